@@ -1,10 +1,8 @@
-"""The protocol that code generators implement, and through which third parties add targets.
+"""The protocols that a package implements to serve a kind of device: `Backend` and `Codegen`.
 
-A back end (entry point group `coilwork.backends`) says which generator serves a target; the conformance kit
-in `coilwork_ir.conformance` shows whether it keeps the contract.
-
-`Backend`: what the compiler asks of whoever serves a kind of device. A package registers one
-as a value.
+A back end (entry point group `coilwork.backends`) ties a description, a code generator and a launcher to
+devices. A code generator turns kernels into source text. The conformance kit in `coilwork_ir.conformance`
+shows whether it keeps the contract.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import Capabilities, Target
 
-# ---- The protocol that code generators implement, and through which third parties add targets ----
+# ---- Code generators ----
 
 
 @runtime_checkable
@@ -64,7 +62,7 @@ class Describing(Protocol):
         ...
 
 
-# ---- `Backend`: what the compiler asks of whoever serves a kind of device. A package registers  ----
+# ---- Back ends ----
 
 
 _Store = TypeVar("_Store", contravariant=True)

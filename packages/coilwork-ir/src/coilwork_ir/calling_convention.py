@@ -14,8 +14,8 @@ the first to the last. Their text has a line each, which whoever runs programs r
 
 A value that is neither taken nor given is `hidden`: the base of a view that the caller does not see.
 
-What is known of a program's inputs and results beyond what its graph says: the frontend tells, and the
-scheduler and the memory planner count on it.
+`Boundary` is what the frontend knows of inputs and results beyond the graph; the scheduler and the memory
+planner count on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-# ---- The calling convention of a program as data: rows that say how values come to it and go to ----
+# ---- Roles ----
 
 
 Side = Literal["in", "out", "hidden"]
@@ -237,7 +237,7 @@ def _values_used(row: Role) -> tuple[Value, ...]:
     return (row.value,) if row.source is None else (row.value, row.source)
 
 
-# ---- What is known of a program's inputs and results beyond what its graph says: the frontend t ----
+# ---- Promises of callers ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
-"""Element types.
+"""Element types, and how they hold numbers.
 
 `DType` is the compiler's own enumeration, so that the IRs need no torch. The names are the ones the text
 forms print (`f32`, `bf16`, `i64`, `bool`); `torch_name` is the attribute of the `torch` module.
-
-Numbers as floats of a type hold them, and the bits that they are.
+`round_to_dtype`, `float_bits` and `bits_value` round and take apart floats of any type, as torch does.
 """
 
 from __future__ import annotations
@@ -217,7 +216,7 @@ def from_torch_name(name: str) -> DType:
     raise ValueError(f"torch element type {name!r} is not one Coilwork represents")
 
 
-# ---- Numbers as floats of a type hold them, and the bits that they are ----
+# ---- Rounding ----
 
 
 _FORMS: Final[Mapping[DType, tuple[str, str]]] = MappingProxyType(

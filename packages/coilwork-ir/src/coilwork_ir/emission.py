@@ -1,7 +1,7 @@
-"""Every kernel of a program as source text: which generator writes it, for which device, and whose fault an
-error is.
+"""The kernels of a program as source text: which generator writes each, for which device.
 
-The targets of a graph of loops, by the devices that it mentions.
+An error says whose fault it is. `describe_targets` gives the targets of a graph by the devices that it
+mentions, with what their generators can do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coilwork_ir.program.nodes import Launch, Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target, Targets
 
-# ---- Every kernel of a program as source text: which generator writes it, for which device, and ----
+# ---- Kernels ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def _kernel_devices(program: Program) -> dict[str, str]:
     return devices
 
 
-# ---- The targets of a graph of loops, by the devices that it mentions ----
+# ---- Targets of a graph ----
 
 
 def describe_targets(

@@ -1,10 +1,9 @@
-"""What a code generator returns: source text and everything a launcher must know about it.
+"""What a code generator returns, and the bytes that a runtime reads of it.
 
-Kernels as the bytes that a runtime reads: what launching takes, without expressions of ours.
-
-The runtime owns the form (`coilwork_runtime.manifest`, and its `encoding` says how it lies in bytes), since
-it may not import this package. This module only writes it; a test reads what is written, in Python and in
-C++.
+`KernelSource` is source text with everything that a launcher must know. The second half writes it as a
+manifest, without expressions of ours. The runtime owns that form (`coilwork_runtime.manifest` says what is in
+it, its `encoding` how it lies in bytes), since it may not import this package. A test reads what is written,
+in Python and in C++.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from coilwork_ir.index import Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sy
 from coilwork_ir.loc import Origin
 from coilwork_ir.mapping import Choose, Guard, Limit, Mapping, Version, Versions, find_all, format_mapping
 
-# ---- What a code generator returns: source text and everything a launcher must know about it ----
+# ---- Source ----
 
 
 Role = Literal["in", "out", "inout", "size", "scratch"]
@@ -166,7 +165,7 @@ def search_space(mapping: Mapping) -> SearchSpace:
     )
 
 
-# ---- Kernels as the bytes that a runtime reads: what launching takes, without expressions of ou ----
+# ---- Manifest ----
 
 
 MAGIC: Final = b"coilwork-kernels"

@@ -1,9 +1,8 @@
-"""What a code generator can do for a target, and how its kernels run as far as costs depend on it.
+"""What the compiler knows about the device it compiles for: plain data, no device needed.
 
-A generator declares it (`Codegen.capabilities`), and decides by the same value itself; schedulers and
+`Capabilities` say what a code generator can do for a target, and how its kernels run as far as costs depend
+on it. The generator declares them (`Codegen.capabilities`) and decides by the same value; schedulers and
 lowerings read it. So a threshold stands in one place: where the kernels are written.
-
-What the compiler knows about the device it compiles for: plain data, no device needed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final
 from coilwork_ir.device_traits import ATEN_CPU, CPU_LIBRARIES, CUBLAS, CUDNN, FAST_F64, PROCESSOR
 from coilwork_ir.machine import TUNING, MachineModel, read_model
 
-# ---- What a code generator can do for a target, and how its kernels run as far as costs depend  ----
+# ---- Capabilities ----
 
 
 TURNED_SHARE: Final = 0.1
@@ -153,7 +152,7 @@ LEAST = Capabilities()
 """What is expected of a generator of which nothing is known."""
 
 
-# ---- What the compiler knows about the device it compiles for: plain data, no device needed ----
+# ---- Targets ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,10 @@
-"""A rule of an IR, and the error that names it.
+"""What the verifiers of the three IRs share.
 
-Boxes of elements, and what several of them are together: which parts of a buffer have been filled.
-
-The names that exist at one point of a graph, schedule or program, and the memory they share.
-
-What must hold of an external call's results: their places in what its operator returns, and the names of
-numbers.
-
-Checks of scalar graphs against the buffers and symbols around them.
-
-The verifier's rules on streams and events: they exist where they are named, and all streams are joined.
+A `Rule` is a sentence and a remedy; a `Place` raises the error that names it. A scope knows the names that
+exist at one point of a graph, schedule or program, the memory they share, and which boxes of a buffer have
+been filled. Behind it stand the checks of an external call's results, of scalar graphs against the buffers
+and symbols around them, and of streams and events: they exist where they are named, and all streams are
+joined.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ from coilwork_ir.streams import (
     is_host,
 )
 
-# ---- A rule of an IR, and the error that names it ----
+# ---- Rules ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,7 @@ def first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0].removesuffix("{").strip()
 
 
-# ---- Boxes of elements, and what several of them are together: which parts of a buffer have bee ----
+# ---- Boxes ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,7 @@ def _same(a: Expr, b: Expr) -> bool:
     return a is b or provably_eq(a, b)
 
 
-# ---- The names that exist at one point of a graph, schedule or program, and the memory they sha ----
+# ---- Scopes ----
 
 
 SCOPE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -342,7 +337,7 @@ def buffer_of(value: object) -> str | None:
     return value.name if isinstance(value, Ref) else None
 
 
-# ---- What must hold of an external call's results: their places in what its operator returns, a ----
+# ---- Results of external calls ----
 
 
 def check_paths(paths: Sequence[ResultPath], count: int, place: Place, *, single: bool) -> None:
@@ -405,7 +400,7 @@ def check_flight(call: _Call, own: Collection[str], there: Collection[str], plac
             place.fail("flight-names", f"there is no %{name} to wait for")
 
 
-# ---- Checks of scalar graphs against the buffers and symbols around them ----
+# ---- Scalar graphs ----
 
 
 SCALAR_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -489,7 +484,7 @@ def check_mask(value: Scalar | None, what: str, place: Place) -> None:
         place.fail("mask-type", f"{what} is {value.dtype.text}")
 
 
-# ---- The verifier's rules on streams and events: they exist where they are named, and all strea ----
+# ---- Streams ----
 
 
 STREAM_RULES: Final[Mapping[str, Rule]] = MappingProxyType(

@@ -1,7 +1,7 @@
-"""Inputs on which scalar operations go wrong: not-a-numbers, infinities, signed zeros, subnormals, extreme
-numbers.
+"""A kernel of the conformance kit, and the arguments it is run on.
 
-A kernel of the conformance kit, and the arguments it is run on.
+Inputs hold what scalar operations go wrong on: not-a-numbers, infinities, signed zeros, subnormals, extreme
+numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coilwork_ir.index import evaluate
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels.text import parse_kernel
 
-# ---- Inputs on which scalar operations go wrong: not-a-numbers, infinities, signed zeros, subno ----
+# ---- Inputs ----
 
 
 Edge = Literal[
@@ -131,7 +131,7 @@ def _divisors(dtype: DType, dividends: Tensor, places: Tensor) -> Tensor:
     return torch.where((dividends == least) & (found == -1), torch.ones_like(found), found)
 
 
-# ---- A kernel of the conformance kit, and the arguments it is run on ----
+# ---- Cases ----
 
 
 Plain = Literal[

@@ -1,6 +1,6 @@
-"""All cases, and what of the op tables they visit.
+"""Runs a code generator's output on all cases and compares it with the reference interpreter.
 
-Running a code generator's output on the cases and comparing with the reference interpreter.
+`CASES` lists the cases of every file beside this one, and `coverage` what of the op tables they visit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import Combine, Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
 
-# ---- All cases, and what of the op tables they visit ----
+# ---- Cases ----
 
 
 CASES: Final[tuple[Case, ...]] = (*WRITTEN_CASES, *OP_CASES, *COMBINING_CASES)
@@ -75,7 +75,7 @@ def _memory_type(value: Scalar) -> DType:
     return value.dtype
 
 
-# ---- Running a code generator's output on the cases and comparing with the reference interprete ----
+# ---- Check ----
 
 
 Runner: TypeAlias = Callable[[KernelSource, Mapping[str, Tensor], Mapping[str, int]], None]

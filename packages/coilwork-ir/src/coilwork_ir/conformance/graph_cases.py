@@ -1,14 +1,7 @@
-"""Graphs with attention and its gradient, for what computes these nodes: a template, a library, a pass.
+"""Graphs with attention, contractions and convolutions, for what computes these nodes.
 
-`check_attention` runs all of them and compares with the interpreter, as `check_codegen` does with kernels.
-
-Graphs with contractions, for what computes these nodes: a template, a library, a pass.
-
-`check_contractions` runs all of them and compares with the interpreter, as `check_codegen` does with kernels.
-
-Graphs with convolutions and their gradients, for what computes these nodes: a template, a library, a pass.
-
-`check_convolutions` runs all of them and compares with the interpreter, as `check_codegen` does with kernels.
+That is a template, a library or a pass. `check_attention`, `check_contractions` and `check_convolutions` run
+all graphs of a kind and compare with the interpreter, as `check_codegen` does with kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +24,7 @@ from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 
-# ---- Graphs with attention and its gradient, for what computes these nodes: a template, a libra ----
+# ---- Attention ----
 
 
 Compute: TypeAlias = Callable[[Graph, Sequence[Tensor]], Sequence[object]]
@@ -190,7 +183,7 @@ def check_graph(name: str, text: str, inputs: Sequence[Tensor], compute: Compute
     return Result(case=name, sizes=(), status="failed" if faults else "passed", reason="; ".join(faults))
 
 
-# ---- Graphs with contractions, for what computes these nodes: a template, a library, a pass ----
+# ---- Contractions ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +342,7 @@ def check_contractions(
     return [check_graph(case.name, case.text, case.make(), compute) for case in cases]
 
 
-# ---- Graphs with convolutions and their gradients, for what computes these nodes: a template, a ----
+# ---- Convolutions ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

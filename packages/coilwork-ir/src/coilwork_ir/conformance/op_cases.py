@@ -1,15 +1,8 @@
-"""Cases for the op table: every scalar op on every element type that it takes, and every conversion.
+"""Cases for the op tables: scalar ops, conversions, reductions, scans, sorts and the modes of stores.
 
-Ops on one type share a kernel, so that a generator whose sources take long to build needs few builds.
-
-A case of rows that programs may share, by values of one word and of two with their positions: two scans in
-one kernel.
-
-Cases for what combines values: every kind of reduction and scan, sorts, and every mode of a store, on the
-types they take.
-
-Kinds share kernels, so that a generator whose sources take long to build needs few builds; those that a
-target may have no instruction for stand apart, because a kernel is refused as a whole.
+Each stands on every element type that it takes. Ops on one type and kinds of one sort share a kernel, so that
+a generator whose sources take long to build needs few builds; those that a target may have no instruction for
+stand apart, because a kernel is refused as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +19,7 @@ from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES, ReduceKind, ScanKind, StoreMode
 from coilwork_ir.scalar import Scalar, cast, combine, load, op, parameter, placeholder, reduce, scan, sort
 
-# ---- Cases for the op table: every scalar op on every element type that it takes, and every con ----
+# ---- Scalar ops ----
 
 
 KIT_DTYPES: Final = (
@@ -173,7 +166,7 @@ def _case(
 OP_CASES: Final[tuple[Case, ...]] = (*(op_case(dtype) for dtype in KIT_DTYPES), conversion_case())
 
 
-# ---- A case of rows that programs may share, by values of one word and of two with their positi ----
+# ---- Shared rows ----
 
 
 SHARED_ROWS: Final = Case(
@@ -203,7 +196,7 @@ SHARED_ROWS: Final = Case(
 )
 
 
-# ---- Cases for what combines values: every kind of reduction and scan, sorts, and every mode of ----
+# ---- Reductions, scans, sorts and stores ----
 
 
 _FLOATS: Final = tuple(d for d in KIT_DTYPES if d.is_float)

@@ -1,8 +1,7 @@
 """Random kernels: what no one would write down as a case, drawn alike for equal seeds.
 
-Kernels with a core, for generators that have templates: random convolutions, attention, gradients.
-
-A generator that declares a kind of core (`Capabilities.cores`) runs all of it like other kernels
+Kernels with a core are random convolutions, attention and gradients, for generators that have templates. A
+generator that declares a kind of core (`Capabilities.cores`) runs all of it like other kernels
 (`check_cores`); what it does not declare it refuses by the kind's name.
 """
 
@@ -25,7 +24,7 @@ from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, postorder, reduce
 from coilwork_ir.target import Target
 
-# ---- Random kernels: what no one would write down as a case, drawn alike for equal seeds ----
+# ---- Kernels ----
 
 
 _F32: Final = DType.F32
@@ -120,7 +119,7 @@ def random_kernel(seed: int) -> Kernel:
     )
 
 
-# ---- Kernels with a core, for generators that have templates: random convolutions, attention, g ----
+# ---- Kernels with a core ----
 
 
 _PROLOGUES: Final = ("", "exp", "tanh", "neg")

@@ -1,6 +1,6 @@
-"""Programs that show every instruction at work, and inputs to call them with, for `check_wrapper`.
+"""The conformance kit for wrappers: programs that show every instruction at work, and how they are compared.
 
-Running what a wrapper makes of programs, and comparing with the programs' interpreter.
+`check_wrapper` runs what a wrapper makes of each program and compares it with the programs' interpreter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target
 from coilwork_ir.wrapper import Artifact, Launcher, WrapOptions, Wrapper
 
-# ---- Programs that show every instruction at work, and inputs to call them with, for `check_wra ----
+# ---- Programs ----
 
 
 Inputs: TypeAlias = Sequence[Tensor | int]
@@ -459,7 +459,7 @@ WRAPPER_CASES: Final = (
 )
 
 
-# ---- Running what a wrapper makes of programs, and comparing with the programs' interpreter ----
+# ---- Check ----
 
 
 Build: TypeAlias = Callable[[Mapping[str, KernelSource]], Mapping[str, Launcher]]

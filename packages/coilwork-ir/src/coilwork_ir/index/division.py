@@ -2,9 +2,8 @@
 
 Canonical directions: `(x % (a*b)) // a` becomes `(x // a) % b`; `(x // a) // b` becomes `x // (a*b)`;
 constants inside lie in `0..d-1`; coefficients inside are smaller than d in magnitude; constant divisors are
-positive.
-
-Putting quotient and remainder together again: `d*(x//d) + x%d` is `x`, also as part of a larger sum.
+positive. `recombine` puts quotient and remainder together again: `d*(x//d) + x%d` is `x`, also as part of a
+larger sum. `symbolic_division.py` has the rules of other divisors.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from coilwork_ir.index.proofs import provably_positive
 from coilwork_ir.index.symbolic_division import floordiv_symbolic, mod_symbolic
 from coilwork_ir.intern_table import MemoTable
 
-# ---- Floor division and modulo, simplified. Every rule holds for negative operands too, or is g ----
+# ---- Division by constants ----
 
 
 _QUOTIENTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
@@ -283,7 +282,7 @@ Expr.__rfloordiv__ = _floordiv_of
 Expr.__rmod__ = _mod_of
 
 
-# ---- Putting quotient and remainder together again: `d*(x//d) + x%d` is `x`, also as part of a  ----
+# ---- Recombination ----
 
 
 def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -> Expr:

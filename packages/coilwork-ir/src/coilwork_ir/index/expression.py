@@ -1,6 +1,4 @@
-"""What can go wrong in index arithmetic.
-
-The index expression: one immutable, hash-consed node per polynomial.
+"""The index expression: one immutable, hash-consed node per polynomial.
 
 Every expression is `sum(coeff * monomial) + constant` with integer coefficients. A monomial is a product of
 atoms; an atom is a symbol, a floor division, a modulo, a minimum or a maximum. A monomial is itself an
@@ -13,8 +11,6 @@ Invariants (kept by the constructors in this package, assumed everywhere):
 - two live expressions with equal structure are the same object.
 
 Symbols are ordered by their names as a reader would count them: `i2` before `i10`.
-
-Sums and products in normal form.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from weakref import ref
 
 from coilwork_ir.intern_table import InternTable, MemoTable
 
-# ---- What can go wrong in index arithmetic ----
+# ---- Errors ----
 
 
 class IndexArithmeticError(ValueError):
@@ -47,7 +43,7 @@ class IndexSyntaxError(IndexArithmeticError):
         self.position = position
 
 
-# ---- The index expression: one immutable, hash-consed node per polynomial ----
+# ---- Expressions ----
 
 
 _DIGITS: Final = re.compile(r"\d+")
@@ -425,7 +421,7 @@ def extents_of(symbols: Iterable[Expr]) -> tuple[Expr, ...]:
     return tuple([extent_of(symbol) for symbol in symbols])
 
 
-# ---- Sums and products in normal form ----
+# ---- Sums and products ----
 
 
 _PRODUCTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)

@@ -1,7 +1,7 @@
-"""Numeric interval bounds, sound for every value of the symbols that keeps their promises.
+"""Numeric bounds of expressions, sound for every value of the symbols that keeps their promises.
 
-How large positions, and what they are computed from, get: sums and products may wrap around, for the
-result is the same, but not what is divided.
+`magnitude` and `largest_operands` bound positions by expressions over sizes instead. Sums and products may
+wrap around, for the result is the same; what is divided may not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coilwork_ir.index.expression import (
 )
 from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Sym, node
 
-# ---- Numeric interval bounds, sound for every value of the symbols that keeps their promises ----
+# ---- Intervals ----
 
 
 Bound = int | None
@@ -176,7 +176,7 @@ def _extremum_limits(args: tuple[Expr, ...], is_min: bool) -> tuple[Bound, Bound
     return max(known_los, default=None), max(known_his) if len(known_his) == len(his) else None
 
 
-# ---- How large positions, and what they are computed from, get: sums and products may wrap arou ----
+# ---- Magnitudes ----
 
 
 def largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:

@@ -1,11 +1,9 @@
-"""Sound proofs of signs and order. True means proved; False means unknown.
+"""Sound proofs of signs and order, and minima and maxima simplified by them. True means proved.
 
 Tried in this order, cheapest first: the numeric interval; positivity of all coefficients once every atom is
 shifted to its lower bound (proves `s0*s1 - s0 >= 0` for s0, s1 >= 1); replacing range symbols, modulos and
 quotients by their extremes, which may be symbolic (proves `i0*s1 + i1 < s0*s1`), and a minimum or maximum by
 its operands.
-
-Minimum and maximum, simplified.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from coilwork_ir.index.expression import (
 from coilwork_ir.index.interval import limits
 from coilwork_ir.intern_table import MemoTable
 
-# ---- Sound proofs of signs and order. True means proved; False means unknown ----
+# ---- Proofs ----
 
 
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
@@ -365,7 +363,7 @@ def _upper_of_sum(e: Expr) -> Expr | None:
     return from_terms(terms, constant)
 
 
-# ---- Minimum and maximum, simplified ----
+# ---- Minimum and maximum ----
 
 
 def minimum(*xs: Expr | int) -> Expr:

@@ -1,7 +1,4 @@
-"""Replacing symbols by expressions, and by numbers.
-
-Strides: how an index moves as its range symbols move.
-"""
+"""Replace symbols by expressions or numbers, and read off how an index moves as a symbol moves."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from coilwork_ir.index.expression import (
 )
 from coilwork_ir.index.proofs import maximum, minimum
 
-# ---- Replacing symbols by expressions, and by numbers ----
+# ---- Substitution ----
 
 
 def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
@@ -126,7 +123,7 @@ def _evaluate_mono(m: Expr, env: Mapping[str, int], done: dict[Expr, int]) -> in
     return min(values) if tag == MIN else max(values)
 
 
-# ---- Strides: how an index moves as its range symbols move ----
+# ---- Strides ----
 
 
 def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr] | None:

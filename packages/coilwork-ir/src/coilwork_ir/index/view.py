@@ -1,10 +1,8 @@
-"""Looking into an expression without knowing its representation: `node` for one level, `fold` for all.
+"""Look into an expression without knowing its representation: `node` for one level, `fold` for all.
 
-The length of an expression that is written out: the measure by which index arithmetic is kept short.
-
-Parts that are equal are one object, so an expression takes little memory whatever it says. With
-`y = x // 3 + x % 3` and that `y` for the next `x` again and again, it doubles in text at each step and grows
-by two nodes in memory. Printed, proved about and computed it is as long as its text.
+`written_size` is the length of an expression that is written out, by which index arithmetic is kept short.
+Equal parts are one object, so an expression takes little memory whatever it says: with `y = x // 3 + x % 3`
+and that `y` for the next `x` again and again, text doubles at each step and memory grows by two nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from coilwork_ir.index.expression import (
     make_sum,
 )
 
-# ---- Looking into an expression without knowing its representation: `node` for one level, `fold ----
+# ---- Operations ----
 
 
 T = TypeVar("T")
@@ -174,7 +172,7 @@ def fold(
     return visit(e)
 
 
-# ---- The length of an expression that is written out: the measure by which index arithmetic is  ----
+# ---- Written size ----
 
 
 # Beyond it nobody tells sizes apart, and numbers stay small.

@@ -1,7 +1,4 @@
-"""Named tensors and sizes of one run of a graph, schedule or program.
-
-Calls of torch operators, with arguments and results as the IRs spell them.
-"""
+"""Named tensors and sizes of one run of a graph, schedule or program, and calls of torch operators."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from coilwork_ir.index import Expr, evaluate
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.scalars import Access
 
-# ---- Named tensors and sizes of one run of a graph, schedule or program ----
+# ---- Memory ----
 
 
 Value: TypeAlias = Tensor | int | None
@@ -271,7 +268,7 @@ def flat(value: Tensor) -> Tensor:
     return value.as_strided((span,), (1,))
 
 
-# ---- Calls of torch operators, with arguments and results as the IRs spell them ----
+# ---- Calls ----
 
 
 def find_operator(target: str) -> Callable[..., object]:

@@ -1,12 +1,9 @@
-"""The meaning of every scalar op, as torch functions: the interpreters' table over `SCALAR_OPS`.
+"""The meaning of every op, as torch functions: the interpreters' tables over `coilwork_ir.ops`.
 
-Needs torch (`pip install coilwork-ir[interpreter]`). Each entry takes the operands, tensors that broadcast,
-and returns a tensor of the type that the op's rule gives. Integers wrap around; an integer division by zero,
-which is undefined, gives the dividend divided by one.
-
-The meaning of every reduction and scan, and of sorting, as torch functions along the last dimension.
-
-A scan by a function applies it to what came before and the next point, one point after another.
+Needs torch (`pip install coilwork-ir[interpreter]`). A scalar op takes operands that broadcast and returns a
+tensor of the type that the op's rule gives. Integers wrap around; an integer division by zero, which is
+undefined, gives the dividend divided by one. Reductions, scans and sorts work along the last dimension. A
+scan by a function applies it to what came before and the next point, one point after another.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from coilwork_ir.errors import InterpretError
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Combine, Combining, Const, Op, Parameter, Scalar, postorder
 
-# ---- The meaning of every scalar op, as torch functions: the interpreters' table over `SCALAR_O ----
+# ---- Scalar ops ----
 
 
 ScalarFunction: TypeAlias = Callable[..., Tensor]
@@ -365,7 +362,7 @@ def apply_op(name: str, operands: list[Tensor], dtype: DType) -> Tensor:
     return function(*operands)
 
 
-# ---- The meaning of every reduction and scan, and of sorting, as torch functions along the last ----
+# ---- Reductions, scans and sorts ----
 
 
 Reducer: TypeAlias = Callable[[Tensor, Tensor | None], tuple[Tensor, ...]]

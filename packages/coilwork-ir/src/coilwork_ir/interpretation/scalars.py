@@ -1,6 +1,6 @@
-"""Iteration domains as index tensors, and index expressions over them.
+"""Evaluates scalar graphs over a whole iteration domain at once.
 
-Evaluating scalar graphs over a whole domain at once.
+A `Domain` holds its ranges as index tensors, and index expressions over them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.scalar.nodes import Check, CheckError
 
-# ---- Iteration domains as index tensors, and index expressions over them ----
+# ---- Domains ----
 
 
 Number: TypeAlias = int | Tensor
@@ -143,7 +143,7 @@ def _maximum(a: Number, b: Number) -> Number:
     return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
 
 
-# ---- Evaluating scalar graphs over a whole domain at once ----
+# ---- Evaluation ----
 
 
 _ERRORS: Final[Mapping[CheckError, type[Exception]]] = MappingProxyType(

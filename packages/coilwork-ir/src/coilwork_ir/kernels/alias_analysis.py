@@ -1,17 +1,9 @@
-"""The outputs of a kernel that may lie in the memory of its inputs: the proof, and the verifier's rule.
+"""When a kernel may write memory that it reads.
 
-A kernel computes in passes over its reduced ranges. A store may write the memory that loads read if each load
-is of the very element that its point writes, and happens in the same pass as the store or in an earlier one.
-No two points store one element, so no other point still needs it. Walked ranges repeat all passes, which
-changes nothing of that.
-
-Stores over memory that the same kernel loads: whether a loop may load what later iterations need before it
-stores.
-
-Loads ahead are of points that come later in the loop. They find what they should unless an earlier iteration
-is about to change it. It changes nothing of the kind where each element is loaded by the very point that
-stores it: points that differ along the loop then have elements that differ, and other programs have others
-still.
+The outputs of a kernel may lie in the memory of its inputs where every load comes before the store that
+overwrites it: the proof, and the verifier's rule `aliasing`. `loads_ahead` says if a loop may load what later
+iterations need before it stores: it may where each element is loaded by the very point that stores it, for
+then points that differ along the loop have elements that differ, and other programs have others still.
 """
 
 from __future__ import annotations
@@ -37,7 +29,7 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.verification import Place, Rule
 
-# ---- The outputs of a kernel that may lie in the memory of its inputs: the proof, and the verif ----
+# ---- Outputs in place of inputs ----
 
 
 ALIASING_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -191,7 +183,7 @@ def check_pairs(pairs: Iterable[tuple[str, str]], args: Mapping[str, TensorArg],
             place.fail("aliasing", f"{output} spans {first.span!r} elements, {source} {second.span!r}")
 
 
-# ---- Stores over memory that the same kernel loads: whether a loop may load what later iteratio ----
+# ---- Loads before stores ----
 
 
 def overwritten(kernel: Kernel, store: Store) -> frozenset[str]:

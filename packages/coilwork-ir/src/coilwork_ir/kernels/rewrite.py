@@ -1,25 +1,15 @@
-"""Kernels with other scalar graphs: the graphs taken out in a fixed order, and put back.
+"""Rebuild a kernel with other scalar graphs, for generators that write it in another way.
 
-The values of a kernel by their names in its text: `t5` is what the sixth statement of its body defines.
+`kernel_roots` takes the graphs out in a fixed order and `with_roots` puts others back; `with_sizes` gives the
+kernel over other size symbols. The rewrites themselves keep what the kernel computes:
 
-A kernel over other size symbols: the same kernel where sizes are known to be multiples, say.
-
-What `numerics=strict` means for functions that no processor computes exactly: in f64, rounded once.
-
-A generator for which f64 functions are right to a few units in their last place gives f32 results that are
-the nearest numbers to the exact ones, but for one in some million, whatever the device. Division, square root
-and the operations that round once by IEEE 754 are left as they are: a generator writes their exact forms.
-
-Constants that become integers which do not hold them, converted before a compiler sees them.
-
-What comes of a float beyond an integer type is the processor's answer, and eager's. To a compiler that folds
-constants it is undefined: it may take any number, and of a choice between such a constant and something else
-the latter, always.
-
-8-bit floats as their bits, for code generators whose target has no instructions for them.
-
-Conversions become integer arithmetic, which the type's row in `coilwork_ir.dtypes.FORMATS` says all of: to
-the bit what torch makes.
+- Strict numerics compute functions that no processor computes exactly in f64 and round once. Where f64
+  functions are right to a few units in their last place, all but some in a million f32 results are the
+  nearest numbers. Operations that IEEE 754 rounds once are left as they are.
+- Constants beyond an integer type are converted as a device does. A compiler that folds them may take any
+  number, and of a choice between such a constant and something else always the latter.
+- 8-bit floats become their bits where the target has no instructions for them, to the bit as torch converts;
+  `coilwork_ir.dtypes.FORMATS` has a row per type.
 """
 
 from __future__ import annotations
@@ -55,7 +45,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 
-# ---- Kernels with other scalar graphs: the graphs taken out in a fixed order, and put back ----
+# ---- Scalar graphs ----
 
 
 def store_roots(store: Store) -> tuple[Scalar, ...]:
@@ -85,7 +75,7 @@ def with_roots(kernel: Kernel, roots: Sequence[Scalar]) -> Kernel:
     return replace(kernel, stores=tuple(stores), checks=checks, core=core)
 
 
-# ---- The values of a kernel by their names in its text: `t5` is what the sixth statement of its ----
+# ---- Names of values ----
 
 
 def printed_roots(kernel: Kernel) -> tuple[Scalar, ...]:
@@ -101,7 +91,7 @@ def value_names(kernel: Kernel) -> dict[str, Scalar]:
     return {f"t{number}": value for number, value in enumerate(postorder(printed_roots(kernel)))}
 
 
-# ---- A kernel over other size symbols: the same kernel where sizes are known to be multiples, s ----
+# ---- Sizes ----
 
 
 def with_sizes(kernel: Kernel, values: Mapping[Expr, Expr], sizes: tuple[Expr, ...]) -> Kernel:
@@ -141,7 +131,7 @@ def _roots(store: Store) -> tuple[Scalar, ...]:
     return (*store.indirect, store.value, *(() if store.mask is None else (store.mask,)))
 
 
-# ---- What `numerics=strict` means for functions that no processor computes exactly: in f64, rou ----
+# ---- Strict numerics ----
 
 
 FUNCTIONS: Final = frozenset(
@@ -189,7 +179,7 @@ def _visit(node: Scalar) -> Scalar:
             return node
 
 
-# ---- Constants that become integers which do not hold them, converted before a compiler sees th ----
+# ---- Constants ----
 
 
 # What a processor makes of a float of the first type on the way to an integer of the second, which is no
@@ -283,7 +273,7 @@ def _source(node: Scalar) -> Scalar | None:
     return source if source.dtype.is_float else None
 
 
-# ---- 8-bit floats as their bits, for code generators whose target has no instructions for them ----
+# ---- 8-bit floats ----
 
 
 _F32_INFINITY: Final = 0x7F800000

@@ -1,4 +1,21 @@
-"""Text of cores, which stands before the body of a kernel. The kernel's ranges go by their names.
+"""The text form of kernels and schedules: `parse_kernel(format_kernel(k)) == k`. `parser.py` reads it.
+
+    kernel @sum_1f2e3d4c fast {
+      size n0 in [2, inf]
+      range x0: `n0` parallel
+      range r0: `1024` reduction
+      arg in0: f32 in span `1024*n0` aligned
+      arg out0: f32 out span `n0`
+      body {
+        t0 = load %in0[1024*x0 + r0] : f32
+        t1 = reduce sum 0 (t0) over (r0)
+        store %out0[x0] = t1
+      }
+    }
+
+A core stands before the body. Its first line says what is made, the others of what; the kernel's ranges go
+by their names. `attention f32 (x0, x1) over (r0, r1) { ... }` and `attention_gradient` have the lines that
+they have in graphs.
 
     convolve f32 (stride 2 padding 1 dilation 1) groups 2 {
       features (x0, x1, x2) over (r0, r1)
@@ -8,26 +25,6 @@
       t1 = load %in1[6*b0 + 3*b1 + b2] : bf16
       multiply t0, t1
     }
-
-The first line says what is made, the others of what. `attention f32 (x0, x1) over (r0, r1) { ... }` and
-`attention_gradient` have the lines that they have in graphs.
-
-Kernels and schedules as canonical text.
-
-The text form of kernels and schedules: `parse_kernel(format_kernel(k)) == k`, and so for schedules.
-
-kernel @sum_1f2e3d4c fast {
-  size n0 in [2, inf]
-  range x0: `n0` parallel
-  range r0: `1024` reduction
-  arg in0: f32 in span `1024*n0` aligned
-  arg out0: f32 out span `n0`
-  body {
-    t0 = load %in0[1024*x0 + r0] : f32
-    t1 = reduce sum 0 (t0) over (r0)
-    store %out0[x0] = t1
-  }
-}
 """
 
 from __future__ import annotations
@@ -78,44 +75,7 @@ from coilwork_ir.text.scalars import (
 __all__ = ["format_kernel", "format_schedule", "parse_kernel", "parse_schedule"]
 
 
-# ---- Text of cores, which stands before the body of a kernel. The kernel's ranges go by their n ----
-
-
-def format_core(core: Core, indent: str) -> list[str]:
-    """Lines of text of `core`."""
-    inner = indent + "  "
-    statements, names = format_scalars(core.bodies, inner)
-    if isinstance(core, ConvolutionCore):
-        windows = format_list(format_window(window) for window in core.windows)
-        head = f"convolve {core.accumulate.text} {windows} groups {core.groups}"
-        made = f"{core.makes} {_format_ranges(core.ranges, core.axes)}"
-        operands = [f"{role} {format_domain(body.ranges)}" for role, body in core.operands]
-        domains = [inner + line for line in (made, *operands)]
-        factors = ", ".join(names[value] for value in core.bodies)
-        return [f"{indent}{head} {{", *domains, *statements, f"{inner}multiply {factors}", f"{indent}}}"]
-    weights = core.weights
-    word = "attention" if isinstance(core, AttentionCore) else "attention_gradient"
-    head = f"{word} {weights.accumulate.text} {_format_ranges(weights.ranges, weights.axes)}"
-    lines = format_weights(weights, names, inner)
-    if isinstance(core, AttentionGradientCore):
-        saved = [
-            f"{what} {names[value]}"
-            for what, value in (
-                ("output", core.output),
-                ("logsumexp", core.logsumexp),
-                ("gradient", core.gradient),
-            )
-        ]
-        lines += [f"{inner}{', '.join(saved)}", f"{inner}slope {names[core.slope]}"]
-        lines += [] if core.bias is None else [f"{inner}bias {names[core.bias]}"]
-    return [f"{indent}{head} {{", *statements, *lines, f"{indent}}}"]
-
-
-def _format_ranges(ranges: Sequence[Expr], axes: Sequence[Expr]) -> str:
-    return f"{format_list(r.name for r in ranges)} over {format_list(a.name for a in axes)}"
-
-
-# ---- Kernels and schedules as canonical text ----
+# ---- Kernels and schedules ----
 
 
 def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, indent: str = "") -> str:
@@ -222,3 +182,40 @@ def _decision(decision: Decision) -> str:
     subjects = format_list(quote(s) for s in decision.subjects)
     numbers = format_list(f"{quote(name)} {float(value)!r}" for name, value in decision.numbers)
     return f"{quote(decision.rule)} {verdict} {subjects} {quote(decision.reason)} {numbers}"
+
+
+# ---- Cores ----
+
+
+def format_core(core: Core, indent: str) -> list[str]:
+    """Lines of text of `core`."""
+    inner = indent + "  "
+    statements, names = format_scalars(core.bodies, inner)
+    if isinstance(core, ConvolutionCore):
+        windows = format_list(format_window(window) for window in core.windows)
+        head = f"convolve {core.accumulate.text} {windows} groups {core.groups}"
+        made = f"{core.makes} {_format_ranges(core.ranges, core.axes)}"
+        operands = [f"{role} {format_domain(body.ranges)}" for role, body in core.operands]
+        domains = [inner + line for line in (made, *operands)]
+        factors = ", ".join(names[value] for value in core.bodies)
+        return [f"{indent}{head} {{", *domains, *statements, f"{inner}multiply {factors}", f"{indent}}}"]
+    weights = core.weights
+    word = "attention" if isinstance(core, AttentionCore) else "attention_gradient"
+    head = f"{word} {weights.accumulate.text} {_format_ranges(weights.ranges, weights.axes)}"
+    lines = format_weights(weights, names, inner)
+    if isinstance(core, AttentionGradientCore):
+        saved = [
+            f"{what} {names[value]}"
+            for what, value in (
+                ("output", core.output),
+                ("logsumexp", core.logsumexp),
+                ("gradient", core.gradient),
+            )
+        ]
+        lines += [f"{inner}{', '.join(saved)}", f"{inner}slope {names[core.slope]}"]
+        lines += [] if core.bias is None else [f"{inner}bias {names[core.bias]}"]
+    return [f"{indent}{head} {{", *statements, *lines, f"{indent}}}"]
+
+
+def _format_ranges(ranges: Sequence[Expr], axes: Sequence[Expr]) -> str:
+    return f"{format_list(r.name for r in ranges)} over {format_list(a.name for a in axes)}"

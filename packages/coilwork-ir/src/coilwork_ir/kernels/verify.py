@@ -1,13 +1,8 @@
-"""The verifier of combined kernels: several computations of one kind in one launch.
+"""The verifier of kernel IR: kernels and schedules.
 
-`COMBINED_RULES` lists what is asked of them; the body is checked as a kernel of its own.
-
-The rule of kernels that contract: one sum of products, and nothing beside it that varies along the sum.
-
-The verifier of kernel IR: kernels and schedules.
-
-`KERNEL_RULES` and `SCHEDULE_RULES` list the invariants: each name is the code of the `VerifyError` that
-breaking it raises. Linear in the size of the kernel or schedule.
+`KERNEL_RULES` and `SCHEDULE_RULES` list the invariants, `COMBINED_RULES` those of several computations in one
+launch, whose body is checked as a kernel of its own. Each name is the code of the `VerifyError` that breaking
+it raises. Linear in the size of the kernel or schedule. `verify_cores.py` has the rules of cores.
 """
 
 from __future__ import annotations
@@ -67,7 +62,7 @@ from coilwork_ir.verification import (
     open_scope,
 )
 
-# ---- The verifier of combined kernels: several computations of one kind in one launch ----
+# ---- Combined kernels ----
 
 
 COMBINED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -166,7 +161,7 @@ def _check_member(
         place.fail("member-apart", f"member {number} passes one argument twice")
 
 
-# ---- The rule of kernels that contract: one sum of products, and nothing beside it that varies  ----
+# ---- Contractions ----
 
 
 CONTRACTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -207,7 +202,7 @@ def check_contraction(
         place.fail("contraction", f"something besides the products varies along {symbol.name}")
 
 
-# ---- The verifier of kernel IR: kernels and schedules ----
+# ---- Kernels and schedules ----
 
 
 KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(

@@ -1,19 +1,13 @@
-"""Layouts of the buffers of a graph: layouts are fixed, with a reason, or free.
+"""Layouts of a graph's buffers: which are fixed and why, and what views become when one changes.
 
-Most reasons stand in the graph itself, and are read off it here, so that no pass can leave a stale one
-behind: memory that comes from outside, that a call reads or makes, that another name shows as another type,
-or that the caller sees. What the graph cannot know by itself, that nobody depends on a result's strides, it
-is told: `Graph.free_results`. Views fix nothing: they are made anew for the strides of what they show
-(`view_strides.py`).
+Most reasons stand in the graph itself and are read off it, so that no pass can leave a stale one behind:
+memory that comes from outside, that a call reads or makes, that another name shows as another type, or that
+the caller sees. One reason the graph cannot know: that nobody depends on a result's strides. It is told so by
+`Graph.free_results`. Free memory has the strides of capture until layouts are assigned.
 
-Free memory still has strides, those of capture. Passes that run before layouts are assigned read them, and
-they are kept where no others are better.
-
-Strides of views when the memory that they show is laid out anew.
-
-A view is numbers: strides, and an offset. `remake_view` reads off them which dimensions of its source each of
-its own dimensions runs through, and says how it shows the same elements where the source has other strides.
-`ViewsOf` does that for all views of a graph.
+Views fix nothing. `remake_view` reads off a view's strides and offset which dimensions of its source each of
+its own runs through, and says how it shows the same elements of a source with other strides. `ViewsOf` does
+that for all views of a graph.
 """
 
 from __future__ import annotations
@@ -42,7 +36,7 @@ from coilwork_ir.loops.nodes import (
     While,
 )
 
-# ---- Layouts of the buffers of a graph: layouts are fixed, with a reason, or free ----
+# ---- Fixed layouts ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +203,7 @@ def _irregular(buffer: Buffer) -> str | None:
     return None if dense_order(buffer) is not None else "its rows are padded"
 
 
-# ---- Strides of views when the memory that they show is laid out anew ----
+# ---- Strides of views ----
 
 
 Strides: TypeAlias = tuple[Expr, ...]

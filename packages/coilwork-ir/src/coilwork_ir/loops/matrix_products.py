@@ -1,15 +1,10 @@
-"""Contractions in the form that libraries take: two matrices, or one and a vector, as they lie in memory, and
-what becomes of the sums.
+"""Contractions in the form that libraries take: products of matrices, and of groups of unequal size.
 
-`make_product` builds such a node, `matrix_product_of` reads one back. Lowering builds products so;
-implementations that are calls of a library claim what is of this form, and nobody looks at the name of an
-operator.
-
-Products of groups of unequal size in the form that libraries take: two tensors, where each group ends, and
-scales.
-
-`make_grouped_product` builds such a contraction, `grouped_product_of` reads one back. The tokens of each
-expert of a mixture, one behind the other, are such groups.
+`make_product` builds a product of two matrices, or of one and a vector, as they lie in memory, and
+`matrix_product_of` reads one back. `make_grouped_product` and `grouped_product_of` do so for groups: two
+tensors, where each group ends, and scales, as for the tokens of each expert of a mixture. Lowering builds
+products so; implementations that are calls of a library claim what has this form, and nobody looks at the
+name of an operator.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from coilwork_ir.loops.nodes import Contraction, Groups
 from coilwork_ir.scalar import Const, Load, Op, Parameter, Scalar, cast, const, load, op, parameter
 from coilwork_ir.scalar.nodes import Literal_
 
-# ---- Contractions in the form that libraries take: two matrices, or one and a vector, as they l ----
+# ---- Products ----
 
 
 Activation: TypeAlias = Literal["", "relu", "gelu", "gelu_tanh"]
@@ -264,7 +259,7 @@ def _broadcast_index(added: Buffer, output: Buffer, ranges: tuple[Expr, ...]) ->
     return tuple(as_expr(0) if as_int(own) == 1 and as_int(size) != 1 else r for own, size, r in pairs)
 
 
-# ---- Products of groups of unequal size in the form that libraries take: two tensors, where eac ----
+# ---- Products of groups ----
 
 
 GROUPED_PRODUCT: Final = "grouped product"

@@ -1,24 +1,22 @@
-"""Attention and its gradient: two contractions with a softmax between them, without scores in memory.
-
-For each point of the rows, which are all ranges but the last, and each key:
-
-    raw    = sum of query * key along the axis that both know
-    score  = the body `score` of `raw`; minus infinity where `mask` does not hold
-    weight = exp(score - logsumexp of the row's scores); 0 where the score is minus infinity
-    output = the body `epilogue` of the sum of weight * value along the keys
-
-A row of which nothing is left, because there is no key or every score is minus infinity, has zeros for its
-output and 0 for its logsumexp, as eager's kernel for CPUs leaves it. Nothing is rounded on the way.
-
-Loop IR: one node per operation of the captured graph, no fusion decision taken.
+"""Loop IR: one node per operation of the captured graph, no fusion decision taken.
 
 A graph lists nodes in an order that respects their dependences. Each node defines buffers; a buffer is
 defined once. Views do not compute: a consumer reads the viewed buffer through its index map. Only where
 memory itself must be reinterpreted (an external call's operand, a returned view) is there a `View` node.
 
 Memory that is overwritten is never renamed silently: a node that writes into existing memory defines a *new*
-buffer `into` an old one, and from there on the old name, and every other name for that memory, may not be
-read.
+buffer `into` an old one. From there on the old name, and every other name for that memory, may not be read.
+
+`Attention` is two contractions with a softmax between them, without scores in memory. For each point of the
+rows, which are all ranges but the last, and each key:
+
+    raw    = sum of query * key along the axis that both know
+    score  = the body `score` of `raw`; minus infinity where `mask` does not hold
+    weight = exp(score - logsumexp of the row's scores); 0 where the score is minus infinity
+    output = the body `epilogue` of the sum of weight * value along the keys
+
+A row without keys, or whose scores are all minus infinity, has zeros for its output and 0 for its logsumexp,
+as eager's kernel for CPUs leaves it. Nothing is rounded on the way.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from coilwork_ir.scalar import Combining, Scalar
 from coilwork_ir.scalar.nodes import Check as Check
 from coilwork_ir.scalar.nodes import CheckError as CheckError
 
-# ---- Attention and its gradient: two contractions with a softmax between them, without scores i ----
+# ---- Attention ----
 
 
 StateForm: TypeAlias = Literal["plain", "flash", "efficient", "cudnn"]
@@ -208,7 +206,7 @@ class AttentionGradient:
         return (*self.weights.bodies, self.output, self.logsumexp, self.gradient, self.slope, *bias)
 
 
-# ---- Loop IR: one node per operation of the captured graph, no fusion decision taken ----
+# ---- Graphs and nodes ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

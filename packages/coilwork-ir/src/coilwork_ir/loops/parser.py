@@ -1,8 +1,6 @@
-"""Reading what graphs, kernels and programs have in common: what they declare, and their checks.
+"""The parser of loop IR; `text.py` shows the form.
 
-DOC
-
-Reading loop IR; the grammar is shown in `coilwork_ir.loops.text`.
+`read_header` and `read_checks` read what kernels and programs declare alike.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ from coilwork_ir.text.scalars import (
     parse_value,
 )
 
-# ---- Reading what graphs, kernels and programs have in common: what they declare, and their che ----
+# ---- Headers and checks ----
 
 
 _ERRORS: Final[tuple[CheckError, ...]] = ("IndexError", "ZeroDivisionError")
@@ -112,149 +110,7 @@ def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
     return tuple(found)
 
 
-# ---- DOC ----
-
-
-_FORMS: Final[tuple[StateForm, ...]] = tuple(STATE_LAYOUTS)
-Domain: TypeAlias = tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]
-"""Ranges, axes, and the symbols that bodies know."""
-
-
-def read_attention(
-    reader: Reader,
-    symbols: Symbols,
-    outputs: Sequence[Buffer | None],
-    accumulate: DType,
-    domain: Domain,
-) -> Attention:
-    """Return what `format_attention` wrote, from behind the domain on."""
-    if len(outputs) != 2 or outputs[0] is None:
-        raise reader.error("an attention has an output and a logsumexp, which may be `_`")
-    form = _read_form(reader)
-    state = () if form == "plain" else parse_list(reader, lambda: read_result(reader, symbols))
-    dropout = _read_dropout(reader)
-    reader.expect("{")
-    values = parse_statements(reader, domain[2])
-    weights = read_weights(reader, accumulate, domain, values, form=form, dropout=dropout)
-    epilogue = parse_value(reader, values) if reader.accept("yield") else None
-    at = None
-    if reader.accept("logsumexp"):
-        at = _read_index(reader, domain)
-    reader.expect("}")
-    return Attention(
-        weights=weights,
-        output=outputs[0],
-        epilogue=epilogue,
-        logsumexp=outputs[1],
-        logsumexp_at=at,
-        state=state,
-        origins=parse_origins(reader),
-    )
-
-
-def read_gradient(
-    reader: Reader,
-    symbols: Symbols,
-    outputs: Sequence[Buffer | None],
-    accumulate: DType,
-    domain: Domain,
-) -> AttentionGradient:
-    """Return what `format_gradient` wrote, from behind the domain on."""
-    if len(outputs) != 4 or None in outputs[:3]:
-        raise reader.error("gradients are those of query, key, value and a bias, which may be `_`")
-    of_query, of_key, of_value, of_bias = outputs
-    assert of_query is not None and of_key is not None and of_value is not None
-    form = _read_form(reader)
-    state = () if form == "plain" else parse_list(reader, lambda: parse_argument(reader, symbols))
-    dropout = _read_dropout(reader)
-    reader.expect("{")
-    values = parse_statements(reader, domain[2])
-    weights = read_weights(reader, accumulate, domain, values, form=form, dropout=dropout)
-    output, logsumexp, gradient = read_saved(reader, values)
-    reader.expect("slope")
-    slope = parse_value(reader, values)
-    bias: Scalar | None = None
-    at: tuple[Expr, ...] = ()
-    if reader.accept("bias"):
-        bias, at = parse_value(reader, values), _read_index(reader, domain)
-    reader.expect("}")
-    return AttentionGradient(
-        weights=weights,
-        of_query=of_query,
-        of_key=of_key,
-        of_value=of_value,
-        of_bias=of_bias,
-        output=output,
-        logsumexp=logsumexp,
-        gradient=gradient,
-        slope=slope,
-        bias=bias,
-        bias_at=at,
-        state=state,
-        origins=parse_origins(reader),
-    )
-
-
-def _read_form(reader: Reader) -> StateForm:
-    return next((form for form in _FORMS if reader.accept(form)), "plain")
-
-
-def _read_dropout(reader: Reader) -> float:
-    return float(reader.number()) if reader.accept("dropout") else 0.0
-
-
-def read_saved(reader: Reader, values: Values) -> tuple[Scalar, Scalar, Scalar]:
-    """The output, the logsumexp and the gradient of the output that a gradient starts from."""
-    output = _read_named(reader, values, "output")
-    reader.expect(",")
-    logsumexp = _read_named(reader, values, "logsumexp")
-    reader.expect(",")
-    return output, logsumexp, _read_named(reader, values, "gradient")
-
-
-def read_weights(
-    reader: Reader,
-    accumulate: DType,
-    domain: Domain,
-    values: Values,
-    *,
-    form: StateForm = "plain",
-    dropout: float = 0.0,
-) -> Weights:
-    """Return what `format_weights` wrote of `values`."""
-    ranges, axes, _ = domain
-    query = _read_named(reader, values, "query")
-    reader.expect(",")
-    key = _read_named(reader, values, "key")
-    reader.expect(",")
-    value = _read_named(reader, values, "value")
-    score = _read_named(reader, values, "score")
-    mask = parse_value(reader, values) if reader.accept("mask") else None
-    return Weights(
-        ranges=ranges,
-        axes=axes,
-        query=query,
-        key=key,
-        value=value,
-        accumulate=accumulate,
-        score=score,
-        mask=mask,
-        dropout=dropout,
-        form=form,
-    )
-
-
-def _read_named(reader: Reader, values: Values, word: str) -> Scalar:
-    reader.expect(word)
-    return parse_value(reader, values)
-
-
-def _read_index(reader: Reader, domain: Domain) -> tuple[Expr, ...]:
-    reader.expect("at")
-    return parse_indices(reader, domain[2], "[", "]")
-
-
-# ---- Reading loop IR; the grammar is shown in `coilwork_ir.loops.text` ----
+# ---- Graphs ----
 
 
 RELATIONS = ("eq", "ne", "lt", "le")
@@ -701,3 +557,145 @@ def _read_assert(reader: Reader, symbols: Symbols) -> AssertSize:
         case "eq" | "ne" | "lt" | "le":
             return AssertSize(lhs=lhs, relation=word, rhs=rhs, message=message, origins=origins)
     raise AssertionError(word)
+
+
+# ---- Attention ----
+
+
+_FORMS: Final[tuple[StateForm, ...]] = tuple(STATE_LAYOUTS)
+Domain: TypeAlias = tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]
+"""Ranges, axes, and the symbols that bodies know."""
+
+
+def read_attention(
+    reader: Reader,
+    symbols: Symbols,
+    outputs: Sequence[Buffer | None],
+    accumulate: DType,
+    domain: Domain,
+) -> Attention:
+    """Return what `format_attention` wrote, from behind the domain on."""
+    if len(outputs) != 2 or outputs[0] is None:
+        raise reader.error("an attention has an output and a logsumexp, which may be `_`")
+    form = _read_form(reader)
+    state = () if form == "plain" else parse_list(reader, lambda: read_result(reader, symbols))
+    dropout = _read_dropout(reader)
+    reader.expect("{")
+    values = parse_statements(reader, domain[2])
+    weights = read_weights(reader, accumulate, domain, values, form=form, dropout=dropout)
+    epilogue = parse_value(reader, values) if reader.accept("yield") else None
+    at = None
+    if reader.accept("logsumexp"):
+        at = _read_index(reader, domain)
+    reader.expect("}")
+    return Attention(
+        weights=weights,
+        output=outputs[0],
+        epilogue=epilogue,
+        logsumexp=outputs[1],
+        logsumexp_at=at,
+        state=state,
+        origins=parse_origins(reader),
+    )
+
+
+def read_gradient(
+    reader: Reader,
+    symbols: Symbols,
+    outputs: Sequence[Buffer | None],
+    accumulate: DType,
+    domain: Domain,
+) -> AttentionGradient:
+    """Return what `format_gradient` wrote, from behind the domain on."""
+    if len(outputs) != 4 or None in outputs[:3]:
+        raise reader.error("gradients are those of query, key, value and a bias, which may be `_`")
+    of_query, of_key, of_value, of_bias = outputs
+    assert of_query is not None and of_key is not None and of_value is not None
+    form = _read_form(reader)
+    state = () if form == "plain" else parse_list(reader, lambda: parse_argument(reader, symbols))
+    dropout = _read_dropout(reader)
+    reader.expect("{")
+    values = parse_statements(reader, domain[2])
+    weights = read_weights(reader, accumulate, domain, values, form=form, dropout=dropout)
+    output, logsumexp, gradient = read_saved(reader, values)
+    reader.expect("slope")
+    slope = parse_value(reader, values)
+    bias: Scalar | None = None
+    at: tuple[Expr, ...] = ()
+    if reader.accept("bias"):
+        bias, at = parse_value(reader, values), _read_index(reader, domain)
+    reader.expect("}")
+    return AttentionGradient(
+        weights=weights,
+        of_query=of_query,
+        of_key=of_key,
+        of_value=of_value,
+        of_bias=of_bias,
+        output=output,
+        logsumexp=logsumexp,
+        gradient=gradient,
+        slope=slope,
+        bias=bias,
+        bias_at=at,
+        state=state,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_form(reader: Reader) -> StateForm:
+    return next((form for form in _FORMS if reader.accept(form)), "plain")
+
+
+def _read_dropout(reader: Reader) -> float:
+    return float(reader.number()) if reader.accept("dropout") else 0.0
+
+
+def read_saved(reader: Reader, values: Values) -> tuple[Scalar, Scalar, Scalar]:
+    """The output, the logsumexp and the gradient of the output that a gradient starts from."""
+    output = _read_named(reader, values, "output")
+    reader.expect(",")
+    logsumexp = _read_named(reader, values, "logsumexp")
+    reader.expect(",")
+    return output, logsumexp, _read_named(reader, values, "gradient")
+
+
+def read_weights(
+    reader: Reader,
+    accumulate: DType,
+    domain: Domain,
+    values: Values,
+    *,
+    form: StateForm = "plain",
+    dropout: float = 0.0,
+) -> Weights:
+    """Return what `format_weights` wrote of `values`."""
+    ranges, axes, _ = domain
+    query = _read_named(reader, values, "query")
+    reader.expect(",")
+    key = _read_named(reader, values, "key")
+    reader.expect(",")
+    value = _read_named(reader, values, "value")
+    score = _read_named(reader, values, "score")
+    mask = parse_value(reader, values) if reader.accept("mask") else None
+    return Weights(
+        ranges=ranges,
+        axes=axes,
+        query=query,
+        key=key,
+        value=value,
+        accumulate=accumulate,
+        score=score,
+        mask=mask,
+        dropout=dropout,
+        form=form,
+    )
+
+
+def _read_named(reader: Reader, values: Values, word: str) -> Scalar:
+    reader.expect(word)
+    return parse_value(reader, values)
+
+
+def _read_index(reader: Reader, domain: Domain) -> tuple[Expr, ...]:
+    reader.expect("at")
+    return parse_indices(reader, domain[2], "[", "]")

@@ -1,4 +1,16 @@
-"""Text of attention and its gradient. Bodies share statements; lines behind them say which value is what.
+"""The text form of loop IR: `parse_graph(format_graph(g)) == g`. `parser.py` reads it.
+
+    graph @norm {
+      symbol s0 in [2, inf]
+      input %x: f32[s0, 1024]
+      (%ss: f32[s0]) = reduce sum [i0: s0 | r0: 1024] {
+        t0 = load %x[i0, r0] : f32
+        yield t0
+      } loc("sum_1" "aten.sum.dim_IntList" "model.py":12 "y = x.sum(1)" "norm")
+      return (%ss)
+    }
+
+The bodies of attention share statements; lines behind them say which value is what.
 
     (%o: f32[2, 8, 4], %s: f32[2, 8]) = attention f32 [i0: 2, i1: 8, i2: 4 | r0: 8, r1: 4] {
       t0 = load %q[i0, i1, r1] : f32
@@ -16,22 +28,8 @@
       logsumexp at [i0, i1]
     }
 
-`yield t9` before the logsumexp says what the epilogue makes of the weighted sum. Behind the domain stands
-what there is of `flash (_, %seed: i64[])`, the form of the state and the state, and `dropout 0.1`.
-
-Printing loop IR; the grammar is shown in `coilwork_ir.loops.text`.
-
-The text form of loop IR: `parse_graph(format_graph(g)) == g`.
-
-graph @norm {
-  symbol s0 in [2, inf]
-  input %x: f32[s0, 1024]
-  (%ss: f32[s0]) = reduce sum [i0: s0 | r0: 1024] {
-    t0 = load %x[i0, r0] : f32
-    yield t0
-  } loc("sum_1" "aten.sum.dim_IntList" "model.py":12 "y = x.sum(1)" "norm")
-  return (%ss)
-}
+`yield t9` before the logsumexp says what the epilogue makes of the weighted sum. `flash (_, %seed: i64[])`
+behind the domain is the form of the state and the state; `dropout 0.1` may follow.
 """
 
 from __future__ import annotations
@@ -86,68 +84,7 @@ from coilwork_ir.text.scalars import (
 __all__ = ["format_graph", "parse_graph"]
 
 
-# ---- Text of attention and its gradient. Bodies share statements; lines behind them say which v ----
-
-
-def format_attention(node: Attention, domain: str, indent: str) -> str:
-    """Text of `node`, whose ranges and axes are `domain`."""
-    head = f"{format_list(map(_format_result, (node.output, node.logsumexp)))} = attention"
-    lines, names = format_scalars(node.bodies, indent + "  ")
-    last = [] if node.epilogue is None else [f"yield {names[node.epilogue]}"]
-    last += [] if node.logsumexp_at is None else [f"logsumexp at {_format_index(node.logsumexp_at)}"]
-    state = format_list(map(_format_result, node.state))
-    head = f"{head} {node.weights.accumulate.text} {domain}{_format_form(node.weights, state)} {{"
-    inner = indent + "  "
-    parts = format_weights(node.weights, names, inner)
-    return "\n".join([indent + head, *lines, *parts, *(inner + part for part in last), f"{indent}}}"])
-
-
-def format_gradient(node: AttentionGradient, domain: str, indent: str) -> str:
-    """Text of `node`, whose ranges and axes are `domain`."""
-    head = f"{format_list(map(_format_result, node.outputs))} = attention_gradient"
-    lines, names = format_scalars(node.bodies, indent + "  ")
-    last = [
-        f"output {names[node.output]}, logsumexp {names[node.logsumexp]}, gradient {names[node.gradient]}",
-        f"slope {names[node.slope]}",
-    ]
-    if node.bias is not None:
-        last.append(f"bias {names[node.bias]} at {_format_index(node.bias_at)}")
-    state = format_list(map(format_argument, node.state))
-    head = f"{head} {node.weights.accumulate.text} {domain}{_format_form(node.weights, state)} {{"
-    inner = indent + "  "
-    parts = format_weights(node.weights, names, inner)
-    return "\n".join([indent + head, *lines, *parts, *(inner + part for part in last), f"{indent}}}"])
-
-
-def _format_form(weights: Weights, state: str) -> str:
-    form = f" {weights.form} {state}" if weights.form != "plain" else ""
-    return form + (f" dropout {format_number(weights.dropout)}" if weights.dropout else "")
-
-
-def format_weights(weights: Weights, names: Mapping[Scalar, str], indent: str) -> list[str]:
-    """Lines that say which of the values that have `names` is which body of `weights`."""
-    parts = [f"query {names[weights.query]}, key {names[weights.key]}, value {names[weights.value]}"]
-    parts.append(f"score {names[weights.score]}")
-    if weights.mask is not None:
-        parts.append(f"mask {names[weights.mask]}")
-    return [indent + part for part in parts]
-
-
-def _format_index(index: Sequence[Expr]) -> str:
-    return f"[{', '.join(map(format_expr, index))}]"
-
-
-def _format_result(output: Buffer | SymbolOutput | None) -> str:
-    match output:
-        case None:
-            return "_"
-        case SymbolOutput():
-            return f"size {format_symbol(output.symbol)}"
-        case Buffer():
-            return format_buffer(output)
-
-
-# ---- Printing loop IR; the grammar is shown in `coilwork_ir.loops.text` ----
+# ---- Graphs ----
 
 
 def format_graph(graph: Graph, *, origins: bool = True, indent: str = "") -> str:
@@ -375,3 +312,64 @@ def format_extern(node: Extern) -> str:
     parts += [word for word, wanted in flags if wanted]
     parts += format_flight(node.in_flight, node.until, node.waits)
     return " ".join(parts)
+
+
+# ---- Attention ----
+
+
+def format_attention(node: Attention, domain: str, indent: str) -> str:
+    """Text of `node`, whose ranges and axes are `domain`."""
+    head = f"{format_list(map(_format_result, (node.output, node.logsumexp)))} = attention"
+    lines, names = format_scalars(node.bodies, indent + "  ")
+    last = [] if node.epilogue is None else [f"yield {names[node.epilogue]}"]
+    last += [] if node.logsumexp_at is None else [f"logsumexp at {_format_index(node.logsumexp_at)}"]
+    state = format_list(map(_format_result, node.state))
+    head = f"{head} {node.weights.accumulate.text} {domain}{_format_form(node.weights, state)} {{"
+    inner = indent + "  "
+    parts = format_weights(node.weights, names, inner)
+    return "\n".join([indent + head, *lines, *parts, *(inner + part for part in last), f"{indent}}}"])
+
+
+def format_gradient(node: AttentionGradient, domain: str, indent: str) -> str:
+    """Text of `node`, whose ranges and axes are `domain`."""
+    head = f"{format_list(map(_format_result, node.outputs))} = attention_gradient"
+    lines, names = format_scalars(node.bodies, indent + "  ")
+    last = [
+        f"output {names[node.output]}, logsumexp {names[node.logsumexp]}, gradient {names[node.gradient]}",
+        f"slope {names[node.slope]}",
+    ]
+    if node.bias is not None:
+        last.append(f"bias {names[node.bias]} at {_format_index(node.bias_at)}")
+    state = format_list(map(format_argument, node.state))
+    head = f"{head} {node.weights.accumulate.text} {domain}{_format_form(node.weights, state)} {{"
+    inner = indent + "  "
+    parts = format_weights(node.weights, names, inner)
+    return "\n".join([indent + head, *lines, *parts, *(inner + part for part in last), f"{indent}}}"])
+
+
+def _format_form(weights: Weights, state: str) -> str:
+    form = f" {weights.form} {state}" if weights.form != "plain" else ""
+    return form + (f" dropout {format_number(weights.dropout)}" if weights.dropout else "")
+
+
+def format_weights(weights: Weights, names: Mapping[Scalar, str], indent: str) -> list[str]:
+    """Lines that say which of the values that have `names` is which body of `weights`."""
+    parts = [f"query {names[weights.query]}, key {names[weights.key]}, value {names[weights.value]}"]
+    parts.append(f"score {names[weights.score]}")
+    if weights.mask is not None:
+        parts.append(f"mask {names[weights.mask]}")
+    return [indent + part for part in parts]
+
+
+def _format_index(index: Sequence[Expr]) -> str:
+    return f"[{', '.join(map(format_expr, index))}]"
+
+
+def _format_result(output: Buffer | SymbolOutput | None) -> str:
+    match output:
+        case None:
+            return "_"
+        case SymbolOutput():
+            return f"size {format_symbol(output.symbol)}"
+        case Buffer():
+            return format_buffer(output)

@@ -1,11 +1,8 @@
-"""Buffers that several nodes fill together, one box each.
+"""Verifier rules of the nodes that compute: domains, bodies and the types of their results.
 
-The first of them is a `Scatter` without `into`: its output is memory of its own, of which it fills one box.
-Others scatter into that memory. The verifier follows which elements have a value, and lets nobody read the
-memory before all have.
-
-Rules of the nodes that compute: their domains, bodies and the element types of their results; of
-convolutions also that tensors fit each other, windows move, and types hold the sums.
+For convolutions these say too that the tensors fit each other, that windows move, and that the type of the
+sums holds them. Memory may be filled by several scatters, one box each: the first has no `into`, and its
+output is the memory. The verifier follows which elements have a value, and nobody may read before all have.
 """
 
 from __future__ import annotations
@@ -38,43 +35,7 @@ from coilwork_ir.scalar import Reduce as ScalarReduce
 from coilwork_ir.scalar import Scan as ScalarScan
 from coilwork_ir.verification import Box, Place, Scope, check_index, check_load, check_mask, check_symbols_of
 
-# ---- Buffers that several nodes fill together, one box each ----
-
-
-def box_of(node: Scatter) -> Box | None:
-    """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its
-    own.
-
-    None for scatters by looked-up or masked positions, but for those that cover their output (where a mask
-    leaves elements out, readers know which) or whose other elements nobody depends on, and for those that
-    combine with what is there.
-    """
-    if node.covers or node.sparse:
-        return Box(tuple(as_expr(0) for _ in node.output.shape), node.output.shape)
-    if node.indirect or node.mask is not None or node.mode != "store":
-        return None
-    left = set(node.ranges)
-    starts: list[Expr] = []
-    extents: list[Expr] = []
-    for expr in node.index:
-        moving = [r for r in node.ranges if r in expr.free_symbols]
-        if not moving:
-            starts.append(expr)
-            extents.append(as_expr(1))
-            continue
-        symbol, start = moving[0], expr - moving[0]
-        extent = symbol.extent
-        if symbol not in left or extent is None or not start.free_symbols.isdisjoint(node.ranges):
-            return None
-        left.remove(symbol)
-        starts.append(start)
-        extents.append(extent)
-    if any(r.extent is None or as_int(r.extent) != 1 for r in left):
-        return None
-    return Box(tuple(starts), tuple(extents))
-
-
-# ---- Rules of the nodes that compute: their domains, bodies and the element types of their resu ----
+# ---- Nodes that compute ----
 
 
 def check_convolution(node: Convolution, scope: Scope, place: Place) -> None:
@@ -452,3 +413,39 @@ def check_same_layout(new: Buffer, old: Buffer, place: Place) -> None:
     for mine_, theirs_ in zip((*new.shape, *new.strides), (*old.shape, *old.strides), strict=True):
         if mine_ is not theirs_ and not provably_eq(mine_, theirs_):
             place.fail("into-layout", f"%{new.name} has {mine_!r} where %{old.name} has {theirs_!r}")
+
+
+# ---- Memory filled by several nodes ----
+
+
+def box_of(node: Scatter) -> Box | None:
+    """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its
+    own.
+
+    None for scatters by looked-up or masked positions, but for those that cover their output (where a mask
+    leaves elements out, readers know which) or whose other elements nobody depends on, and for those that
+    combine with what is there.
+    """
+    if node.covers or node.sparse:
+        return Box(tuple(as_expr(0) for _ in node.output.shape), node.output.shape)
+    if node.indirect or node.mask is not None or node.mode != "store":
+        return None
+    left = set(node.ranges)
+    starts: list[Expr] = []
+    extents: list[Expr] = []
+    for expr in node.index:
+        moving = [r for r in node.ranges if r in expr.free_symbols]
+        if not moving:
+            starts.append(expr)
+            extents.append(as_expr(1))
+            continue
+        symbol, start = moving[0], expr - moving[0]
+        extent = symbol.extent
+        if symbol not in left or extent is None or not start.free_symbols.isdisjoint(node.ranges):
+            return None
+        left.remove(symbol)
+        starts.append(start)
+        extents.append(extent)
+    if any(r.extent is None or as_int(r.extent) != 1 for r in left):
+        return None
+    return Box(tuple(starts), tuple(extents))

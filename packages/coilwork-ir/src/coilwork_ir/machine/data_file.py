@@ -13,11 +13,8 @@ out. What the file itself says is this device's own, and `list_borrowed` says wh
 stands in has a file beside this one, or here in `tuning/`. `[sources]` is the last table: what each source
 is, for people.
 
-Figures by a device's name, for passes that run before graphs have targets: who compiles hands a function
-down.
-
-Lowering knows devices as torch names them. The compiler finds their targets' figures; without it, a package's
-own tests for instance, those of this package serve, of a processor or of a GPU.
+Lowering runs before graphs have targets and knows devices as torch names them: it is given a `FindModel`.
+`find_like_model` is one that needs no compiler, for a package's own tests.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.machine.model import MachineModel
 
-# ---- Reads the data files of `tuning/`: figures with unit and source, and the model that the fi ----
+# ---- Data files ----
 
 
 TUNING: Final = Path(__file__).parent / "tuning"
@@ -190,7 +187,7 @@ def _values(
     return {figure: entry.value for figure, entry in given.items()}
 
 
-# ---- Figures by a device's name, for passes that run before graphs have targets: who compiles h ----
+# ---- Figures by device name ----
 
 
 FindModel: TypeAlias = Callable[[str], MachineModel]

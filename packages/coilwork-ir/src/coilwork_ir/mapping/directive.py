@@ -1,26 +1,22 @@
-"""Numbers of directives: closed ones, and open ones that a search may choose.
+"""The base of directives: their numbers, their text, and what legality rules look at.
 
-An open number has a name and the values that it may take, `?rows in 1 2 4 8`. Two open numbers of one name
-are one choice.
+A number is closed, or open: then it has a name and the values that a search may choose from, `?rows in
+1 2 4 8`. Two open numbers of one name are one choice.
 
-The text forms of directives: one template for printing and parsing, so that both agree by construction.
-
-A template is a line such as `loop {ranges:names} by {by:number} [stages {stages:number}] [{backward:flag}]`.
-Words stand for themselves. `{field:kind}` is a field of the dataclass; kinds are
+One template prints and parses a directive, so both agree by construction. It is a line such as
+`loop {ranges:names} by {by:number} [stages {stages:number}] [{backward:flag}]`. Words stand for themselves.
+`{field:kind}` is a field of the dataclass; kinds are
 
 - `names`: names of ranges, arguments or values, separated by commas
 - `name`: one of them
-- `number`: closed or open (`numbers.py`); `numbers`: several, separated by commas
+- `number`: closed or open; `numbers`: several, separated by commas
 - `whole`: an integer that is never open; `wholes`: several, separated by commas
 - `expr`: an index expression over open numbers, in backquotes
 - `flag`: the field's own name if it is true, nothing if it is false
 - anything else: one of the words that it lists, `{to:program|warp|thread}`
 
 What stands between brackets is left out if its fields have their defaults; it begins with a word or is a
-flag.
-
-The base of directives, and what legality rules look at: the ranges, accesses and values of a kernel by
-name.
+flag. Legality rules see the ranges, accesses and values of a kernel by name.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.scalar import Contraction, Load, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.text.reader import Reader
 
-# ---- Numbers of directives: closed ones, and open ones that a search may choose ----
+# ---- Numbers ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ def values_of(number: Number) -> tuple[int, ...]:
     return number.values if isinstance(number, Open) else (number,)
 
 
-# ---- The text forms of directives: one template for printing and parsing, so that both agree by ----
+# ---- Text templates ----
 
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
@@ -226,7 +222,7 @@ _READERS: Final[Mapping[str, Callable[[Reader], Any]]] = MappingProxyType(
 )
 
 
-# ---- The base of directives, and what legality rules look at: the ranges, accesses and values o ----
+# ---- Directives ----
 
 
 @dataclass(frozen=True, slots=True)

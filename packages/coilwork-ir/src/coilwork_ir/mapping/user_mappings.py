@@ -1,10 +1,8 @@
-"""Mappings that a user gives to kernels: how generators find, read and refuse them.
+"""Mappings that users and templates give to kernels: how generators find, read and refuse them.
 
 A generator's option `mappings` says, by the name of a kernel or a pattern of names, how it is to run: as a
 text of directives, or as what a trace shows of the kernel, `mapping @k for cuda { … }` for each of its
-pieces, with the text of pieces between them.
-
-What generators say of candidates that templates name (`coilwork_ir.kernels.Proposal`).
+pieces, with the text of pieces between them. A template names candidates (`coilwork_ir.kernels.Proposal`).
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from coilwork_ir.mapping.nodes import Mapping, Versions, always
 from coilwork_ir.mapping.text import parse_mapping, parse_versions
 from coilwork_ir.mapping.verify import find_fault
 
-# ---- Mappings that a user gives to kernels: how generators find, read and refuse them ----
+# ---- Mappings of users ----
 
 
 # Names of kernels, or patterns of names, and texts.
@@ -148,7 +146,7 @@ def refuse_given(kernel: Kernel, error: CoilworkIRError) -> EmitError:
     )
 
 
-# ---- What generators say of candidates that templates name (`coilwork_ir.kernels.Proposal`) ----
+# ---- Candidates of templates ----
 
 
 def refuse_candidate(kernel: Kernel, text: str, error: CoilworkIRError) -> EmitError:

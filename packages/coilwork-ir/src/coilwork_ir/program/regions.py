@@ -1,14 +1,14 @@
-"""Regions of a program: where their boundaries are, what can be captured, and the program without them.
-
-Regions that drivers run as calls of subprograms: which may be, and how they become such calls.
+"""Regions of a program: their boundaries, what a driver may capture or call, and the program without them.
 
     region nested @layer (%x, %w) leaves (%y) {     run @layer (%x, %w) defines (%y: f32[4, 4])
       alloc %y: f32[4, 4]                       →
       launch @relu_mm (%x, %w, %y)
     }
 
-Nested regions that are alike but for names become calls of one subprogram, which a driver has once however
-often it is run. A partition has a subprogram of its own, which a driver may replace by its name.
+`make_region` draws the boundary of a body, `inline_regions` drops regions, and `outline_regions` turns nested
+and partition regions into calls of subprograms. Nested regions that differ only in names share one
+subprogram, which a driver has once however often it is run. A partition has one of its own, which a driver
+may replace by its name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from coilwork_ir.program.walk import (
 )
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
-# ---- Regions of a program: where their boundaries are, what can be captured, and the program wi ----
+# ---- Boundaries ----
 
 
 def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "", *, name: str = "") -> Region:
@@ -269,7 +269,7 @@ def _inline_regions(instructions: Sequence[Instruction], remarks: bool) -> Itera
         yield from _inline_regions(instruction.body, remarks)
 
 
-# ---- Regions that drivers run as calls of subprograms: which may be, and how they become such c ----
+# ---- Subprograms ----
 
 
 def find_outline_refusal(region: Region, known: Mapping[str, Buffer]) -> str:

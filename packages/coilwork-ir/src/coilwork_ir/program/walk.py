@@ -1,6 +1,6 @@
-"""Questions about programs that emitters, planners and reports share.
+"""Walks over programs that emitters, planners and reports share: kernels, buffers, values and sizes.
 
-Sizes that programs and instructions take from their surroundings, and those that they bind.
+The second part says which sizes programs and instructions take from their surroundings, and which they bind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.streams import Copy, ForkStream, RecordEvent
 
-# ---- Questions about programs that emitters, planners and reports share ----
+# ---- Instructions and buffers ----
 
 
 # Libraries whose operators write what they are given only where their names end so.
@@ -155,7 +155,7 @@ def all_kernels(program: Program) -> tuple[Kernel, ...]:
     return tuple(found.values())
 
 
-# ---- Sizes that programs and instructions take from their surroundings, and those that they bin ----
+# ---- Sizes ----
 
 
 def check_bound(program: Program) -> None:

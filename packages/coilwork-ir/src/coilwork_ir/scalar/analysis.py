@@ -1,23 +1,15 @@
-"""Where the values of integer scalars lie, as far as types, constants and ranges tell, and the same values in
-32 bits.
+"""Facts about scalar graphs that decide how a kernel is written.
 
-Contractions of kernels: which ranges are rows, columns and the batch of a sum of products.
-
-`sum over k of left(b, m, k) * right(b, k, n)`: the rows `m` only the left factor varies along, the columns
-`n` only the right one, the batch `b` both. That is what matrix units compute: each factor is read, and
-whatever it is computed from evaluated, once per block of rows or columns, not once per product. Factors of 16
-bits are multiplied exactly in f32.
-
-Rows that end where data says: reductions whose operand counts only at the first points along the axis.
-
-Such an operand is `where(r < n, value, identity)`, with an `n` that does not vary along the axis `r`: behind
-it nothing is combined. Code generators may stop there, and cost models need not count what comes after.
-
-Values that are another computation in each of a few equal parts of a range, as where tensors of one size
-are joined.
-
-A kernel can go through one part and compute all of them at each of its points: what they read alike is read
-once, and no point computes what only another part needs.
+- `whole_span` bounds an integer by types, constants and ranges; `narrow_to_32_bits` computes it in 32 bits.
+- `find_contraction` says which ranges of a sum of products are rows, columns and the batch. In
+  `sum over k of left(b, m, k) * right(b, k, n)` only the left factor varies along the rows `m`, only the
+  right one along the columns `n`, and both along the batch `b`. That is what matrix units compute: a factor
+  is read and evaluated once per block of rows or columns. Factors of 16 bits are multiplied exactly in f32.
+- `leading_points` finds reductions that end early: of `where(r < n, value, identity)`, with an `n` that does
+  not vary along the axis `r`, only the first `n` points count.
+- `even_parts` finds a range that comparisons cut into a few equal parts, as where tensors of one size are
+  concatenated. A kernel that goes through one part and computes all of them at each point reads once what
+  they share.
 """
 
 from __future__ import annotations
@@ -36,7 +28,7 @@ from coilwork_ir.scalar.build import cast, const, op
 from coilwork_ir.scalar.nodes import Const, Contraction, IndexValue, Op, Reduce, Scalar, Scan, Sort
 from coilwork_ir.scalar.walk import postorder, range_symbols
 
-# ---- Where the values of integer scalars lie, as far as types, constants and ranges tell, and t ----
+# ---- Bounds of integers ----
 
 
 Span: TypeAlias = tuple[int, int]
@@ -160,7 +152,7 @@ _OF_SPANS: Final[Mapping[str, Callable[[Sequence[Span]], Span]]] = MappingProxyT
 )
 
 
-# ---- Contractions of kernels: which ranges are rows, columns and the batch of a sum of products ----
+# ---- Contractions ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +206,7 @@ def _is_point(symbol: Expr) -> bool:
     return symbol.extent is not None and as_int(symbol.extent) == 1
 
 
-# ---- Rows that end where data says: reductions whose operand counts only at the first points al ----
+# ---- Leading points ----
 
 
 # What combining does not notice, for kinds that rows may leave off with.
@@ -262,7 +254,7 @@ def _holds_all(dtype: DType, axis: Expr) -> bool:
     return provably_le(as_expr(axis.extent), 2 ** (8 * dtype.itemsize - 1))
 
 
-# ---- Values that are another computation in each of a few equal parts of a range, as where tens ----
+# ---- Even parts ----
 
 
 # As many results of a point stay in registers.

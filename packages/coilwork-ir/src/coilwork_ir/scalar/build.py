@@ -1,9 +1,7 @@
 """Constructors of scalar nodes: the only way to make one. They check types and intern.
 
-Conversions of conversions: those that say nothing go, so that no number is rounded again to a type that it
-has been of.
-
-That saves instructions, and a rounding that is not there cannot be wrong.
+The last part joins conversions of conversions that change no value, so that no number is rounded again to a
+type that it has been of. That saves instructions, and a rounding that is not there cannot be wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from coilwork_ir.scalar.nodes import (
     Sort,
 )
 
-# ---- Constructors of scalar nodes: the only way to make one. They check types and intern ----
+# ---- Constructors ----
 
 
 _S = TypeVar("_S", bound=Scalar)
@@ -363,7 +361,7 @@ def _result_dtype(row: ScalarOp, operands: Sequence[Scalar], dtype: DType | None
     return DType.BOOL if row.rule in ("compare", "test") else types[0]
 
 
-# ---- Conversions of conversions: those that say nothing go, so that no number is rounded again  ----
+# ---- Conversions of conversions ----
 
 
 _FRACTION: Final[Mapping[DType, int]] = MappingProxyType(

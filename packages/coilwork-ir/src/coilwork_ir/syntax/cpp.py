@@ -1,8 +1,7 @@
-"""The C++ that kernels and programs are made of, as values: a small subset of the language.
+"""The C++ that kernels and programs are made of: a small subset as a tree, and its one printer.
 
-`cpp_printer.py` prints it. Types are written as text (`"float"`, `"const i64"`); everything else is a node.
-
-The one printer of C++: parentheses, lines and files.
+Types are written as text (`"float"`, `"const i64"`); everything else is a node. The printer sets parentheses,
+lines and files.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-# ---- The C++ that kernels and programs are made of, as values: a small subset of the language ----
+# ---- Trees ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +327,7 @@ def _operands(code: Code) -> tuple[Code, ...]:
             return base, offset
 
 
-# ---- The one printer of C++: parentheses, lines and files ----
+# ---- Printer ----
 
 
 # Higher binds tighter; C++ [expr].

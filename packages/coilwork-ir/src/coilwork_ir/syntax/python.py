@@ -1,9 +1,7 @@
-"""The Python that kernels and modules are made of, as values: a small subset of the language.
+"""The Python that kernels and modules are made of: a small subset as a tree, and its one printer.
 
-`python_printer.py` prints it. Expressions are printed on one line, except where `Filled` or `Rows` lays them
-out.
-
-The one printer of Python: parentheses, lines, literals and modules.
+Expressions are printed on one line, except where `Filled` or `Rows` lays them out. The printer sets
+parentheses, lines, literals and modules.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
-# ---- The Python that kernels and modules are made of, as values: a small subset of the language ----
+# ---- Trees ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +333,7 @@ def number(value: int | float) -> Expression:
     return Number(value)
 
 
-# ---- The one printer of Python: parentheses, lines, literals and modules ----
+# ---- Printer ----
 
 
 WIDTH: Final = 110

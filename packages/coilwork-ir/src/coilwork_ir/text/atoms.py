@@ -1,14 +1,13 @@
-"""Text of numbers, symbols, buffers, call arguments and origins.
+"""Text of what the forms of all three IRs are made of.
 
-Text of the parts of an external call that loop IR and programs spell alike.
+Numbers, symbols, buffers, arguments and origins come first, then the parts of an external call that loop IR
+and programs spell alike, then the instructions on streams:
 
-Text of streams, events and copies, which schedules and programs spell alike.
-
-fork %s "cuda:0"
-record %e "cuda:0" on %s
-await %e on host
-copy %x to %y nonblocking on %s
-join %s
+    fork %s "cuda:0"
+    record %e "cuda:0" on %s
+    await %e on host
+    copy %x to %y nonblocking on %s
+    join %s
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, StreamInstruction, WaitEvent
 from coilwork_ir.text.reader import Reader, quote
 
-# ---- Text of numbers, symbols, buffers, call arguments and origins ----
+# ---- Numbers, buffers and origins ----
 
 
 Symbols = dict[str, Expr]
@@ -284,7 +283,7 @@ def parse_origins(reader: Reader) -> tuple[Origin, ...]:
     return tuple(found)
 
 
-# ---- Text of the parts of an external call that loop IR and programs spell alike ----
+# ---- External calls ----
 
 
 Keyword = tuple[str, Argument]
@@ -371,7 +370,7 @@ def read_flight(reader: Reader) -> tuple[tuple[str, ...], tuple[str, ...], tuple
     return names("in_flight"), names("until"), names("waits")
 
 
-# ---- Text of streams, events and copies, which schedules and programs spell alike ----
+# ---- Streams ----
 
 
 _HOST: Final = "host"
