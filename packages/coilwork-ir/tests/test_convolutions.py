@@ -16,7 +16,7 @@ from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.loops import Body, Contraction, Convolution, Graph, Window
-from coilwork_ir.loops.access import bodies, defined, overwritten, read, shares_memory
+from coilwork_ir.loops.access import bodies, buffers_defined_by, overwritten, read, shares_memory
 from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.layouts import Fixed, layouts_of
@@ -172,7 +172,7 @@ def made_graph(inputs: dict[str, Tensor], node: Convolution) -> Graph:
         name="made",
         inputs=tuple(buffer(name, tensor) for name, tensor in inputs.items()),
         nodes=(node,),
-        outputs=tuple(Ref(one.name) for one in defined(node)),
+        outputs=tuple(Ref(one.name) for one in buffers_defined_by(node)),
     )
     verify_graph(graph)
     assert parse_graph(format_graph(graph)) == graph
@@ -269,7 +269,9 @@ def test_it_is_defined_by_contractions_that_the_verifier_takes() -> None:
         bias = bias_gradient_of(node)
         every = (*parts, *(() if bias is None else (bias,)))
         assert all(isinstance(part, Contraction) for part in parts)
-        assert [b.name for part in every for b in defined(part)] == [b.name for b in defined(node)]
+        assert [b.name for part in every for b in buffers_defined_by(part)] == [
+            b.name for b in buffers_defined_by(node)
+        ]
         verify_graph(replace(graph, nodes=every))
 
 
@@ -277,9 +279,9 @@ def test_what_it_reads_and_defines() -> None:
     (node,) = parse_graph(FORWARD).nodes
     assert isinstance(node, Convolution) and node.epilogue is not None
     assert bodies(node) == (node.value.value, node.weight.value, node.epilogue.value)
-    assert read(node) == ("x", "w", "b") and [b.name for b in defined(node)] == ["y"]
+    assert read(node) == ("x", "w", "b") and [b.name for b in buffers_defined_by(node)] == ["y"]
     (node,) = parse_graph(BACKWARD).nodes
-    assert read(node) == ("x", "w", "g") and [b.name for b in defined(node)] == ["dx", "db"]
+    assert read(node) == ("x", "w", "g") and [b.name for b in buffers_defined_by(node)] == ["dx", "db"]
     assert overwritten(node) == () and shares_memory(node) == ()
 
 

@@ -24,7 +24,7 @@ from coilwork_ir.kernels.nodes import (
     accumulate_of,
     factors_of,
 )
-from coilwork_ir.kernels.rewrite import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.kernels.verify_cores import check_core_taken
@@ -153,14 +153,14 @@ def test_rewriting_a_kernel_reaches_the_bodies_of_its_core() -> None:
     """What changes all scalar graphs of a kernel changes a core's, which stays a core of its kind."""
     for case in CORE_CASES[:8]:
         kernel = parse_kernel(case.text)
-        again = with_roots(kernel, kernel_roots(kernel))
+        again = replace_roots(kernel, kernel_roots(kernel))
         assert again == kernel
         assert kernel.core is not None and set(kernel.core.bodies) <= set(kernel_roots(kernel))
         turned = rewrite(
             kernel_roots(kernel),
             lambda v: op("abs", *v.operands) if isinstance(v, Op) and v.op in ("tanh", "neg", "exp") else v,
         )
-        changed = with_roots(kernel, turned)
+        changed = replace_roots(kernel, turned)
         verify_kernel(changed)
         assert changed.core is not None and changed.core.kind == kernel.core.kind
         left = [v.op for v in postorder(kernel_roots(changed)) if isinstance(v, Op)]

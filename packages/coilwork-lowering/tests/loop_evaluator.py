@@ -36,7 +36,7 @@ from coilwork_ir.loops import (
     While,
     interpreter,
 )
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.scalar import Combine, Const, IndexValue, Load, Op, Parameter, Scalar, postorder
 
 OPS: dict[str, Callable[..., torch.Tensor]] = {
@@ -269,7 +269,7 @@ class Evaluator:
         memory = Memory(self.sizes)
         memory.tensors.update(self.memory)
         interpreter.step(node, memory, {})
-        self.memory.update({buffer.name: memory.tensors[buffer.name] for buffer in defined(node)})
+        self.memory.update({buffer.name: memory.tensors[buffer.name] for buffer in buffers_defined_by(node)})
         self.sizes.update(memory.sizes)
 
     def region(self, graph: Graph, operands: list[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Candidate, Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Launch, Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
@@ -145,7 +145,7 @@ def describe_targets(
         if isinstance(entry, Buffer):
             devices.setdefault(entry.device)
     for node in graph.nodes:
-        for buffer in defined(node):
+        for buffer in buffers_defined_by(node):
             devices.setdefault(buffer.device)
     found = tuple((device, describe(device)) for device in devices)
     gpus = [target for _, target in found if target.is_gpu]

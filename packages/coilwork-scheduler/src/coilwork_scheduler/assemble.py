@@ -27,7 +27,7 @@ from coilwork_ir.loops import (
     View,
     While,
 )
-from coilwork_ir.loops.access import defined, overwritten, shares_memory
+from coilwork_ir.loops.access import buffers_defined_by, overwritten, shares_memory
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Capabilities, Target
 from coilwork_scheduler.contractions.implementations import NamesBlocks
@@ -167,7 +167,7 @@ def name_blocks(assembly: Assembly, context: Context) -> Assembly:
         made = [
             buffer.name
             for member in work.members
-            for buffer in defined(context.graph.nodes[member.stage.position])
+            for buffer in buffers_defined_by(context.graph.nodes[member.stage.position])
         ]
         template = next((context.blocks[name] for name in made if name in context.blocks), None)
         kernel, call = assembly.built[run[0]]
@@ -227,7 +227,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
                         buffers[name] = workspace.get(name) or facts.buffers[name]
         elif not isinstance(work, Group | KernelCall | Convolution | Attention | AttentionGradient):
             steps.append(work)
-            buffers.update({b.name: b for b in defined(work)})
+            buffers.update({b.name: b for b in buffers_defined_by(work)})
     return Schedule(
         name=graph.name,
         symbols=graph.symbols,
@@ -301,7 +301,7 @@ def _units(
         allocates: dict[str, int] = {}
         for position in positions:
             node = graph.nodes[position]
-            made = [b.name for b in defined(node)]
+            made = [b.name for b in buffers_defined_by(node)]
             for name in (*facts.reads[position], *made, *(old for old, _ in overwritten(node))):
                 touches.setdefault(facts.root[name])
             for root in facts.rested.get(position, ()):
@@ -414,7 +414,7 @@ def _aligned(context: Context) -> frozenset[str]:
     for node in graph.nodes:
         taken_over = {new: old for old, new in overwritten(node)}
         shared = {new for new, _ in shares_memory(node)}
-        for buffer in defined(node):
+        for buffer in buffers_defined_by(node):
             if taken_over.get(buffer.name) in found or buffer.name not in shared:
                 found.add(buffer.name)
         if isinstance(node, View) and node.source in found:

@@ -35,7 +35,14 @@ from coilwork_ir.loops import (
     View,
     While,
 )
-from coilwork_ir.loops.access import bodies, bound_symbols, defined, overwritten, read, shares_memory
+from coilwork_ir.loops.access import (
+    bodies,
+    buffers_defined_by,
+    overwritten,
+    read,
+    shares_memory,
+    symbols_bound_by,
+)
 from coilwork_ir.scalar import range_symbols
 from coilwork_scheduler.errors import ScheduleError
 
@@ -113,7 +120,7 @@ class _Walk:
         self._last_barrier: int | None = None
         self.rested: dict[int, tuple[str, ...]] = {}
         self._in_flight: InFlight[str] = InFlight()
-        self._binds = any(bound_symbols(node) for node in graph.nodes)
+        self._binds = any(symbols_bound_by(node) for node in graph.nodes)
         for entry in (*graph.inputs, *graph.constants):
             buffer = entry.buffer if isinstance(entry, Constant) else entry
             if isinstance(buffer, Buffer):
@@ -161,14 +168,14 @@ class _Walk:
             for symbol in sorted(symbols_used(node), key=lambda s: s.name):
                 if symbol in self.symbol_definer:
                     before.add(self.symbol_definer[symbol])
-            for symbol in bound_symbols(node):
+            for symbol in symbols_bound_by(node):
                 self.symbol_definer[symbol] = position
         before.discard(position)
         return tuple(sorted(before))
 
     def _define_results(self, position: int, node: Node) -> None:
         shared = dict(shares_memory(node))
-        for buffer in defined(node):
+        for buffer in buffers_defined_by(node):
             source = shared.get(buffer.name)
             root = buffer.name if source is None else self.root[source]
             self._define(buffer, root)
@@ -244,14 +251,14 @@ def symbols_used(node: Node) -> frozenset[Expr]:
     for expr in _expressions(node):
         found |= expr.free_symbols
     found |= range_symbols(bodies(node))
-    found.difference_update(bound_symbols(node))
+    found.difference_update(symbols_bound_by(node))
     return frozenset(found)
 
 
 def _expressions(node: Node) -> Iterator[Expr]:
-    bound = bound_symbols(node)
+    bound = symbols_bound_by(node)
     if not bound:
-        for buffer in defined(node):
+        for buffer in buffers_defined_by(node):
             yield from buffer.shape
             yield from buffer.strides
     match node:

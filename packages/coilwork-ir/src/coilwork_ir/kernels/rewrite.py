@@ -1,6 +1,6 @@
 """Rebuild a kernel with other scalar graphs, for generators that write it in another way.
 
-`kernel_roots` takes the graphs out in a fixed order and `with_roots` puts others back; `with_sizes` gives the
+`kernel_roots` takes the graphs out in a fixed order and `replace_roots` puts others back; `replace_sizes` gives the
 kernel over other size symbols. The rewrites themselves keep what the kernel computes:
 
 - Strict numerics compute functions that no processor computes exactly in f64 and round once. Where f64
@@ -61,7 +61,7 @@ def kernel_roots(kernel: Kernel) -> tuple[Scalar, ...]:
     return (*stored, *(check.condition for check in kernel.checks), *bodies)
 
 
-def with_roots(kernel: Kernel, roots: Sequence[Scalar]) -> Kernel:
+def replace_roots(kernel: Kernel, roots: Sequence[Scalar]) -> Kernel:
     """`kernel` with `roots`, which are in the order of `kernel_roots`, in place of its own."""
     rest = iter(roots)
     stores = []
@@ -78,7 +78,7 @@ def with_roots(kernel: Kernel, roots: Sequence[Scalar]) -> Kernel:
 # ---- Names of values ----
 
 
-def printed_roots(kernel: Kernel) -> tuple[Scalar, ...]:
+def list_printed_roots(kernel: Kernel) -> tuple[Scalar, ...]:
     """Values that the statements of the body of `kernel` compute, in the order in which they are printed."""
     roots: list[Scalar] = []
     for store in kernel.stores:
@@ -88,13 +88,13 @@ def printed_roots(kernel: Kernel) -> tuple[Scalar, ...]:
 
 def value_names(kernel: Kernel) -> dict[str, Scalar]:
     """Each value of `kernel` by its name."""
-    return {f"t{number}": value for number, value in enumerate(postorder(printed_roots(kernel)))}
+    return {f"t{number}": value for number, value in enumerate(postorder(list_printed_roots(kernel)))}
 
 
 # ---- Sizes ----
 
 
-def with_sizes(kernel: Kernel, values: Mapping[Expr, Expr], sizes: tuple[Expr, ...]) -> Kernel:
+def replace_sizes(kernel: Kernel, values: Mapping[Expr, Expr], sizes: tuple[Expr, ...]) -> Kernel:
     """`kernel`, which is no combined one, over `sizes`, in terms of which `values` are its own. Ranges keep
     their names.
     """
@@ -156,7 +156,7 @@ def make_functions_strict(kernel: Kernel) -> Kernel:
     if kernel.combined is not None:
         body = make_functions_strict(replace(kernel.combined.body, numerics=kernel.numerics))
         return replace(kernel, combined=replace(kernel.combined, body=body))
-    return with_roots(kernel, rewrite(kernel_roots(kernel), _visit))
+    return replace_roots(kernel, rewrite(kernel_roots(kernel), _visit))
 
 
 def _visit(node: Scalar) -> Scalar:
@@ -204,7 +204,7 @@ def convert_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
     roots = kernel_roots(kernel)
     if not any(_source(node) is not None for node in postorder(roots)):
         return kernel
-    return with_roots(kernel, rewrite(roots, _Conversions(conversion).visit))
+    return replace_roots(kernel, rewrite(roots, _Conversions(conversion).visit))
 
 
 def wrap_integer(value: int, dtype: DType) -> int:
@@ -303,7 +303,7 @@ def store_small_floats_as_bits(kernel: Kernel, *, kept: Collection[DType] = ()) 
     for node in postorder(roots):
         done[node] = _rewrite_as_bits(node, [done[operand] for operand in node.operands], kept)
     args = tuple(replace(arg, dtype=_memory_type(arg.dtype, kept)) for arg in kernel.args)
-    return replace(with_roots(kernel, [done[root] for root in roots]), args=args)
+    return replace(replace_roots(kernel, [done[root] for root in roots]), args=args)
 
 
 def encode(value: Scalar, dtype: DType) -> Scalar:

@@ -47,7 +47,7 @@ from coilwork_ir.kernels.nodes import (
     Store,
 )
 from coilwork_ir.kernels.parser import parse_kernel, parse_schedule
-from coilwork_ir.kernels.rewrite import printed_roots
+from coilwork_ir.kernels.rewrite import list_printed_roots
 from coilwork_ir.loops.text import (
     format_checks,
     format_domain,
@@ -112,7 +112,7 @@ def _member(member: Member) -> str:
 
 
 def _body_lines(kernel: Kernel, indent: str) -> list[str]:
-    lines, names = format_scalars(printed_roots(kernel), indent)
+    lines, names = format_scalars(list_printed_roots(kernel), indent)
     lines += format_checks(kernel.checks, names, indent)
     return lines + [indent + _store(store, names) for store in kernel.stores]
 

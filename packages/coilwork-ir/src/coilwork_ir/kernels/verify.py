@@ -28,7 +28,7 @@ from coilwork_ir.kernels.nodes import (
 )
 from coilwork_ir.kernels.verify_cores import CORE_RULES, check_core
 from coilwork_ir.kernels.workspace import WORKSPACE_RULES, check_workspace
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
 from coilwork_ir.loops.verify_computed import check_same_layout
@@ -544,7 +544,7 @@ def verify_schedule(schedule: Schedule) -> None:
         if isinstance(step, ForkStream | RecordEvent | WaitEvent | JoinStream):
             streams.follow(step, place)
             continue
-        for buffer in defined(step):
+        for buffer in buffers_defined_by(step):
             if declared.get(buffer.name) != buffer:
                 place.fail("buffer-declared", f"%{buffer.name} is missing, or listed with another layout")
         verify_node(step, scope)

@@ -27,7 +27,7 @@ from coilwork_ir.loops.nodes import (
 from coilwork_ir.scalar import Scalar, loads
 
 
-def defined(node: Node) -> tuple[Buffer, ...]:
+def buffers_defined_by(node: Node) -> tuple[Buffer, ...]:
     """Buffers that `node` defines, in order; those that take over older memory included."""
     match node:
         case Pointwise() | Scatter() | Contraction() | View():
@@ -47,7 +47,7 @@ def defined(node: Node) -> tuple[Buffer, ...]:
             return ()
 
 
-def bound_symbols(node: Node) -> tuple[Expr, ...]:
+def symbols_bound_by(node: Node) -> tuple[Expr, ...]:
     """Symbols whose value `node` determines."""
     if isinstance(node, Attention):
         return tuple(o.symbol for o in node.state if isinstance(o, SymbolOutput))

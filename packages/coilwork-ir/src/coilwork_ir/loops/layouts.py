@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from coilwork_ir.buffers import Buffer, Constant, Ref, references
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, total
-from coilwork_ir.loops.access import defined, read, shares_memory
+from coilwork_ir.loops.access import buffers_defined_by, read, shares_memory
 from coilwork_ir.loops.nodes import (
     Attention,
     AttentionGradient,
@@ -78,7 +78,7 @@ def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHIN
             why[buffer.name] = "a constant" if isinstance(entry, Constant) else "an input"
             types[buffer.name] = buffer.dtype
     for position, node in enumerate(graph.nodes):
-        for buffer in defined(node):
+        for buffer in buffers_defined_by(node):
             types[buffer.name] = buffer.dtype
             if roots[buffer.name] == buffer.name:
                 first[buffer.name] = buffer
@@ -118,7 +118,7 @@ def memory_roots(graph: Graph) -> Mapping[str, str]:
             roots[buffer.name] = buffer.name
     for node in graph.nodes:
         shared = dict(shares_memory(node))
-        for buffer in defined(node):
+        for buffer in buffers_defined_by(node):
             source = shared.get(buffer.name)
             roots[buffer.name] = buffer.name if source is None else roots[source]
     return roots
@@ -181,16 +181,16 @@ def _fixed_by(node: Node) -> Iterator[tuple[str, str]]:
             for argument in (*node.args, *(value for _, value in node.kwargs)):
                 for name in references(argument):
                     yield name, f"{node.target} reads it"
-            for buffer in defined(node):
+            for buffer in buffers_defined_by(node):
                 yield buffer.name, f"{node.target} makes it"
         case Contraction() | Convolution():
-            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+            for name in (*read(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, f"a {type(node).__name__.lower()} reads or makes it"
         case Attention() | AttentionGradient():
-            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+            for name in (*read(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, "an attention reads or makes it"
         case Cond() | While():
-            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+            for name in (*read(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, "it is handed to a region or by one"
         case _:
             return
@@ -277,7 +277,7 @@ class ViewsOf:
         for constant in graph.constants:
             self._buffers[constant.buffer.name] = constant.buffer
         for node in graph.nodes:
-            for buffer in defined(node):
+            for buffer in buffers_defined_by(node):
                 self._buffers[buffer.name] = buffer
             self._source.update(shares_memory(node))
             if isinstance(node, View):

@@ -13,7 +13,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, Ref, references
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.loops.access import defined, overwritten
+from coilwork_ir.loops.access import buffers_defined_by, overwritten
 from coilwork_ir.loops.layouts import memory_roots
 from coilwork_ir.loops.nodes import (
     AssertSize,
@@ -262,12 +262,12 @@ def verify_node(node: Node, scope: Scope) -> None:
             check_axes(node.weights, place)
             check_domain((node.output,), node.weights.ranges, node.weights.axes, scope, place)
             check_attention(node, scope, place)
-            define_computed(defined(node), node, scope, place)
+            define_computed(buffers_defined_by(node), node, scope, place)
         case AttentionGradient():
             check_axes(node.weights, place)
             check_domain((), node.weights.ranges, node.weights.axes, scope, place)
             check_gradient(node, scope, place)
-            define_computed(defined(node), node, scope, place)
+            define_computed(buffers_defined_by(node), node, scope, place)
         case Convolution():
             check_convolution(node, scope, place)
             define_computed(node.outputs, node, scope, place)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import Expr, as_expr, as_int, magnitude, provably_le, substitute, symbol
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.rewrite import with_sizes
+from coilwork_ir.kernels.rewrite import replace_sizes
 from coilwork_ir.mapping.directive import Directive, body_of
 from coilwork_ir.mapping.memory import INT32_MAX, Values, wide_values
 from coilwork_ir.mapping.nodes import Guard, Mapping, Nest, Versions, known_divisor
@@ -118,7 +118,7 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
     if kernel.combined is not None:
         return kernel
     renewed, sizes = _renew(kernel, guard)
-    return with_sizes(kernel, renewed, sizes)
+    return replace_sizes(kernel, renewed, sizes)
 
 
 def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, ...]]:

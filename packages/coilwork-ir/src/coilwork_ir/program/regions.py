@@ -42,11 +42,11 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.program.walk import (
     buffers,
-    defined_buffers,
-    defined_values,
+    buffers_defined_by,
     distinct_programs,
     symbols_bound_by,
-    used_symbols,
+    symbols_used_by,
+    values_defined_by,
 )
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
@@ -61,18 +61,18 @@ def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "", *,
     symbols: dict[str, Expr] = {}
     bound: set[str] = set()
     for instruction in body:
-        for name in used_names(instruction):
+        for name in names_used_by(instruction):
             if name not in defined:
                 inputs[name] = None
         # the results of a call may have the sizes that it binds
         bound.update(symbol.name for symbol in symbols_bound_by(instruction))
-        for symbol in used_symbols(instruction):
+        for symbol in symbols_used_by(instruction):
             if symbol.name not in bound:
                 symbols.setdefault(symbol.name, symbol)
-        made = [*(buffer.name for buffer in defined_buffers(instruction)), *defined_values(instruction)]
+        made = [*(buffer.name for buffer in buffers_defined_by(instruction)), *values_defined_by(instruction)]
         defined.update(made)
         alive.update(dict.fromkeys(made))
-        for name in ended_names(instruction):
+        for name in names_ended_by(instruction):
             alive.pop(name, None)
     return Region(
         kind=kind,
@@ -85,7 +85,7 @@ def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "", *,
     )
 
 
-def used_names(instruction: Instruction) -> tuple[str, ...]:
+def names_used_by(instruction: Instruction) -> tuple[str, ...]:
     """Buffers, pools, streams and events that `instruction` uses, what it ends included."""
     match instruction:
         case BindSymbol() | CheckLayout():
@@ -127,7 +127,7 @@ def used_names(instruction: Instruction) -> tuple[str, ...]:
             return ()
 
 
-def ended_names(instruction: Instruction) -> tuple[str, ...]:
+def names_ended_by(instruction: Instruction) -> tuple[str, ...]:
     """Names that are no more behind `instruction`."""
     match instruction:
         case Free():
@@ -137,7 +137,7 @@ def ended_names(instruction: Instruction) -> tuple[str, ...]:
         case JoinStream():
             return (instruction.stream,)
         case Region():
-            return tuple(name for inner in instruction.body for name in ended_names(inner))
+            return tuple(name for inner in instruction.body for name in names_ended_by(inner))
         case _:
             return ()
 
@@ -171,7 +171,7 @@ def find_capture_refusal(instruction: Instruction, buffers: Mapping[str, Buffer]
                 return f"the host reads a number for {instruction.target}"
             if not instruction.implements:
                 return f"torch does {instruction.target}"
-            return _find_other_place(used_names(instruction), instruction.stream, buffers, device)
+            return _find_other_place(names_used_by(instruction), instruction.stream, buffers, device)
         case Copy():
             return "torch does a copy"
         case CondCall() | WhileCall():
@@ -211,7 +211,7 @@ def find_device(instruction: Instruction, buffers: Mapping[str, Buffer]) -> str:
         case Launch(args=names):
             pass
         case ExternCall() if instruction.implements:
-            names = used_names(instruction)
+            names = names_used_by(instruction)
         case _:
             return ""
     devices = [buffers[name].device for name in names if name in buffers]
@@ -280,7 +280,7 @@ def find_outline_refusal(region: Region, known: Mapping[str, Buffer]) -> str:
         if name not in known:
             return f"%{name}, of its surroundings, is no buffer"
     body = tuple(straight(region.body))
-    own = {buffer.name for instruction in body for buffer in defined_buffers(instruction)}
+    own = {buffer.name for instruction in body for buffer in buffers_defined_by(instruction)}
     for instruction in body:
         match instruction:
             case CheckLayout() | BindSymbol():
@@ -293,8 +293,8 @@ def find_outline_refusal(region: Region, known: Mapping[str, Buffer]) -> str:
                 return f"sizes are read of what {instruction.target} returns"
             case _:
                 pass
-        inside = own.union(*(defined_values(one) for one in body))
-        for name in ended_names(instruction):
+        inside = own.union(*(values_defined_by(one) for one in body))
+        for name in names_ended_by(instruction):
             if name not in inside:
                 return f"%{name}, of its surroundings, ends in it"
     for name in region.outputs:
@@ -330,17 +330,17 @@ def outline_regions(program: Program) -> Program:
     if not any(
         one.kind != "capture"
         for part in distinct_programs(program)
-        for one in _all_regions(part.instructions)
+        for one in _walk_regions(part.instructions)
     ):
         return program
     return _Outlining(taken={part.name for part in distinct_programs(program)}).convert(program)
 
 
-def _all_regions(instructions: Sequence[Instruction]) -> Iterator[Region]:
+def _walk_regions(instructions: Sequence[Instruction]) -> Iterator[Region]:
     for instruction in instructions:
         if isinstance(instruction, Region):
             yield instruction
-            yield from _all_regions(instruction.body)
+            yield from _walk_regions(instruction.body)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -427,8 +427,8 @@ def rename_buffers(program: Program) -> Program:
         if isinstance(entry, Buffer):
             names[entry.name] = f"in{len(names)}"
     for instruction in straight(program.instructions):
-        defined = [buffer.name for buffer in defined_buffers(instruction)]
-        for name in (*defined, *defined_values(instruction)):
+        defined = [buffer.name for buffer in buffers_defined_by(instruction)]
+        for name in (*defined, *values_defined_by(instruction)):
             names[name] = f"v{len(names)}"
     renamer = _Renamer(names)
     return replace(

@@ -46,7 +46,7 @@ from coilwork_ir.program.regions import (
 )
 from coilwork_ir.program.text import format_instruction
 from coilwork_ir.program.verify_inflight import FLIGHT_RULES, FlightChecker
-from coilwork_ir.program.walk import defined_buffers, defined_values, distinct_programs
+from coilwork_ir.program.walk import buffers_defined_by, distinct_programs, values_defined_by
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.verification import (
     SCOPE_RULES,
@@ -275,7 +275,7 @@ class _Checker:
                     self._argument(value, place)
                 self.streams.finish(place)
             case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
-                for name in defined_values(instruction):
+                for name in values_defined_by(instruction):
                     if name in self.scope.buffers or name in self.pools:
                         place.fail("unique-name", f"%{name} is memory")
                 self.streams.follow(instruction, place)
@@ -403,7 +403,7 @@ class _Checker:
         for number in call.aligned:
             if not (0 <= number < len(call.outputs) and isinstance(call.outputs[number], Buffer)):
                 place.fail("extern-results", f"result {number} is no tensor that could be aligned")
-        for buffer in defined_buffers(call):
+        for buffer in buffers_defined_by(call):
             self._define(buffer, place)
 
     # Regions

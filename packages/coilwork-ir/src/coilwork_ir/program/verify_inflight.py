@@ -24,7 +24,7 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_ir.program.walk import defined_buffers, may_write_operands
+from coilwork_ir.program.walk import buffers_defined_by, may_write_operands
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 from coilwork_ir.verification import FLIGHT_NAMES, Place, Rule, check_flight
 
@@ -118,7 +118,7 @@ class FlightChecker:
                         self._order((), (name,), OWN, place)
                 if isinstance(instruction, CondCall):
                     self._order((instruction.predicate,), (), OWN, place)
-                for buffer in defined_buffers(instruction):
+                for buffer in buffers_defined_by(instruction):
                     self._begin(buffer)
             case Copy():
                 self._copy(instruction, place)
@@ -127,7 +127,7 @@ class FlightChecker:
             case Return():
                 self._return(instruction, place)
             case _:
-                for buffer in defined_buffers(instruction):
+                for buffer in buffers_defined_by(instruction):
                     self._begin(buffer)
 
     def _read(self, name: str, place: Place) -> None:
@@ -180,7 +180,7 @@ class FlightChecker:
     def _extern(self, call: ExternCall, place: Place) -> None:
         for _, name in call.out:
             self._write(name, place)
-        for buffer in defined_buffers(call):
+        for buffer in buffers_defined_by(call):
             self._begin(buffer)
         given = {
             name for value in (*call.args, *(value for _, value in call.kwargs)) for name in references(value)
@@ -189,7 +189,7 @@ class FlightChecker:
         # an operator may write in place what it is given
         writes = into | (given if may_write_operands(call) else set())
         self._order(sorted(given - writes), sorted(writes), call.stream, place)
-        known = given | {name for _, name in call.out} | {buffer.name for buffer in defined_buffers(call)}
+        known = given | {name for _, name in call.out} | {buffer.name for buffer in buffers_defined_by(call)}
         check_flight(call, known, self._piece, place)
         self._in_flight.wait(self._piece[name] for name in call.waits)
         if call.in_flight:

@@ -56,7 +56,7 @@ _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]]
         **dict.fromkeys((Alloc, PoolView, Reuse, Reinterpret), lambda instruction: (instruction.buffer,)),
         **dict.fromkeys((CondCall, WhileCall, SubprogramCall), lambda call: call.outputs),
         ExternCall: lambda call: tuple(one for one in call.outputs if isinstance(one, Buffer)),
-        Region: lambda region: tuple(buffer for inner in region.body for buffer in defined_buffers(inner)),
+        Region: lambda region: tuple(buffer for inner in region.body for buffer in buffers_defined_by(inner)),
     }
 )
 
@@ -92,13 +92,13 @@ def distinct_programs(program: Program) -> tuple[Program, ...]:
     return tuple(reversed(found))
 
 
-def defined_buffers(instruction: Instruction) -> tuple[Buffer, ...]:
+def buffers_defined_by(instruction: Instruction) -> tuple[Buffer, ...]:
     """Buffers that `instruction` defines."""
     find = _DEFINED.get(type(instruction))
     return () if find is None else find(instruction)
 
 
-def defined_values(instruction: Instruction) -> tuple[str, ...]:
+def values_defined_by(instruction: Instruction) -> tuple[str, ...]:
     """Names that `instruction` defines which are no buffers: of a pool, stream or event."""
     match instruction:
         case AllocPool():
@@ -108,7 +108,7 @@ def defined_values(instruction: Instruction) -> tuple[str, ...]:
         case RecordEvent():
             return (instruction.event,)
         case Region():
-            return tuple(name for inner in instruction.body for name in defined_values(inner))
+            return tuple(name for inner in instruction.body for name in values_defined_by(inner))
         case _:
             return ()
 
@@ -142,7 +142,7 @@ def buffers(program: Program) -> dict[str, Buffer]:
     found = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
     found.update((constant.buffer.name, constant.buffer) for constant in program.constants)
     for instruction in program.instructions:
-        found.update((buffer.name, buffer) for buffer in defined_buffers(instruction))
+        found.update((buffer.name, buffer) for buffer in buffers_defined_by(instruction))
     return found
 
 
@@ -171,7 +171,7 @@ def check_bound(program: Program) -> None:
 
 def outer_symbols(program: Program) -> tuple[Expr, ...]:
     """Symbols that `program` uses and does not bind, in the order of their first use."""
-    bound = {symbol.name for symbol in bound_symbols(program)}
+    bound = {symbol.name for symbol in symbols_bound_in(program)}
     inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
     found: dict[str, Expr] = {}
     seen: set[Expr] = set()
@@ -182,7 +182,7 @@ def outer_symbols(program: Program) -> tuple[Expr, ...]:
     return tuple(found.values())
 
 
-def used_symbols(instruction: Instruction) -> tuple[Expr, ...]:
+def symbols_used_by(instruction: Instruction) -> tuple[Expr, ...]:
     """Symbols that `instruction` needs, in the order of first use; of a region, those of its boundary."""
     if isinstance(instruction, Region):
         return instruction.symbols
@@ -199,7 +199,7 @@ def _symbols(expressions: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
         yield from sorted(expr.free_symbols, key=lambda one: one.name)
 
 
-def bound_symbols(program: Program) -> tuple[Expr, ...]:
+def symbols_bound_in(program: Program) -> tuple[Expr, ...]:
     """Symbols that inputs, `bind` instructions and calls give values, in order, each once."""
     found: dict[str, Expr] = {}
     for entry in program.inputs:
@@ -260,7 +260,7 @@ def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterato
         yield from _walk_argument(argument)
     for nested in nested_programs(instruction):
         yield from outer_symbols(nested)
-    for buffer in defined_buffers(instruction):
+    for buffer in buffers_defined_by(instruction):
         yield from _layout(buffer)
 
 

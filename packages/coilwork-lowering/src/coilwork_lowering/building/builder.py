@@ -16,7 +16,7 @@ from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
@@ -146,7 +146,7 @@ class Builder:
             buffer.name
             for node in self.nodes[mark:]
             if isinstance(node, View | Extern)
-            for buffer in defined(node)
+            for buffer in buffers_defined_by(node)
         }
         if forgotten:
             self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}

@@ -11,7 +11,7 @@ from typing import Literal
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of, stride_of, substitute
 from coilwork_ir.loops import Reduce
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, postorder
 from coilwork_ir.target import Capabilities, RowWalks, Target, Targets
@@ -168,11 +168,11 @@ class Figures:
 
     def target(self, node: Reduce) -> Target:
         """Return what `node` is computed on."""
-        return self.targets.of(defined(node)[0].device)
+        return self.targets.of(buffers_defined_by(node)[0].device)
 
     def capabilities(self, node: Reduce) -> Capabilities:
         """Return what the generator of the kernel of `node` can do."""
-        return self.targets.capabilities_of(defined(node)[0].device)
+        return self.targets.capabilities_of(buffers_defined_by(node)[0].device)
 
     def rows(self, node: Reduce) -> RowWalks:
         """How kernels go through the rows that `node` reduces."""
