@@ -17,9 +17,9 @@ from coilwork_ir.loops import Attention, AttentionGradient, Graph
 from coilwork_ir.loops.access import (
     bodies,
     buffers_defined_by,
-    overwritten,
-    read,
-    shares_memory,
+    buffers_overwritten_by,
+    buffers_read_by,
+    memory_aliases,
     symbols_bound_by,
 )
 from coilwork_ir.loops.attention import (
@@ -268,7 +268,7 @@ def test_the_text_is_canonical() -> None:
 def test_what_they_read_and_define() -> None:
     node, _, gradient = parse_graph(DROPPED).nodes
     assert isinstance(node, Attention) and bodies(node) == node.weights.bodies
-    assert read(node) == ("q",) and [b.name for b in buffers_defined_by(node)] == [
+    assert buffers_read_by(node) == ("q",) and [b.name for b in buffers_defined_by(node)] == [
         "o",
         "s",
         "seed",
@@ -277,9 +277,9 @@ def test_what_they_read_and_define() -> None:
     ]
     assert [s.name for s in symbols_bound_by(node)] == ["s1"]
     assert isinstance(gradient, AttentionGradient) and bodies(gradient) == gradient.bodies
-    assert read(gradient) == ("q", "o", "s", "g", "seed", "unused")
+    assert buffers_read_by(gradient) == ("q", "o", "s", "g", "seed", "unused")
     for one in (node, gradient):
-        assert overwritten(one) == () and shares_memory(one) == ()
+        assert buffers_overwritten_by(one) == () and memory_aliases(one) == ()
     layouts = layouts_of(parse_graph(DROPPED))
     assert all(isinstance(layouts[name], Fixed) for name in ("o", "s", "seed", "g", "dq"))
     assert all(isinstance(one, Buffer | SymbolOutput | None) for one in node.outputs)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_ir.conformance import CASES, check, check_codegen, failures, op_case
 from coilwork_ir.conformance.case import edge_count, edge_values
-from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS, reduced_types, scanned_types
+from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS, list_reduce_types, list_scan_types
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, SourceArg
@@ -129,9 +129,9 @@ def test_an_op_without_a_row_of_operands_is_noticed() -> None:
 def test_every_reduction_scan_sort_and_store_mode_has_cases_on_its_types() -> None:
     visited = check()
     for kind in REDUCE_OPS:
-        assert {(kind, dtype) for dtype in reduced_types(kind)} <= visited.reductions
+        assert {(kind, dtype) for dtype in list_reduce_types(kind)} <= visited.reductions
     for kind in SCAN_KINDS:
-        assert {(kind, dtype) for dtype in scanned_types(kind)} <= visited.scans
+        assert {(kind, dtype) for dtype in list_scan_types(kind)} <= visited.scans
     assert {("function", dtype) for dtype in KIT_DTYPES if not dtype.is_bool} <= visited.scans
     assert {(down, dtype) for down in (False, True) for dtype in KIT_DTYPES} <= visited.sorts
     for mode in STORE_MODES:

@@ -16,7 +16,13 @@ from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.loops import Body, Contraction, Convolution, Graph, Window
-from coilwork_ir.loops.access import bodies, buffers_defined_by, overwritten, read, shares_memory
+from coilwork_ir.loops.access import (
+    bodies,
+    buffers_defined_by,
+    buffers_overwritten_by,
+    buffers_read_by,
+    memory_aliases,
+)
 from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.layouts import Fixed, layouts_of
@@ -279,10 +285,13 @@ def test_what_it_reads_and_defines() -> None:
     (node,) = parse_graph(FORWARD).nodes
     assert isinstance(node, Convolution) and node.epilogue is not None
     assert bodies(node) == (node.value.value, node.weight.value, node.epilogue.value)
-    assert read(node) == ("x", "w", "b") and [b.name for b in buffers_defined_by(node)] == ["y"]
+    assert buffers_read_by(node) == ("x", "w", "b") and [b.name for b in buffers_defined_by(node)] == ["y"]
     (node,) = parse_graph(BACKWARD).nodes
-    assert read(node) == ("x", "w", "g") and [b.name for b in buffers_defined_by(node)] == ["dx", "db"]
-    assert overwritten(node) == () and shares_memory(node) == ()
+    assert buffers_read_by(node) == ("x", "w", "g") and [b.name for b in buffers_defined_by(node)] == [
+        "dx",
+        "db",
+    ]
+    assert buffers_overwritten_by(node) == () and memory_aliases(node) == ()
 
 
 def test_memory_of_convolutions_lies_as_it_must() -> None:

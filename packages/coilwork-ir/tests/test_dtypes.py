@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_ir.dtypes import FORMATS, DType, from_torch_name, parse_dtype
+from coilwork_ir.dtypes import FORMATS, DType, parse_dtype, parse_torch_dtype
 
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_names_lead_back(dtype: DType) -> None:
     assert parse_dtype(dtype.text) is dtype
-    assert from_torch_name(dtype.torch_name) is dtype
-    assert from_torch_name("torch." + dtype.torch_name) is dtype
+    assert parse_torch_dtype(dtype.torch_name) is dtype
+    assert parse_torch_dtype("torch." + dtype.torch_name) is dtype
     assert repr(dtype) == f"DType.{dtype.name}"
 
 
@@ -40,4 +40,4 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match=r"unknown element type 'f33'; known: f64, f32"):
         parse_dtype("f33")
     with pytest.raises(ValueError, match="uint4"):
-        from_torch_name("torch.uint4")
+        parse_torch_dtype("torch.uint4")

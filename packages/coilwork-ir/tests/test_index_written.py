@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_ir.index import (
-    Expr,
-    WrittenSize,
-    as_expr,
-    fold,
-    maximum,
-    minimum,
-    substitute,
-    symbol,
-    written_size,
-)
+from coilwork_ir.index import Expr, TreeSize, as_expr, fold, maximum, minimum, substitute, symbol, tree_size
 
 I, J, N = symbol("i", extent=18), symbol("j", extent=12), symbol("n", lo=1)
 
@@ -56,19 +46,19 @@ def counted(e: Expr) -> int:
     ids=str,
 )
 def test_every_operation_symbol_and_number_counts_as_often_as_it_is_written(expr, nodes, symbols) -> None:
-    assert written_size(expr) == WrittenSize(nodes, symbols)
+    assert tree_size(expr) == TreeSize(nodes, symbols)
     assert counted(expr) == nodes
 
 
 def test_what_is_substituted_counts_at_each_symbol() -> None:
     outer, inner = (I + 4 * J) // 9, (J + 5) % 7
     made = substitute(outer, {I: inner, J: (J + 5) % 11})
-    assert written_size(made) == written_size(outer).bound_substitution(written_size(inner))
+    assert tree_size(made) == tree_size(outer).bound_substitution(tree_size(inner))
 
 
 def test_sizes_of_what_doubles_at_each_step_are_found_in_one_visit_per_node() -> None:
     x = I
     for k in range(80):
         x = (x + 1) // (k + 19) + (x + 1) % (k + 19) * (k + 3)
-    size = written_size(x)
+    size = tree_size(x)
     assert size.nodes == size.symbols == 1 << 40  # as far as they are told apart

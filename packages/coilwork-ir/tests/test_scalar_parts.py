@@ -6,7 +6,7 @@ import pytest
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, symbol
-from coilwork_ir.scalar import Scalar, const, even_parts, index_value, load, op, where
+from coilwork_ir.scalar import Scalar, const, find_even_parts, index_value, load, op, where
 
 F32, I64 = DType.F32, DType.I64
 ROW, COLUMN = symbol("i", extent=6), symbol("j", extent=12)
@@ -41,9 +41,9 @@ def joined(along: Expr, *cuts: int, comparison: str = "lt") -> Scalar:
     ],
 )
 def test_a_few_equal_parts(value: Scalar, wanted: tuple[Expr, int] | None) -> None:
-    assert even_parts([value], (ROW, COLUMN, UNKNOWN)) == wanted
+    assert find_even_parts([value], (ROW, COLUMN, UNKNOWN)) == wanted
 
 
 def test_of_two_ranges_the_innermost() -> None:
-    assert even_parts([joined(ROW, 3), joined(COLUMN, 6)], (ROW, COLUMN)) == (COLUMN, 2)
-    assert even_parts([joined(ROW, 3), joined(COLUMN, 5)], (ROW, COLUMN)) == (ROW, 2)
+    assert find_even_parts([joined(ROW, 3), joined(COLUMN, 6)], (ROW, COLUMN)) == (COLUMN, 2)
+    assert find_even_parts([joined(ROW, 3), joined(COLUMN, 5)], (ROW, COLUMN)) == (ROW, 2)

@@ -23,7 +23,7 @@ from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, Conv
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Extern, Graph
-from coilwork_ir.loops.access import buffers_defined_by, read
+from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -53,7 +53,9 @@ class WindowsInBlocks:
     def quote(self, node: CoreNode, target: Target) -> Quote:
         around = self.around
         given = sum(
-            around.size(around.facts.buffers[name]) for name in read(node) if name in around.facts.buffers
+            around.size(around.facts.buffers[name])
+            for name in buffers_read_by(node)
+            if name in around.facts.buffers
         )
         us = around.move_us(given, sum(around.size(buffer) for buffer in buffers_defined_by(node)))
         return Quote(us=0.5 * us, reason="windows are read once", numbers={"template_us": us})
@@ -73,7 +75,7 @@ class Attend:
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
         around = self.around
-        given = sum(around.size(around.facts.buffers[name]) for name in read(node))
+        given = sum(around.size(around.facts.buffers[name]) for name in buffers_read_by(node))
         us = around.move_us(given, sum(around.size(buffer) for buffer in buffers_defined_by(node)))
         return Quote(us=0.5 * us, reason="scores stay on chip", numbers={"template_us": us})
 

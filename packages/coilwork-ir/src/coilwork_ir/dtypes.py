@@ -203,7 +203,7 @@ def parse_dtype(text: str) -> DType:
     raise ValueError(f"unknown element type {text!r}; known: {', '.join(d.text for d in DType)}")
 
 
-def from_torch_name(name: str) -> DType:
+def parse_torch_dtype(name: str) -> DType:
     """The type for a torch attribute name such as `"float32"` or `"torch.float32"`.
 
     Raises:

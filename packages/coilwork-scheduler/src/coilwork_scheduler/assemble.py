@@ -27,7 +27,7 @@ from coilwork_ir.loops import (
     View,
     While,
 )
-from coilwork_ir.loops.access import buffers_defined_by, overwritten, shares_memory
+from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by, memory_aliases
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Capabilities, Target
 from coilwork_scheduler.contractions.implementations import NamesBlocks
@@ -302,7 +302,7 @@ def _units(
         for position in positions:
             node = graph.nodes[position]
             made = [b.name for b in buffers_defined_by(node)]
-            for name in (*facts.reads[position], *made, *(old for old, _ in overwritten(node))):
+            for name in (*facts.reads[position], *made, *(old for old, _ in buffers_overwritten_by(node))):
                 touches.setdefault(facts.root[name])
             for root in facts.rested.get(position, ()):
                 touches.setdefault(root)
@@ -412,8 +412,8 @@ def _aligned(context: Context) -> frozenset[str]:
         if isinstance(buffer, Buffer) and buffer.name in promised:
             found.add(buffer.name)
     for node in graph.nodes:
-        taken_over = {new: old for old, new in overwritten(node)}
-        shared = {new for new, _ in shares_memory(node)}
+        taken_over = {new: old for old, new in buffers_overwritten_by(node)}
+        shared = {new for new, _ in memory_aliases(node)}
         for buffer in buffers_defined_by(node):
             if taken_over.get(buffer.name) in found or buffer.name not in shared:
                 found.add(buffer.name)

@@ -38,9 +38,9 @@ from coilwork_ir.loops import (
 from coilwork_ir.loops.access import (
     bodies,
     buffers_defined_by,
-    overwritten,
-    read,
-    shares_memory,
+    buffers_overwritten_by,
+    buffers_read_by,
+    memory_aliases,
     symbols_bound_by,
 )
 from coilwork_ir.scalar import range_symbols
@@ -137,14 +137,14 @@ class _Walk:
 
     def visit(self, position: int, node: Node) -> tuple[int, ...]:
         before: set[int] = set()
-        names = read(node)
+        names = buffers_read_by(node)
         self.reads.append(names)
         for name in names:
             self._require(name, node)
             if name in self.definer:
                 before.add(self.definer[name])
             self._touching[self.root[name]].append(position)
-        for old, _ in overwritten(node):
+        for old, _ in buffers_overwritten_by(node):
             self._require(old, node)
             if old in self.definer:
                 before.add(self.definer[old])
@@ -174,7 +174,7 @@ class _Walk:
         return tuple(sorted(before))
 
     def _define_results(self, position: int, node: Node) -> None:
-        shared = dict(shares_memory(node))
+        shared = dict(memory_aliases(node))
         for buffer in buffers_defined_by(node):
             source = shared.get(buffer.name)
             root = buffer.name if source is None else self.root[source]
@@ -225,7 +225,9 @@ def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
     """
     readers: dict[str, list[int]] = {}
     for position, node in enumerate(graph.nodes):
-        for name in dict.fromkeys((*facts.reads[position], *(old for old, _ in overwritten(node)))):
+        for name in dict.fromkeys(
+            (*facts.reads[position], *(old for old, _ in buffers_overwritten_by(node)))
+        ):
             readers.setdefault(name, []).append(position)
     for output in graph.outputs:
         if isinstance(output, Ref):

@@ -51,8 +51,8 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
     reduce,
+    replace_operands,
     substitute_ranges,
-    with_operands,
 )
 
 
@@ -331,5 +331,5 @@ def _with_known(roots: Sequence[Scalar], known: Mapping[Scalar, Scalar]) -> tupl
     done: dict[Scalar, Scalar] = dict(known)
     for node in postorder(roots):
         if node not in done:
-            done[node] = with_operands(node, [done[operand] for operand in node.operands])
+            done[node] = replace_operands(node, [done[operand] for operand in node.operands])
     return tuple(done[root] for root in roots)

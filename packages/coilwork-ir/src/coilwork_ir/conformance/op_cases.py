@@ -105,10 +105,10 @@ def conversion_case() -> Case:
             if source.is_float and result.is_integer:
                 edge = "signed-byte" if result.is_signed_integer else "byte"
             if source is not result:
-                value = _named_input(loaded, edge, source)
+                value = _load_edge(loaded, edge, source)
                 outputs.append((f"cast {source.text} to {result.text}", cast(value, result)))
     for source, result in _SAME_SIZE:
-        value = _named_input(loaded, "left", source)
+        value = _load_edge(loaded, "left", source)
         outputs.append((f"bitcast {source.text} to {result.text}", op("bitcast", value, dtype=result)))
     return _case("conversions", inputs, outputs, full=edge_count(DType.F32), fills=loaded)
 
@@ -119,7 +119,7 @@ def _input(inputs: dict[Edge, Scalar], edge: Edge, dtype: DType) -> Scalar:
     return inputs[edge]
 
 
-def _named_input(loaded: dict[str, Fill], edge: Edge, dtype: DType) -> Scalar:
+def _load_edge(loaded: dict[str, Fill], edge: Edge, dtype: DType) -> Scalar:
     """A load of an argument named after its fill and type, which is noted in `loaded`."""
     name = f"{edge.replace('-', '_')}_{dtype.text}"
     loaded[name] = edge
@@ -204,7 +204,7 @@ _WHOLE: Final = tuple(d for d in KIT_DTYPES if not d.is_float)
 _ROWS: Final = 6
 
 
-def reduced_types(kind: ReduceKind) -> tuple[DType, ...]:
+def list_reduce_types(kind: ReduceKind) -> tuple[DType, ...]:
     """The types that `kind` combines, among those of the kit."""
     match kind:
         case "any" | "all":
@@ -219,7 +219,7 @@ def reduced_types(kind: ReduceKind) -> tuple[DType, ...]:
             return KIT_DTYPES
 
 
-def scanned_types(kind: ScanKind) -> tuple[DType, ...]:
+def list_scan_types(kind: ScanKind) -> tuple[DType, ...]:
     """The types that `kind` runs over, among those of the kit."""
     if kind == "logcumsumexp":
         return _FLOATS
@@ -304,7 +304,7 @@ def reduce_case(
     """Every kind of reduction on each of `dtypes`: of rows of unknown length, or of `length` in registers."""
     rows = _Rows(length)
     for row in REDUCE_OPS.values():
-        for dtype in reduced_types(row.name):
+        for dtype in list_reduce_types(row.name):
             if dtype not in dtypes:
                 continue
             element = rows.value(_fill_of(row.name, dtype), dtype)
@@ -319,7 +319,7 @@ def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
     """Every kind of scan on each of `dtypes`."""
     rows = _Rows(None)
     for kind in SCAN_KINDS:
-        for dtype in scanned_types(kind):
+        for dtype in list_scan_types(kind):
             if dtype not in dtypes:
                 continue
             element = rows.value(_scan_fill(kind, dtype), dtype)

@@ -42,11 +42,11 @@ from coilwork_ir.index.view import (
     Mul,
     Node,
     Sym,
-    WrittenSize,
+    TreeSize,
     fold,
     is_subtracted,
     node,
-    written_size,
+    tree_size,
 )
 
 __all__ = [
@@ -63,7 +63,7 @@ __all__ = [
     "Mul",
     "Node",
     "Sym",
-    "WrittenSize",
+    "TreeSize",
     "as_expr",
     "as_int",
     "bounds",
@@ -96,5 +96,5 @@ __all__ = [
     "substitute",
     "symbol",
     "total",
-    "written_size",
+    "tree_size",
 ]

@@ -27,13 +27,13 @@ from coilwork_ir.index.expression import (
     atoms_of,
     const,
     finish,
-    from_terms,
     make_atom,
     make_sum,
     mono_from_atoms,
     multiply,
     scale,
     subtract,
+    sum_terms,
 )
 from coilwork_ir.index.interval import limits, sum_limits
 from coilwork_ir.index.proofs import provably_positive
@@ -213,8 +213,8 @@ def _split_small(a: Expr, d: int) -> tuple[int, Expr, Expr] | None:
         if lo is None or hi is None or lo // g != hi // g:
             continue
         shift = lo // g
-        low = from_terms(dict(zip(low_monos, low_coeffs)), a._constant - shift * g)
-        return g, from_terms(high, shift), low
+        low = sum_terms(dict(zip(low_monos, low_coeffs)), a._constant - shift * g)
+        return g, sum_terms(high, shift), low
     return None
 
 
@@ -265,7 +265,7 @@ def _drop_inner_mods(a: Expr, d: int) -> Expr:
                 terms[mono] = terms.get(mono, 0) + c
         else:
             terms[mono] = terms.get(mono, 0) + c
-    return from_terms(terms, constant) if changed else a
+    return sum_terms(terms, constant) if changed else a
 
 
 def _floordiv_of(b: Expr, a: Expr | int) -> Expr:
@@ -307,7 +307,7 @@ def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -
             if replacement is not None:
                 del terms[mono]
                 constant += accumulate(terms, replacement, 1)
-                return from_terms(terms, constant)
+                return sum_terms(terms, constant)
     return make_sum(monos, coeffs, constant, True)
 
 

@@ -91,7 +91,7 @@ class Expr:
         "_monos",
         "_nonneg",
         "_tag",
-        "_written",
+        "_tree_size",
     )
     _tag: int
     _monos: tuple[Expr, ...]
@@ -107,7 +107,7 @@ class Expr:
     _bounds: tuple[int | None, int | None] | None
     _free: frozenset[Expr] | None
     _nonneg: bool | None
-    _written: tuple[int, int] | None
+    _tree_size: tuple[int, int] | None
 
     @property
     def is_const(self) -> bool:
@@ -281,7 +281,7 @@ def const(n: int) -> Expr:
     e._has_mod = False
     e._bounds = (e._constant, e._constant)
     e._key = ()
-    e._free = e._nonneg = e._written = None
+    e._free = e._nonneg = e._tree_size = None
     return _RECENT_CONSTS.put(e._constant, _CONSTS.add(e._constant, e))
 
 
@@ -335,7 +335,7 @@ def symbol(
         (lo is not None, lo or 0, hi is not None, hi or 0, () if extent is None else extent.sort_key),
     )
     e._free = frozenset((e,))
-    e._bounds = e._nonneg = e._written = None
+    e._bounds = e._nonneg = e._tree_size = None
     return _SYMBOLS.add(data, e)
 
 
@@ -353,7 +353,7 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     e._coeffs = (1,)
     e._constant = 0
     e._args = args
-    e._bounds = e._free = e._nonneg = e._written = None
+    e._bounds = e._free = e._nonneg = e._tree_size = None
     if tag == PRODUCT:
         e._has_mod = False
         for a in args:
@@ -392,7 +392,7 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     e._constant = constant
     e._has_mod = has_mod
     e._key = ()
-    e._bounds = e._free = e._nonneg = e._written = None
+    e._bounds = e._free = e._nonneg = e._tree_size = None
     mine = ref(e)
     if found is None and _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
         return e
@@ -434,7 +434,7 @@ def finish(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_
     return make_sum(monos, coeffs, constant, has_mod)
 
 
-def from_terms(terms: dict[Expr, int], constant: int) -> Expr:
+def sum_terms(terms: dict[Expr, int], constant: int) -> Expr:
     """`sum(coeff * mono) + constant`; zero coefficients are allowed."""
     if len(terms) == 1:
         ((m, c),) = terms.items()
@@ -487,7 +487,7 @@ def add(a: Expr, b: Expr | int) -> Expr:
         terms = dict(zip(ma, a._coeffs))
         for m, c in zip(mb, b._coeffs):
             terms[m] = terms.get(m, 0) + c
-        return from_terms(terms, constant)
+        return sum_terms(terms, constant)
     if has_mod:
         return RULES.recombine(monos, coeffs, constant)
     return make_sum(monos, coeffs, constant, False)
@@ -504,7 +504,7 @@ def subtract(a: Expr, b: Expr | int) -> Expr:
     terms = dict(zip(a._monos, a._coeffs))
     for m, c in zip(b._monos, b._coeffs):
         terms[m] = terms.get(m, 0) - c
-    return from_terms(terms, a._constant - b._constant)
+    return sum_terms(terms, a._constant - b._constant)
 
 
 def multiply_monos(x: Expr, y: Expr) -> Expr:
@@ -558,7 +558,7 @@ def multiply(a: Expr, b: Expr | int) -> Expr:
     if a._constant:
         for m, c in zip(b._monos, b._coeffs):
             terms[m] = terms.get(m, 0) + c * a._constant
-    return from_terms(terms, a._constant * b._constant)
+    return sum_terms(terms, a._constant * b._constant)
 
 
 def total(xs: Iterable[Expr | int]) -> Expr:
@@ -567,7 +567,7 @@ def total(xs: Iterable[Expr | int]) -> Expr:
     constant = 0
     for x in xs:
         constant += x if type(x) is int else accumulate(terms, as_expr(x), 1)
-    return from_terms(terms, constant)
+    return sum_terms(terms, constant)
 
 
 def product(xs: Iterable[Expr | int]) -> Expr:

@@ -27,12 +27,12 @@ from coilwork_ir.index.expression import (
     as_expr,
     atoms_of,
     const,
-    from_terms,
     make_atom,
     mono_from_atoms,
     multiply,
     scale,
     subtract,
+    sum_terms,
 )
 from coilwork_ir.index.interval import limits
 from coilwork_ir.intern_table import MemoTable
@@ -187,7 +187,7 @@ def _expand_mods(e: Expr) -> Expr:
                 atom = RULES.floordiv(num, den)
             factor = multiply(factor, atom)
         constant += accumulate(terms, factor, coeff)
-    return from_terms(terms, constant)
+    return sum_terms(terms, constant)
 
 
 def _prove(e: Expr, fuel: int, work: _Work) -> bool:
@@ -254,7 +254,7 @@ def _split(e: Expr, atom: Expr) -> tuple[Expr, Expr] | None:
             constant += coeff
         else:
             inside[mono_from_atoms(tuple([f for f in factors if f is not atom]))] = coeff
-    return from_terms(inside, constant), from_terms(rest, e._constant)
+    return sum_terms(inside, constant), sum_terms(rest, e._constant)
 
 
 def _prove_by_extremes(e: Expr, fuel: int, work: _Work) -> bool:
@@ -360,7 +360,7 @@ def _upper_of_sum(e: Expr) -> Expr | None:
         if bound is None:
             return None
         constant += accumulate(terms, bound, coeff)
-    return from_terms(terms, constant)
+    return sum_terms(terms, constant)
 
 
 # ---- Minimum and maximum ----

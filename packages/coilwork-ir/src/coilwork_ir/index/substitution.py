@@ -20,11 +20,11 @@ from coilwork_ir.index.expression import (
     add_int,
     atoms_of,
     const,
-    from_terms,
     mono_from_atoms,
     multiply,
     scale,
     subtract,
+    sum_terms,
 )
 from coilwork_ir.index.proofs import maximum, minimum
 
@@ -56,7 +56,7 @@ def _substitute(e: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Expr]) -
             terms[new] = terms.get(new, 0) + c
         else:
             constant += accumulate(terms, new, c)
-    return from_terms(terms, constant)
+    return sum_terms(terms, constant)
 
 
 def _substitute_mono(m: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Expr]) -> Expr:
@@ -161,8 +161,8 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
         else:
             accumulate(symbolic.setdefault(at, {}), mono_from_atoms(tuple(outside)), c)
     for at, terms in symbolic.items():
-        strides[at] = from_terms(terms, strides[at]._constant)
-    return tuple(strides), from_terms(rest, e._constant) if rest else const(e._constant)
+        strides[at] = sum_terms(terms, strides[at]._constant)
+    return tuple(strides), sum_terms(rest, e._constant) if rest else const(e._constant)
 
 
 def stride_of(e: Expr, sym: Expr) -> Expr | None:

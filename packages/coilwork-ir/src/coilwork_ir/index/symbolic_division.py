@@ -20,13 +20,13 @@ from coilwork_ir.index.expression import (
     accumulate,
     add,
     atoms_of,
-    from_terms,
     make_atom,
     make_sum,
     mono_from_atoms,
     multiply,
     scale,
     subtract,
+    sum_terms,
 )
 from coilwork_ir.index.interval import limits
 from coilwork_ir.index.proofs import provably_lt, provably_nonneg
@@ -137,7 +137,7 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
         return ZERO, a
     if not single and (len(rest._monos) >= len(a._monos)):
         return ZERO, a
-    return from_terms(quotient, constant), rest
+    return sum_terms(quotient, constant), rest
 
 
 def _drop_factors(mono: Expr, factors: tuple[Expr, ...]) -> Expr | None:
@@ -204,11 +204,11 @@ def _split_by(a: Expr, b: Expr, atom: Expr, content: int) -> tuple[Expr, Expr, E
                 high_constant += accumulate(high, others, coeff)
     if not high and not high_constant:
         return None
-    rest = from_terms(low, low_constant)
+    rest = sum_terms(low, low_constant)
     if not (provably_nonneg(rest) and provably_lt(rest, factor)):
         return None
     divisor = exact_quotient(b, factor)
-    return None if divisor is None else (factor, from_terms(high, high_constant), divisor, rest)
+    return None if divisor is None else (factor, sum_terms(high, high_constant), divisor, rest)
 
 
 def _flatten(a: Expr, b: Expr) -> Expr | None:
@@ -243,4 +243,4 @@ def _drop_inner_mods(a: Expr, b: Expr) -> Expr:
         else:
             constant += accumulate(terms, replaced, coeff)
             changed = True
-    return from_terms(terms, constant) if changed else a
+    return sum_terms(terms, constant) if changed else a

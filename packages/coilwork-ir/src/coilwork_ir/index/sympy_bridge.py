@@ -109,7 +109,7 @@ class _Reader:
         for value, condition in expr.args:
             holds = self.truth(condition)
             parts.append(product([left, holds, self.integer(value)]))
-            left = multiply(left, _not(holds))
+            left = multiply(left, _negate_truth(holds))
         if left is not _ZERO:
             raise _make_unsupported_error(expr, "no case may hold")
         return total(parts)
@@ -121,15 +121,15 @@ class _Reader:
         if isinstance(condition, sympy.And):
             return product([self.truth(a) for a in condition.args])
         if isinstance(condition, sympy.Or):
-            return _not(product([_not(self.truth(a)) for a in condition.args]))
+            return _negate_truth(product([_negate_truth(self.truth(a)) for a in condition.args]))
         if isinstance(condition, sympy.Not):
-            return _not(self.truth(condition.args[0]))
+            return _negate_truth(self.truth(condition.args[0]))
         if not isinstance(condition, sympy.core.relational.Relational):
             raise _make_unsupported_error(condition, "it is no comparison")
         less = _minus(self.integer(condition.rhs), self.integer(condition.lhs))
         match condition.rel_op:
             case "==":
-                return _not(minimum(ONE, maximum(less, _minus(_ZERO, less))))
+                return _negate_truth(minimum(ONE, maximum(less, _minus(_ZERO, less))))
             case "!=":
                 return minimum(ONE, maximum(less, _minus(_ZERO, less)))
             case "<":
@@ -186,7 +186,7 @@ def _minus(a: Expr, b: Expr) -> Expr:
     return add(a, multiply(const(-1), b))
 
 
-def _not(truth: Expr) -> Expr:
+def _negate_truth(truth: Expr) -> Expr:
     return _minus(ONE, truth)
 
 

@@ -1,6 +1,6 @@
 """Look into an expression without knowing its representation: `node` for one level, `fold` for all.
 
-`written_size` is the length of an expression that is written out, by which index arithmetic is kept short.
+`tree_size` is the length of an expression that is written out, by which index arithmetic is kept short.
 Equal parts are one object, so an expression takes little memory whatever it says: with `y = x // 3 + x % 3`
 and that `y` for the next `x` again and again, text doubles at each step and memory grows by two nodes.
 """
@@ -179,7 +179,7 @@ def fold(
 _MOST: Final = 1 << 40
 
 
-class WrittenSize(NamedTuple):
+class TreeSize(NamedTuple):
     """The size of an expression that is written out.
 
     Attributes:
@@ -190,18 +190,18 @@ class WrittenSize(NamedTuple):
     nodes: int
     symbols: int
 
-    def bound_substitution(self, most: WrittenSize) -> WrittenSize:
+    def bound_substitution(self, most: TreeSize) -> TreeSize:
         """A bound on the size, before simplification, once each symbol is of size `most` or less."""
-        return WrittenSize(
+        return TreeSize(
             min(self.nodes + self.symbols * (most.nodes - 1), _MOST), min(self.symbols * most.symbols, _MOST)
         )
 
 
-def written_size(e: Expr) -> WrittenSize:
+def tree_size(e: Expr) -> TreeSize:
     """The size of `e` written out. Takes time once per node: expressions remember it."""
-    known = e._written
+    known = e._tree_size
     if known is not None:
-        return WrittenSize(*known)
+        return TreeSize(*known)
     tag = e._tag
     if tag == CONST:
         nodes, symbols = 1, 0
@@ -217,10 +217,10 @@ def written_size(e: Expr) -> WrittenSize:
         nodes, symbols = terms - 1 + (e._constant != 0), 0
         for m, c in zip(e._monos, e._coeffs):
             nodes, symbols = _sum(nodes + (0 if c in (1, -1) else 2), symbols, m)
-    e._written = (min(nodes, _MOST), min(symbols, _MOST))
-    return WrittenSize(*e._written)
+    e._tree_size = (min(nodes, _MOST), min(symbols, _MOST))
+    return TreeSize(*e._tree_size)
 
 
 def _sum(nodes: int, symbols: int, part: Expr) -> tuple[int, int]:
-    size = written_size(part)
+    size = tree_size(part)
     return nodes + size.nodes, symbols + size.symbols

@@ -335,11 +335,11 @@ def call(
     if single:
         return (result,)
     if paths:
-        return tuple(_at(result, path) for path in paths)
+        return tuple(_follow_path(result, path) for path in paths)
     return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
-def _at(result: object, path: ResultPath) -> object:
+def _follow_path(result: object, path: ResultPath) -> object:
     """The part of `result` that `path` leads to."""
     for step in path:
         if not isinstance(result, tuple | list) or step >= len(result):

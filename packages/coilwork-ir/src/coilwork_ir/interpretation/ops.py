@@ -216,7 +216,7 @@ def _fma_exact(a: float, b: float, c: float) -> float:
         return float("inf") if exact > 0 else float("-inf")
 
 
-def _where(condition: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
+def _select(condition: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
     if then.dtype in SMALL_FLOATS:
         chosen = torch.where(condition, then.view(torch.uint8), otherwise.view(torch.uint8))
         return chosen.view(then.dtype)
@@ -279,7 +279,7 @@ SCALAR_FUNCTIONS: Final[Mapping[str, ScalarFunction]] = MappingProxyType(
     {
         "cast": convert,
         "bitcast": reinterpret,
-        "where": _where,
+        "where": _select,
         "add": _modular(torch.add),
         "sub": _modular(torch.sub),
         "mul": _modular(torch.mul),
@@ -440,11 +440,11 @@ def _argmax(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
     return _first(torch.amax(work, -1), work, mask)
 
 
-def _any(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+def _reduce_any(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
     return (torch.any(_keep(value, mask, False), -1),)
 
 
-def _all(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+def _reduce_all(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
     return (torch.all(_keep(value, mask, True), -1),)
 
 
@@ -484,8 +484,8 @@ REDUCERS: Final[Mapping[ReduceKind, Reducer]] = MappingProxyType(
         "max": _max,
         "argmin": _argmin,
         "argmax": _argmax,
-        "any": _any,
-        "all": _all,
+        "any": _reduce_any,
+        "all": _reduce_all,
         "xor_sum": _xor_sum,
         "welford": _welford,
         "online_softmax": _online_softmax,

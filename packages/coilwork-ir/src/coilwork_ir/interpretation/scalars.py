@@ -281,16 +281,18 @@ class Evaluator:
 
     def _reduce(self, node: Reduce) -> Tensor:
         dims = [self.domain.position[axis] for axis in node.axes]
-        value = self._along(self.done[node.operands[0]], dims)
-        mask = self._along(self.done[node.operands[1]], dims) if len(node.operands) > 1 else None
+        value = self._flatten_dims(self.done[node.operands[0]], dims)
+        mask = self._flatten_dims(self.done[node.operands[1]], dims) if len(node.operands) > 1 else None
         return _insert_axes(reduce_last(node.kind, value, mask)[node.output], dims)
 
     def _contract(self, node: Contraction) -> Tensor:
         dims = [self.domain.position[axis] for axis in node.axes]
         factors = [self.done[factor].to(torch_dtype(node.dtype)) for factor in node.operands]
-        return _insert_axes(reduce_last("sum", self._along(factors[0] * factors[1], dims), None)[0], dims)
+        return _insert_axes(
+            reduce_last("sum", self._flatten_dims(factors[0] * factors[1], dims), None)[0], dims
+        )
 
-    def _along(self, value: Tensor, dims: Sequence[int]) -> Tensor:
+    def _flatten_dims(self, value: Tensor, dims: Sequence[int]) -> Tensor:
         """`value` with the dimensions `dims`, at full size, flattened into a last one."""
         rank = len(self.domain.shape)
         while value.dim() < rank:

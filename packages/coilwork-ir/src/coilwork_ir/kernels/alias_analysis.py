@@ -186,7 +186,7 @@ def check_pairs(pairs: Iterable[tuple[str, str]], args: Mapping[str, TensorArg],
 # ---- Loads before stores ----
 
 
-def overwritten(kernel: Kernel, store: Store) -> frozenset[str]:
+def arguments_overwritten_by(kernel: Kernel, store: Store) -> frozenset[str]:
     """The arguments that may be the memory which `store` writes."""
     return frozenset({store.buffer, *(source for out, source in kernel.aliasing if out == store.buffer)})
 
@@ -201,14 +201,14 @@ def loads_ahead(kernel: Kernel, values: Iterable[Scalar], *, within: Collection[
         if isinstance(node, Load):
             loads.setdefault(node.buffer, []).append(node)
     return all(
-        _its_own(kernel, store, load, within)
+        _stores_what_it_loads(kernel, store, load, within)
         for store in kernel.stores
-        for source in overwritten(kernel, store)
+        for source in arguments_overwritten_by(kernel, store)
         for load in loads.get(source, ())
     )
 
 
-def _its_own(kernel: Kernel, store: Store, load: Load, within: Collection[str]) -> bool:
+def _stores_what_it_loads(kernel: Kernel, store: Store, load: Load, within: Collection[str]) -> bool:
     """Each point loads by `load` the element that it stores, and no other point does.
 
     A plain store whose place depends on all ranges writes no element twice.

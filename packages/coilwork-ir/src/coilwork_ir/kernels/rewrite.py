@@ -37,12 +37,12 @@ from coilwork_ir.scalar import (
     op,
     postorder,
     reduce,
+    replace_operands,
     rewrite,
     scan,
     scan_again,
     substitute_ranges,
     where,
-    with_operands,
 )
 
 # ---- Scalar graphs ----
@@ -364,7 +364,7 @@ def _rewrite_as_bits(node: Scalar, operands: list[Scalar], kept: Collection[DTyp
     memory = _memory_type(node.dtype, kept)
     small = [_memory_type(operand.dtype, kept) is not operand.dtype for operand in node.operands]
     if memory is node.dtype and not any(small):
-        return with_operands(node, operands)
+        return replace_operands(node, operands)
     match node:
         case Const():
             return const(float_bits(float(node.value), node.dtype), DType.U8)

@@ -22,7 +22,7 @@ from coilwork_ir.kernels.nodes import (
     results_of,
 )
 from coilwork_ir.kernels.rewrite import store_roots
-from coilwork_ir.loops.convolutions import extents_summed, fitting_windows
+from coilwork_ir.loops.convolutions import count_windows, extents_summed
 from coilwork_ir.loops.verify_attention import ATTENTION_RULES, check_saved, check_weights
 from coilwork_ir.scalar import (
     Const,
@@ -167,7 +167,7 @@ def _check_extents(core: ConvolutionCore, place: Place) -> None:
         place.fail("core-extents", f"{len(core.axes)} axes, {len(summed)} are summed along")
     pairs += [("an axis", axis.extent, extent) for axis, extent in zip(core.axes, summed, strict=True)]
     for window, size, taps, count in zip(core.windows, roles.space, roles.taps, roles.windows, strict=True):
-        most = fitting_windows(window, size, taps)
+        most = count_windows(window, size, taps)
         fewer, all_ = as_int(count), as_int(most)
         # elements of an image that no window reaches are 0 as a result, and add nothing
         if core.makes == "features" or fewer is None or all_ is None or fewer > all_:

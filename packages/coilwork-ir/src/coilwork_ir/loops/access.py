@@ -78,7 +78,7 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
             return ()
 
 
-def read(node: Node) -> tuple[str, ...]:
+def buffers_read_by(node: Node) -> tuple[str, ...]:
     """Names of the buffers whose contents `node` reads, each once, in first-use order."""
     names: dict[str, None] = {}
     for access in loads(bodies(node)):
@@ -88,7 +88,7 @@ def read(node: Node) -> tuple[str, ...]:
     return tuple(names)
 
 
-def overwritten(node: Node) -> tuple[tuple[str, str], ...]:
+def buffers_overwritten_by(node: Node) -> tuple[tuple[str, str], ...]:
     """Pairs (old buffer, new buffer) for memory that `node` takes over and changes."""
     match node:
         case Pointwise(into=str(old)):
@@ -101,7 +101,7 @@ def overwritten(node: Node) -> tuple[tuple[str, str], ...]:
             return ()
 
 
-def shares_memory(node: Node) -> tuple[tuple[str, str], ...]:
+def memory_aliases(node: Node) -> tuple[tuple[str, str], ...]:
     """Pairs (buffer defined, buffer whose memory it is) for results without memory of their own."""
     match node:
         case View():
@@ -114,7 +114,7 @@ def shares_memory(node: Node) -> tuple[tuple[str, str], ...]:
                     pairs.append((result.name, source))
             return tuple(pairs) + tuple((m.output.name, m.source) for m in node.mutates)
         case _:
-            return tuple((new, old) for old, new in overwritten(node))
+            return tuple((new, old) for old, new in buffers_overwritten_by(node))
 
 
 def origins(node: Node) -> tuple[Origin, ...]:

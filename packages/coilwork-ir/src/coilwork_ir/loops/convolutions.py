@@ -105,7 +105,7 @@ def contractions_of(node: Convolution) -> tuple[Contraction, ...]:
     return tuple(made)
 
 
-def fitting_windows(window: Window, size: Expr, taps: Expr) -> Expr:
+def count_windows(window: Window, size: Expr, taps: Expr) -> Expr:
     """How many windows of so many `taps` an image of `size` elements has along a dimension."""
     return (size + 2 * window.padding - window.dilation * (taps - 1) - 1) // window.stride + 1
 
@@ -161,7 +161,7 @@ def _contraction(
 ) -> Contraction:
     """The contraction that computes what is `role` of the other two tensors."""
     extents = roles_of(node)
-    names = iter(_unused_names(result.ranges))
+    names = iter(_free_names(result.ranges))
     axes = _axes(extents_summed(extents, node.groups, role), names)
     left, right = read_factors(node, extents, operands, role, result.ranges, axes)
     return Contraction(
@@ -203,7 +203,7 @@ def read_factors(
     if role == "features":
         places = places_of(node, extents, features=ranges, inner=axes[0], taps=axes[1:])
     elif role == "image":
-        places = _transposed_places(node, extents, image=ranges, inner=axes[0], taps=axes[1:])
+        places = _places_of_transposed(node, extents, image=ranges, inner=axes[0], taps=axes[1:])
     else:
         feature, inner, *taps = ranges
         windows = (axes[0], feature, *axes[1:])
@@ -239,7 +239,7 @@ def places_of(
     }
 
 
-def _transposed_places(
+def _places_of_transposed(
     node: Windowed, extents: Roles, *, image: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
     """As `places_of`, at a point of the image and a feature of its group.
@@ -315,7 +315,7 @@ def _axes(extents: Sequence[Expr], names: Iterator[str]) -> tuple[Expr, ...]:
     return tuple(symbol(next(names), extent=extent) for extent in extents)
 
 
-def _unused_names(ranges: Sequence[Expr]) -> list[str]:
+def _free_names(ranges: Sequence[Expr]) -> list[str]:
     """Names for axes beside `ranges`: as many as a convolution has at most."""
     used = {r.name for r in ranges}
     most = 2 * len(ranges) + 2

@@ -18,7 +18,7 @@ from coilwork_ir.index import Expr, as_expr, extent_of
 from coilwork_ir.interpretation.memory import Memory, Value, argument_value, call, flat, take_results
 from coilwork_ir.interpretation.ops import reduce_last, scan_all, sort_last, torch_dtype
 from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
-from coilwork_ir.loops.access import read
+from coilwork_ir.loops.access import buffers_read_by
 from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
 from coilwork_ir.loops.nodes import (
     STATE_LAYOUTS,
@@ -99,7 +99,7 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
         case Contraction():
             _contract(node, memory)
         case Attention():
-            attend(node, memory, memory.access(read(node)))
+            attend(node, memory, memory.access(buffers_read_by(node)))
         case AttentionGradient():
             derive_attention(node, memory)
         case Convolution():
@@ -136,7 +136,7 @@ def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
 
 
 def _evaluator(node: Node, ranges: Sequence[Expr], checks: Sequence[Check], memory: Memory) -> Evaluator:
-    evaluator = Evaluator(Domain(ranges, memory.sizes), memory.access(read(node)))
+    evaluator = Evaluator(Domain(ranges, memory.sizes), memory.access(buffers_read_by(node)))
     evaluator.check(checks)
     return evaluator
 
@@ -153,7 +153,7 @@ def _reduce(node: Reduce, memory: Memory) -> None:
 
 def _contract(node: Contraction, memory: Memory) -> None:
     if node.groups is None:
-        memory.allocate(node.output).copy_(_contracted(node, memory, None))
+        memory.allocate(node.output).copy_(_sum_products(node, memory, None))
         return
     groups, dims = node.groups, (*node.ranges, *node.axes)
     ends = memory.tensors[groups.ends].to(torch.int64)
@@ -163,7 +163,7 @@ def _contract(node: Contraction, memory: Memory) -> None:
     member = (points >= starts[:, None]) & (points < ends[:, None])
     if groups.along in node.axes:
         inside = _spread(member, (dims.index(groups.index), dims.index(groups.along)), len(dims))
-        memory.allocate(node.output).copy_(_contracted(node, memory, inside))
+        memory.allocate(node.output).copy_(_sum_products(node, memory, inside))
         return
     output = memory.allocate(node.output)
     for number in range(len(ends)):
@@ -171,7 +171,7 @@ def _contract(node: Contraction, memory: Memory) -> None:
         left, right, epilogue = substitute_ranges((node.left, node.right, node.epilogue), known)
         product = replace(node, left=left, right=right, epilogue=epilogue)
         mine = _spread(member[number], (node.ranges.index(groups.along),), len(node.ranges))
-        output.copy_(torch.where(mine, _contracted(product, memory, None), output))
+        output.copy_(torch.where(mine, _sum_products(product, memory, None), output))
 
 
 def _spread(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
@@ -184,9 +184,9 @@ def _spread(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
     return value.reshape(shape)
 
 
-def _contracted(node: Contraction, memory: Memory, inside: Tensor | None) -> Tensor:
+def _sum_products(node: Contraction, memory: Memory, inside: Tensor | None) -> Tensor:
     """The results of `node`, whose sums are over those of the points that are `inside`."""
-    access = memory.access(read(node))
+    access = memory.access(buffers_read_by(node))
     domain, results = Domain((*node.ranges, *node.axes), memory.sizes), Domain(node.ranges, memory.sizes)
     dtype = torch_dtype(node.accumulate)
     if domain.empty:
@@ -214,7 +214,7 @@ def _scatter(node: Scatter, memory: Memory) -> None:
         # nothing that the node reads
         memory.allocate(node.output)
     old = node.output.name if node.into is None else node.into
-    evaluator = Evaluator(Domain(node.ranges, memory.sizes), memory.access((*read(node), old)))
+    evaluator = Evaluator(Domain(node.ranges, memory.sizes), memory.access((*buffers_read_by(node), old)))
     evaluator.check(node.checks)
     if evaluator.domain.empty:
         memory.view(node.output, memory.tensors[old], 0)

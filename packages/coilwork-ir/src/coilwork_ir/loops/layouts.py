@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from coilwork_ir.buffers import Buffer, Constant, Ref, references
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, total
-from coilwork_ir.loops.access import buffers_defined_by, read, shares_memory
+from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by, memory_aliases
 from coilwork_ir.loops.nodes import (
     Attention,
     AttentionGradient,
@@ -85,7 +85,7 @@ def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHIN
         if isinstance(node, View) and node.output.dtype is not types[node.source]:
             why.setdefault(roots[node.source], f"%{node.output.name} shows its bits as another type")
         obliged = obliging.get(position, ())
-        for name, reason in _fixed_by(node):
+        for name, reason in _list_fixed_buffers(node):
             if name not in obliged:
                 why.setdefault(roots[name], reason)
     for output in graph.outputs:
@@ -117,7 +117,7 @@ def memory_roots(graph: Graph) -> Mapping[str, str]:
         if isinstance(buffer, Buffer):
             roots[buffer.name] = buffer.name
     for node in graph.nodes:
-        shared = dict(shares_memory(node))
+        shared = dict(memory_aliases(node))
         for buffer in buffers_defined_by(node):
             source = shared.get(buffer.name)
             roots[buffer.name] = buffer.name if source is None else roots[source]
@@ -174,7 +174,7 @@ def nested_strides(shape: tuple[Expr, ...], order: tuple[int, ...]) -> tuple[Exp
     return tuple(strides)
 
 
-def _fixed_by(node: Node) -> Iterator[tuple[str, str]]:
+def _list_fixed_buffers(node: Node) -> Iterator[tuple[str, str]]:
     """Pairs (buffer, reason) of what `node` holds to its strides."""
     match node:
         case Extern():
@@ -184,13 +184,13 @@ def _fixed_by(node: Node) -> Iterator[tuple[str, str]]:
             for buffer in buffers_defined_by(node):
                 yield buffer.name, f"{node.target} makes it"
         case Contraction() | Convolution():
-            for name in (*read(node), *(buffer.name for buffer in buffers_defined_by(node))):
+            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, f"a {type(node).__name__.lower()} reads or makes it"
         case Attention() | AttentionGradient():
-            for name in (*read(node), *(buffer.name for buffer in buffers_defined_by(node))):
+            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, "an attention reads or makes it"
         case Cond() | While():
-            for name in (*read(node), *(buffer.name for buffer in buffers_defined_by(node))):
+            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, "it is handed to a region or by one"
         case _:
             return
@@ -279,7 +279,7 @@ class ViewsOf:
         for node in graph.nodes:
             for buffer in buffers_defined_by(node):
                 self._buffers[buffer.name] = buffer
-            self._source.update(shares_memory(node))
+            self._source.update(memory_aliases(node))
             if isinstance(node, View):
                 self._views[node.output.name] = node
 

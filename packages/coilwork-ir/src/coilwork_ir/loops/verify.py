@@ -13,7 +13,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, Ref, references
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.loops.access import buffers_defined_by, overwritten
+from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by
 from coilwork_ir.loops.layouts import memory_roots
 from coilwork_ir.loops.nodes import (
     AssertSize,
@@ -391,7 +391,7 @@ def _region(
     names |= {constant.buffer.name for constant in graph.constants}
     inner = _verify(graph, scope)
     for nested in graph.nodes:
-        for old, _ in overwritten(nested):
+        for old, _ in buffers_overwritten_by(nested):
             if any(inner.shares(old, name) for name in names):
                 place.fail("region-overwrites", f"@{graph.name} overwrites its input through %{old}")
     return inner

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_eq, provably_le
-from coilwork_ir.loops.access import bodies, overwritten
-from coilwork_ir.loops.convolutions import Roles, fitting_windows, roles_of
+from coilwork_ir.loops.access import bodies, buffers_overwritten_by
+from coilwork_ir.loops.convolutions import Roles, count_windows, roles_of
 from coilwork_ir.loops.nodes import (
     Check,
     Contraction,
@@ -122,7 +122,7 @@ def _count_windows(window: Window, size: Expr, taps: Expr, transposed: bool, cou
     if transposed:
         whole = (count - 1) * window.stride - 2 * window.padding + span + window.extra
         return count if whole is size else count + (size - whole)
-    return fitting_windows(window, size, taps)
+    return count_windows(window, size, taps)
 
 
 def check_domain(
@@ -388,7 +388,7 @@ def check_scatter(node: Scatter, scope: Scope, place: Place) -> None:
 
 def define_computed(outputs: Sequence[Buffer | None], node: Node, scope: Scope, place: Place) -> None:
     """Move `scope` past the node: its outputs are new, or take over the memory that it overwrites."""
-    taken = overwritten(node)
+    taken = buffers_overwritten_by(node)
     if not taken:
         for output in outputs:
             if output is not None:

@@ -129,7 +129,7 @@ def print_form(template: str, value: Any) -> str:
     """The text of the dataclass `value` by `template`."""
     defaults = {f.name: f.default for f in fields(value)} if "[" in template else {}
 
-    def shown(item: Word | Slot) -> str:
+    def format_item(item: Word | Slot) -> str:
         if isinstance(item, Word):
             return item.text
         field = getattr(value, item.field)
@@ -142,9 +142,9 @@ def print_form(template: str, value: Any) -> str:
         if isinstance(item, Group):
             slots = [part for part in item.items if isinstance(part, Slot)]
             if any(getattr(value, slot.field) != defaults[slot.field] for slot in slots):
-                parts += map(shown, item.items)
+                parts += map(format_item, item.items)
         else:
-            parts.append(shown(item))
+            parts.append(format_item(item))
     return " ".join(part for part in parts if part)
 
 

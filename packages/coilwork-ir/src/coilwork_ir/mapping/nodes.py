@@ -206,7 +206,7 @@ def always(kernel: str, target: str, mapping: Mapping) -> Versions:
     return Versions(kernel=kernel, target=target, versions=(Version(guard=None, mapping=mapping),))
 
 
-def known_divisor(condition: Condition) -> tuple[Expr, int] | None:
+def find_divisor(condition: Condition) -> tuple[Expr, int] | None:
     """The size and the number of a condition `size % number == 0`."""
     if condition.relation != "==" or as_int(condition.right) != 0:
         return None

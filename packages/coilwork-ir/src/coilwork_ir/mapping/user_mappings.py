@@ -74,14 +74,14 @@ def parse_given(text: str, kernel: Kernel, target: str) -> tuple[Versions, ...]:
             return (always(kernel.name, target, parse_mapping(text)),)
         return tuple(
             parse_versions(block, kernel.sizes)
-            for block in _mapping_blocks(text)
+            for block in _split_mappings(text)
             if (told := _TARGET.search(block)) is None or told[1] == target
         )
     except ParseError as error:
         raise refuse_given(kernel, error) from error
 
 
-def _mapping_blocks(text: str) -> Iterator[str]:
+def _split_mappings(text: str) -> Iterator[str]:
     """The parts of `text` that are mappings, with its lines before them left empty, so that errors name the
     right line.
     """

@@ -13,7 +13,7 @@ from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.rewrite import replace_sizes
 from coilwork_ir.mapping.directive import Directive, body_of
 from coilwork_ir.mapping.memory import INT32_MAX, Values, wide_values
-from coilwork_ir.mapping.nodes import Guard, Mapping, Nest, Versions, known_divisor
+from coilwork_ir.mapping.nodes import Guard, Mapping, Nest, Versions, find_divisor
 
 
 def verify_mapping(kernel: Kernel, mapping: Mapping) -> None:
@@ -129,7 +129,7 @@ def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, 
     unit: dict[str, int] = {}
     for condition in guard.conditions:
         number = as_int(condition.right)
-        divided = known_divisor(condition)
+        divided = find_divisor(condition)
         if divided is not None:
             unit[divided[0].name] = divided[1]
         elif condition.relation == "<=" and condition.left.is_symbol and number is not None:

@@ -180,7 +180,7 @@ class _Resolution:
             case Reinterpret(buffer=buffer, source=source) if source in self.names:
                 is_markable = buffer.dtype == self.known[source].dtype
                 if is_markable and self.uses.is_shown(buffer):
-                    marked = self._marked_name(buffer.name)
+                    marked = self._add_mark(buffer.name)
                     yield replace(instruction, buffer=replace(buffer, name=marked), source=self.names[source])
                 if self.uses.is_read(buffer, is_markable=is_markable):
                     yield instruction
@@ -211,7 +211,7 @@ class _Resolution:
             is_kept = self.uses.is_shown(buffer) and self._may_be_marked(buffer)
             if is_kept and not self.uses.is_read(buffer):
                 continue
-            marked = self._marked_name(buffer.name) if is_kept else self._new_name(buffer.name)
+            marked = self._add_mark(buffer.name) if is_kept else self._new_name(buffer.name)
             resolved[buffer.name] = replace(buffer, name=marked)
             if not is_kept:
                 freed.append(marked)
@@ -240,13 +240,13 @@ class _Resolution:
         source = marked.name
         if buffer.dtype.is_complex:
             between = replace(buffer, name=self._new_name(buffer.name))
-            yield _resolving_call("conj", source, between, call)
+            yield _make_resolve_call("conj", source, between, call)
             source = between.name
-        yield _resolving_call("neg", source, buffer, call)
+        yield _make_resolve_call("neg", source, buffer, call)
         if source != marked.name:
             yield Free(names=(source,))
 
-    def _marked_name(self, name: str) -> str:
+    def _add_mark(self, name: str) -> str:
         self.names[name] = self._new_name(name)
         return self.names[name]
 
@@ -258,7 +258,7 @@ class _Resolution:
         return made
 
 
-def _resolving_call(mark: str, source: str, buffer: Buffer, call: ExternCall) -> ExternCall:
+def _make_resolve_call(mark: str, source: str, buffer: Buffer, call: ExternCall) -> ExternCall:
     return ExternCall(
         target=f"aten.resolve_{mark}.default", args=(Ref(source),), outputs=(buffer,), origins=call.origins
     )

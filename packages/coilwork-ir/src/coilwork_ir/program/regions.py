@@ -395,7 +395,9 @@ class _Outlining:
             instructions=(*region.body, Return(values=tuple(map(Ref, region.outputs)))),
         )
         return SubprogramCall(
-            body=self._partition(body, region) if region.kind == "partition" else self._nested(body, region),
+            body=self._partition(body, region)
+            if region.kind == "partition"
+            else self._share_subprogram(body, region),
             operands=(*map(Ref, region.inputs), *sizes),
             outputs=tuple(around[name] for name in region.outputs),
         )
@@ -403,7 +405,7 @@ class _Outlining:
     def _partition(self, body: Program, region: Region) -> Program:
         return self.convert(replace(body, name=self._name(region.name or "partition")))
 
-    def _nested(self, body: Program, region: Region) -> Program:
+    def _share_subprogram(self, body: Program, region: Region) -> Program:
         """The subprogram of all nested regions that are like `body`."""
         plain = rename_buffers(body)
         known = self.alike.get(plain)

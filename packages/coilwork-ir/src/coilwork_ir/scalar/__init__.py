@@ -6,10 +6,10 @@ other files find facts about values.
 
 from coilwork_ir.scalar.analysis import (
     ContractionParts,
-    even_parts,
+    count_leading_points,
     find_contraction,
+    find_even_parts,
     find_parts,
-    leading_points,
     narrow_to_32_bits,
     whole_span,
 )
@@ -22,7 +22,7 @@ from coilwork_ir.scalar.build import (
     index_value,
     is_lossless,
     join_conversions,
-    joined_small,
+    join_small_float_conversions,
     load,
     op,
     parameter,
@@ -51,10 +51,10 @@ from coilwork_ir.scalar.walk import (
     loads,
     postorder,
     range_symbols,
+    replace_operands,
     rewrite,
     scan_again,
     substitute_ranges,
-    with_operands,
 )
 
 __all__ = [
@@ -77,15 +77,15 @@ __all__ = [
     "combine",
     "const",
     "contract",
-    "even_parts",
+    "find_even_parts",
     "find_contraction",
     "find_parts",
     "narrow_to_32_bits",
     "index_value",
     "is_lossless",
     "join_conversions",
-    "joined_small",
-    "leading_points",
+    "join_small_float_conversions",
+    "count_leading_points",
     "load",
     "loads",
     "op",
@@ -101,5 +101,5 @@ __all__ = [
     "substitute_ranges",
     "where",
     "whole_span",
-    "with_operands",
+    "replace_operands",
 ]

@@ -5,9 +5,9 @@
   `sum over k of left(b, m, k) * right(b, k, n)` only the left factor varies along the rows `m`, only the
   right one along the columns `n`, and both along the batch `b`. That is what matrix units compute: a factor
   is read and evaluated once per block of rows or columns. Factors of 16 bits are multiplied exactly in f32.
-- `leading_points` finds reductions that end early: of `where(r < n, value, identity)`, with an `n` that does
+- `count_leading_points` finds reductions that end early: of `where(r < n, value, identity)`, with an `n` that does
   not vary along the axis `r`, only the first `n` points count.
-- `even_parts` finds a range that comparisons cut into a few equal parts, as where tensors of one size are
+- `find_even_parts` finds a range that comparisons cut into a few equal parts, as where tensors of one size are
   concatenated. A kernel that goes through one part and computes all of them at each point reads once what
   they share.
 """
@@ -214,7 +214,7 @@ _IDENTITY: Final[Mapping[ReduceKind, float]] = MappingProxyType({"sum": 0, "prod
 _FAR: Final[Mapping[ReduceKind, float]] = MappingProxyType({"min": math.inf, "max": -math.inf})
 
 
-def leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ...]) -> Scalar | None:
+def count_leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ...]) -> Scalar | None:
     """How many points along the only long axis count at most: a value that does not vary along it.
 
     None if that is not known to be less than all of them.
@@ -263,7 +263,7 @@ _MOST_PARTS: Final = 4
 _BEHIND: Final[Mapping[str, int]] = MappingProxyType({"lt": 0, "ge": 0, "le": 1, "gt": 1})
 
 
-def even_parts(roots: Iterable[Scalar], ranges: Sequence[Expr]) -> tuple[Expr, int] | None:
+def find_even_parts(roots: Iterable[Scalar], ranges: Sequence[Expr]) -> tuple[Expr, int] | None:
     """The range of `ranges` that comparisons in `roots` cut into a few equal parts, and how many; None if
     there is none.
 

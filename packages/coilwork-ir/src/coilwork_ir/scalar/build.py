@@ -408,7 +408,7 @@ def join_conversions(node: Op) -> Scalar:
     """
     (source,) = node.operands
     if node.op == "bitcast":
-        return _joined_bits(node, source)
+        return _join_bitcasts(node, source)
     before = _value_before(source, node.dtype)
     if before is not None:
         return before
@@ -419,7 +419,7 @@ def join_conversions(node: Op) -> Scalar:
     return node
 
 
-def joined_small(node: Scalar) -> Scalar:
+def join_small_float_conversions(node: Scalar) -> Scalar:
     """Return `node`, joined if it makes an 8-bit float of what another one was made into, or bits of bits."""
     match node:
         case Op(op="cast") if node.dtype.format is not None:
@@ -473,7 +473,7 @@ def _value_before(value: Scalar, dtype: DType) -> Scalar | None:
     return value
 
 
-def _joined_bits(node: Op, source: Scalar) -> Scalar:
+def _join_bitcasts(node: Op, source: Scalar) -> Scalar:
     if not isinstance(source, Op):
         return node
     if source.op == "bitcast":

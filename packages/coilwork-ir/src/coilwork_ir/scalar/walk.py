@@ -43,7 +43,7 @@ def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
                 yield node
 
 
-def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
+def replace_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
     """`node` with other operands, everything else kept."""
     if tuple(operands) == node.operands:
         return node
@@ -81,7 +81,7 @@ def rewrite(roots: Sequence[Scalar], visit: Callable[[Scalar], Scalar]) -> tuple
     """`roots` rebuilt bottom-up: each node, its operands already rewritten, is replaced by `visit(node)`."""
     done: dict[Scalar, Scalar] = {}
     for node in postorder(roots):
-        done[node] = visit(with_operands(node, [done[operand] for operand in node.operands]))
+        done[node] = visit(replace_operands(node, [done[operand] for operand in node.operands]))
     return tuple(done[root] for root in roots)
 
 

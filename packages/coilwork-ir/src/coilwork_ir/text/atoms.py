@@ -90,16 +90,16 @@ def parse_symbol(reader: Reader, symbols: Symbols) -> Expr:
     name = reader.name()
     reader.expect("in")
     reader.expect("[")
-    low = _bound(reader)
+    low = _read_bound(reader)
     reader.expect(",")
-    high = _bound(reader)
+    high = _read_bound(reader)
     reader.expect("]")
     value = symbol(name, lo=low, hi=high)
     symbols[name] = value
     return value
 
 
-def _bound(reader: Reader) -> int | None:
+def _read_bound(reader: Reader) -> int | None:
     value = reader.number()
     return None if isinstance(value, float) else value
 

@@ -11,7 +11,7 @@ import torch
 from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides, references
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, symbol, written_size
+from coilwork_ir.index import Expr, as_expr, as_int, symbol, tree_size
 from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
@@ -423,7 +423,7 @@ class Builder:
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
         if not isinstance(value, TensorValue):
             return value
-        longest = max((written_size(e).nodes for e in value.index), default=0)
+        longest = max((tree_size(e).nodes for e in value.index), default=0)
         if longest <= self.options.max_index_size:
             return value
         most = self.options.max_index_size

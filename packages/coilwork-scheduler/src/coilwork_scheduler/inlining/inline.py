@@ -14,7 +14,7 @@ from coilwork_ir.index import Expr, extent_of
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, buffers_defined_by
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Scalar, count_leading_points, find_even_parts, loads, postorder
 from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import KernelWork
@@ -523,7 +523,7 @@ class Inliner:
         found = self._cut.get(position)
         if found is None:
             node = self._graph.nodes[position]
-            found = isinstance(node, Pointwise) and even_parts((node.body,), node.ranges) is not None
+            found = isinstance(node, Pointwise) and find_even_parts((node.body,), node.ranges) is not None
             self._cut[position] = found
         return found
 
@@ -545,7 +545,7 @@ class Inliner:
         assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
         ranges: tuple[Expr, ...] = node.ranges + (node.axes if isinstance(node, Reduce) else ())
         points = max(self._sizes.numel(tuple(extent_of(r) for r in ranges)), 1)
-        if isinstance(node, Reduce) and leading_points(node.kind, node.body, node.axes) is not None:
+        if isinstance(node, Reduce) and count_leading_points(node.kind, node.body, node.axes) is not None:
             # rows end where data says: what they look up belongs to one of them
             looked_up = [a.buffer for a in loads((node.body,)) if a.indirect]
             most = [self._sizes.numel(self._deps.buffers[name].shape) for name in looked_up]
