@@ -3,7 +3,8 @@ what eager gives them.
 
 `open_convention` decides it before anything is compiled. Two tables say which roles there are around the
 program, in which order, and why: `PROGRAM_ROLES` those of every driver of the program, `CALL_ROLES` those
-that its caller sees. Roles are data (`coilwork_ir.calling_convention`); who calls the program interprets them.
+that its caller sees. Roles are data (`coilwork_ir.calling_convention`); who calls the program interprets
+them.
 """
 
 from __future__ import annotations

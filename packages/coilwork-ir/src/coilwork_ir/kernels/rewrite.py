@@ -1,7 +1,7 @@
 """Rebuild a kernel with other scalar graphs, for generators that write it in another way.
 
-`kernel_roots` takes the graphs out in a fixed order and `replace_roots` puts others back; `replace_sizes` gives the
-kernel over other size symbols. The rewrites themselves keep what the kernel computes:
+`kernel_roots` takes the graphs out in a fixed order and `replace_roots` puts others back; `replace_sizes`
+gives the kernel over other size symbols. The rewrites themselves keep what the kernel computes:
 
 - Strict numerics compute functions that no processor computes exactly in f64 and round once. Where f64
   functions are right to a few units in their last place, all but some in a million f32 results are the

@@ -5,11 +5,11 @@
   `sum over k of left(b, m, k) * right(b, k, n)` only the left factor varies along the rows `m`, only the
   right one along the columns `n`, and both along the batch `b`. That is what matrix units compute: a factor
   is read and evaluated once per block of rows or columns. Factors of 16 bits are multiplied exactly in f32.
-- `count_leading_points` finds reductions that end early: of `where(r < n, value, identity)`, with an `n` that does
-  not vary along the axis `r`, only the first `n` points count.
-- `find_even_parts` finds a range that comparisons cut into a few equal parts, as where tensors of one size are
-  concatenated. A kernel that goes through one part and computes all of them at each point reads once what
-  they share.
+- `count_leading_points` finds reductions that end early: of `where(r < n, value, identity)`, with an `n`
+  that does not vary along the axis `r`, only the first `n` points count.
+- `find_even_parts` finds a range that comparisons cut into a few equal parts, as where tensors of one size
+  are concatenated. A kernel that goes through one part and computes all of them at each point reads once
+  what they share.
 """
 
 from __future__ import annotations

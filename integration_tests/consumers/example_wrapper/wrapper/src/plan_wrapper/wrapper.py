@@ -25,7 +25,7 @@ from plan_wrapper.player import Frame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanArtifact:
-    """A plan that can be played. `kernels` are manifests and texts, as `coilwork_ir.kernel_source` writes them."""
+    """A plan that can be played. `kernels` are manifests and texts (`coilwork_ir.kernel_source`)."""
 
     plan: Plan
     launchers: Mapping[str, Launcher]
