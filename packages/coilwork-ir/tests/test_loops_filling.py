@@ -11,7 +11,7 @@ from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.loops.verify_computed import box_of
+from coilwork_ir.loops.verify_compute import box_of
 from coilwork_ir.verification import Box, add_box, is_whole, whole_of
 
 JOINED = """

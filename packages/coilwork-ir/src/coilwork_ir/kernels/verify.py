@@ -31,7 +31,7 @@ from coilwork_ir.kernels.workspace import WORKSPACE_RULES, check_workspace
 from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
-from coilwork_ir.loops.verify_computed import check_same_layout
+from coilwork_ir.loops.verify_compute import check_same_layout
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import (
     Contraction,

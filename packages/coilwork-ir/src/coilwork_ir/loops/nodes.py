@@ -125,7 +125,7 @@ class Scatter:
 
     Without `into`, `output` is memory of its own, of which the node fills one box and the rest holds nothing
     yet. Further scatters into it fill further boxes. Until these are all of it, nobody may read it:
-    `coilwork_ir.loops.verify_computed`.
+    `coilwork_ir.loops.verify_compute`.
 
     `covers` promises that the points store every element of `output`, each once, wherever looked-up positions
     are: the box is all of it. With a mask, elements that it leaves out hold nothing: who reads them may not

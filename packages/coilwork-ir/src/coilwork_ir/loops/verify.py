@@ -35,7 +35,7 @@ from coilwork_ir.loops.nodes import (
 )
 from coilwork_ir.loops.text import format_node
 from coilwork_ir.loops.verify_attention import ATTENTION_RULES, check_attention, check_gradient
-from coilwork_ir.loops.verify_computed import (
+from coilwork_ir.loops.verify_compute import (
     box_of,
     check_axes,
     check_bodies,

@@ -10,7 +10,7 @@ from coilwork_ir.buffers import Argument, Buffer, SymbolOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, provably_eq
 from coilwork_ir.loops.nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
-from coilwork_ir.loops.verify_computed import check_scalar
+from coilwork_ir.loops.verify_compute import check_scalar
 from coilwork_ir.scalar import Load, Op, Parameter, Scalar, postorder
 from coilwork_ir.verification import Place, Rule, Scope, check_mask
 
