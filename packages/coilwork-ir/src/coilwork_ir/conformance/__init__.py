@@ -1,8 +1,8 @@
 """Conformance kits: they show whether a code generator or wrapper agrees with the reference interpreters.
 
-Open `check.py` first: `check_codegen` runs kernels, and its neighbours attention, products, convolutions and
-cores. `wrappers.py` has `check_wrapper`; files named `..._cases.py` hold what is run. Needs torch (`pip
-install coilwork-ir[interpreter]`).
+Open `check.py` first: `check_codegen` runs kernels. `random_kernels.py` has `check_cores`, `graph_cases.py`
+the checks of attention, products and convolutions, `wrappers.py` has `check_wrapper`, and `text_cases.py`
+runs tests that are text files. Needs torch (`pip install coilwork-ir[interpreter]`).
 """
 
 from coilwork_ir.conformance.case import Case

@@ -1,7 +1,7 @@
 """Measured figures of devices: how fast memory, launches and libraries are, and when a way of computing pays.
 
-Open `model.py` first: it says what figures there are. `tuning/` holds one file of them per device,
-`data_file.py` reads these, and `by_device.py` finds them where there is no target.
+Open `model.py` first: it says what figures there are. `tuning/` holds one file of them per device, which
+`data_file.py` reads.
 """
 
 from coilwork_ir.machine.data_file import (

@@ -1,8 +1,8 @@
 """Mappings: how a kernel runs, as values with text, legality rules and equality.
 
-Open `text.py` first: its docstring shows a mapping, and its table lists every directive. `mapping.py` has
+Open `text.py` first: its docstring shows a mapping, and its table lists every directive. `nodes.py` has
 mappings and versions, `verify.py` the verifier; `tiling.py`, `threads.py`, `memory.py` and `units.py` are the
-directives, by what they decide; `given.py` is what users hand in.
+directives, by what they decide; `user_mappings.py` is what users hand in.
 """
 
 from coilwork_ir.mapping.directive import Directive, Number, Open

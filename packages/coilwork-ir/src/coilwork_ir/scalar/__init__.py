@@ -1,7 +1,7 @@
 """Scalar values: interned graphs of loads, constants and scalar ops, which fill nodes and kernels.
 
-Open `nodes.py` first. `build.py` has the constructors, `walk.py` goes through graphs and rewrites them; the
-other files find facts about values.
+Open `nodes.py` first. `build.py` has the constructors, `walk.py` goes through graphs and rewrites them, and
+`analysis.py` finds facts about values.
 """
 
 from coilwork_ir.scalar.analysis import (

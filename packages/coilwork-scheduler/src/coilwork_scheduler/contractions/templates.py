@@ -2,7 +2,7 @@
 
 Other implementations say which nodes they are, and the node is gone. A template leaves the node in the graph.
 Pointwise neighbours then become its prologues and its epilogue, as far as it claims the node with them
-(`inlining/absorb.py`), and the node becomes a kernel with a core (`coilwork_ir.kernels.cores`), which a
+(`inlining/absorb.py`), and the node becomes a kernel with a core (`coilwork_ir.kernels.nodes`), which a
 generator has the text for. A target whose generator declares no cores of that kind is asked about none.
 """
 
