@@ -197,17 +197,17 @@ class CallingConvention:
             used = _values_used(row)
             if any(value.side == "in" and value.position >= self.takes for value in used):
                 raise ValueError(f"{row} speaks of an input that there is not")
-            made = row.value if isinstance(row, OutputRole) and row.kind == "is" else None
-            if any(value.side == "hidden" and value not in hidden for value in used if value != made):
+            target = row.value if isinstance(row, OutputRole) and row.kind == "is" else None
+            if any(value.side == "hidden" and value not in hidden for value in used if value != target):
                 raise ValueError(f"{row} is made of what is made later")
-            if made is not None and made.side == "hidden":
-                hidden.add(made)
+            if target is not None and target.side == "hidden":
+                hidden.add(target)
 
     @property
     def inputs(self) -> tuple[tuple[InputRole, ...], ...]:
         """The roles of each input; one that comes as it is has none."""
-        found = [row for row in self.rows if isinstance(row, InputRole)]
-        return tuple(tuple(row for row in found if row.value.position == k) for k in range(self.takes))
+        inputs = [row for row in self.rows if isinstance(row, InputRole)]
+        return tuple(tuple(row for row in inputs if row.value.position == k) for k in range(self.takes))
 
     def roles_of(self, position: int) -> tuple[OutputRole, ...]:
         """The roles of a result; one that goes as the program gives it has none."""

@@ -255,8 +255,8 @@ def bits_value(bits: int, dtype: DType) -> float:
     if dtype.format is not None:
         return _small_value(bits, dtype.format)
     form, words = _FORMS[dtype]
-    (found,) = struct.unpack(form, struct.pack(words, bits))
-    return float(found)
+    (number,) = struct.unpack(form, struct.pack(words, bits))
+    return float(number)
 
 
 def _small_bits(wide: float, form: FloatFormat) -> int:
@@ -311,13 +311,13 @@ def _small_value(bits: int, form: FloatFormat) -> float:
 
 def _pattern(value: float, dtype: DType) -> int:
     form, words = _FORMS[dtype]
-    (found,) = struct.unpack(words, struct.pack(form, value))
-    return int(found)
+    (bits,) = struct.unpack(words, struct.pack(form, value))
+    return int(bits)
 
 
 def _round_by_packing(value: float, form: str) -> float:
     try:
-        (found,) = struct.unpack(form, struct.pack(form, value))
+        (number,) = struct.unpack(form, struct.pack(form, value))
     except OverflowError:
         return math.copysign(math.inf, value)
-    return float(found)
+    return float(number)

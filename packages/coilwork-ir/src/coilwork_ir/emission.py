@@ -147,14 +147,14 @@ def describe_targets(
     for node in graph.nodes:
         for buffer in buffers_defined_by(node):
             devices.setdefault(buffer.device)
-    found = tuple((device, describe(device)) for device in devices)
-    gpus = [target for _, target in found if target.is_gpu]
-    main = gpus[0] if gpus else (found[0][1] if found else describe("cpu"))
-    return declare_capabilities(Targets(main=main, by_device=found), find)
+    by_device = tuple((device, describe(device)) for device in devices)
+    gpus = [target for _, target in by_device if target.is_gpu]
+    main = gpus[0] if gpus else (by_device[0][1] if by_device else describe("cpu"))
+    return declare_capabilities(Targets(main=main, by_device=by_device), find)
 
 
 def declare_capabilities(targets: Targets, find: Callable[[Target], Codegen]) -> Targets:
     """`targets` with what the generators of their kernels, which `find` gives, can do."""
     known = {target.name: target for target in (targets.main, *(target for _, target in targets.by_device))}
-    found = ((name, find(target).capabilities(target)) for name, target in known.items())
-    return replace(targets, declared=tuple(found))
+    declared = ((name, find(target).capabilities(target)) for name, target in known.items())
+    return replace(targets, declared=tuple(declared))

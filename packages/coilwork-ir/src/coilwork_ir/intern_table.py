@@ -66,9 +66,9 @@ class InternTable(Generic[K, V]):
 
         `make` may run in two threads at once for one key; only one of the two results is ever returned.
         """
-        found = self._refs.get(key)
-        if found is not None:
-            value = found()
+        reference = self._refs.get(key)
+        if reference is not None:
+            value = reference()
             if value is not None:
                 return value
         return self.add(key, make())
@@ -78,9 +78,9 @@ class InternTable(Generic[K, V]):
         mine = ref(value)
         with self._lock:
             # Atomic: an insertion without the lock comes before or after it.
-            found = self._refs.setdefault(key, mine)
-            if found is not mine:
-                present = found()
+            reference = self._refs.setdefault(key, mine)
+            if reference is not mine:
+                present = reference()
                 if present is not None:
                     return present
                 self._refs[key] = mine  # dead: nobody else changes the entry while the lock is held

@@ -136,8 +136,8 @@ class KernelSource:
         """The version that `config` is of; None if no mapping is told."""
         if self.versions is None:
             return None
-        found = self.versions.versions
-        return found[len(found) - 1 - dict(config.meta).get(VERSION, 0)]
+        versions = self.versions.versions
+        return versions[len(versions) - 1 - dict(config.meta).get(VERSION, 0)]
 
     def mapping_of(self, config: Config) -> Mapping | None:
         """The closed mapping that is launched by `config`; None if no mapping is told."""

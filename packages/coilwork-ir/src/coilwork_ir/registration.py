@@ -133,17 +133,19 @@ def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, 
     Raises:
         RegistrationError: two packages register one name.
     """
-    found = {name: Registered(name=name, place=place, origin="", group=group) for name, place in own.items()}
+    registered = {
+        name: Registered(name=name, place=place, origin="", group=group) for name, place in own.items()
+    }
     others: dict[str, Registered] = {}
     for point in entry_points(group=group):
         origin = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
         entry = Registered(name=point.name, place=point.value, origin=origin, group=group)
         known = others.get(point.name)
         if point.name in own and point.value == own[point.name]:
-            found[point.name] = entry
+            registered[point.name] = entry
             continue
         if known is not None or point.name in own:
-            other = found[point.name] if known is None else known
+            other = registered[point.name] if known is None else known
             raise RegistrationError(
                 "registered-twice",
                 f"two packages register {point.name!r} for {group}",
@@ -153,4 +155,4 @@ def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, 
                 remedy="uninstall one of them",
             )
         others[point.name] = entry
-    return (*found.values(), *(others[name] for name in sorted(others)))
+    return (*registered.values(), *(others[name] for name in sorted(others)))

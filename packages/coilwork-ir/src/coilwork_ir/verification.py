@@ -269,16 +269,16 @@ class Scope:
 
     def check_symbols(self, expr: Expr, local: Collection[Expr], place: Place) -> None:
         """`expr` uses only declared symbols and those in `local`."""
-        for found in expr.free_symbols:
-            if found in local:
+        for symbol in expr.free_symbols:
+            if symbol in local:
                 continue
-            known = self.symbols.get(found.name)
+            known = self.symbols.get(symbol.name)
             if known is None:
-                place.fail("symbol-declared", f"{found.name} in {expr!r} is not declared")
-            if known is not found:
+                place.fail("symbol-declared", f"{symbol.name} in {expr!r} is not declared")
+            if known is not symbol:
                 place.fail(
                     "unique-symbol",
-                    f"{found.name} in {expr!r} has other bounds than the declared {found.name}",
+                    f"{symbol.name} in {expr!r} has other bounds than the declared {symbol.name}",
                 )
 
     def check_argument(self, argument: Argument, place: Place) -> None:
@@ -451,9 +451,11 @@ def check_index(
             scope.check_symbols(expr, local, place)
             continue
         given = {placeholder(k) for k in range(len(indirect))}
-        for found in symbols:
-            if found.name.startswith("@") and found not in given:
-                place.fail("placeholder", f"{found.name} in {expr!r}: {len(indirect)} index values are given")
+        for symbol in symbols:
+            if symbol.name.startswith("@") and symbol not in given:
+                place.fail(
+                    "placeholder", f"{symbol.name} in {expr!r}: {len(indirect)} index values are given"
+                )
         scope.check_symbols(expr, {*local, *given}, place)
 
 

@@ -126,9 +126,9 @@ def _divisors(dtype: DType, dividends: Tensor, places: Tensor) -> Tensor:
         return _cycle(_RIGHT, places, dtype)
     if dtype.is_bool:
         return torch.ones(len(places), dtype=torch.bool)
-    found = _cycle([d for d in _DIVISORS if d > 0 or dtype.is_signed_integer], places, dtype)
+    divisors = _cycle([d for d in _DIVISORS if d > 0 or dtype.is_signed_integer], places, dtype)
     least = torch.iinfo(torch_dtype(dtype)).min
-    return torch.where((dividends == least) & (found == -1), torch.ones_like(found), found)
+    return torch.where((dividends == least) & (divisors == -1), torch.ones_like(divisors), divisors)
 
 
 # ---- Cases ----
@@ -173,16 +173,16 @@ class Case:
         kernel = parse_kernel(self.text)
         fills = dict(self.fills)
         generator = torch.Generator().manual_seed(len(self.name) + sum(sizes.values()))
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for arg in kernel.args:
             count = max(evaluate(arg.span, sizes), 0)
             dtype = torch_dtype(arg.dtype)
             if arg.role == "out":
-                made[arg.name] = torch.full((count,), 3, dtype=torch.float64).to(dtype)
+                tensors[arg.name] = torch.full((count,), 3, dtype=torch.float64).to(dtype)
             else:
                 fill: Fill = fills.get(arg.name, "normal")
-                made[arg.name] = _fill(fill, arg.dtype, count, self.limit, generator).to(dtype)
-        return made
+                tensors[arg.name] = _fill(fill, arg.dtype, count, self.limit, generator).to(dtype)
+        return tensors
 
 
 def _fill(fill: Fill, dtype: DType, count: int, limit: int, generator: torch.Generator) -> Tensor:

@@ -189,11 +189,11 @@ def _run_case(
     expected = case.make(sizes)
     given = {name: value.clone() for name, value in expected.items()}
     wanted = _outcome(lambda: interpret_kernel(kernel, expected, sizes))
-    found = _outcome(lambda: run(source, given, sizes))
-    if wanted is not None or found is not None:
+    raised = _outcome(lambda: run(source, given, sizes))
+    if wanted is not None or raised is not None:
         # a target that can only say that a check failed says so with a RuntimeError
-        same = wanted is not None and type(found) in (type(wanted), RuntimeError)
-        return "" if same else f"ended with {found!r}, should end with {wanted!r}"
+        same = wanted is not None and type(raised) in (type(wanted), RuntimeError)
+        return "" if same else f"ended with {raised!r}, should end with {wanted!r}"
     labels = dict(case.labels)
     faults = [
         _difference(case, arg.name, given[arg.name], expected[arg.name])
@@ -212,16 +212,16 @@ def _outcome(action: Callable[[], None]) -> Exception | None:
     return None
 
 
-def _difference(case: Case, name: str, found: Tensor, wanted: Tensor) -> str:
+def _difference(case: Case, name: str, result: Tensor, wanted: Tensor) -> str:
     tolerance = TOLERANCES.get(wanted.dtype, 0.0)
     absolute = tolerance
     if case.relative and wanted.dtype.is_floating_point and name not in case.cancelling:
         absolute = torch.finfo(wanted.dtype).tiny
-    close = torch.isclose(found, wanted, rtol=tolerance, atol=absolute, equal_nan=True)
+    close = torch.isclose(result, wanted, rtol=tolerance, atol=absolute, equal_nan=True)
     if bool(close.all()):
         return ""
     label = dict(case.labels).get(name)
     what = name if label is None else f"{name} ({label})"
     where = torch.nonzero(~close).flatten()
-    shown = [f"[{at}] is {found[at].item()!r}, should be {wanted[at].item()!r}" for at in where[:3].tolist()]
+    shown = [f"[{at}] is {result[at].item()!r}, should be {wanted[at].item()!r}" for at in where[:3].tolist()]
     return f"{what} differs at {len(where)} of {len(wanted)} places: {', '.join(shown)}"

@@ -106,15 +106,15 @@ class AttentionCase:
     def make(self) -> list[Tensor]:
         """Fresh inputs, always the same ones. A bias has places that hide keys, and one row of no others."""
         generator = torch.Generator().manual_seed(len(self.name))
-        made: list[Tensor] = []
+        tensors: list[Tensor] = []
         for entry in parse_graph(self.text).inputs:
             assert isinstance(entry, Buffer)
             value = torch.randn([evaluate(size, {}) for size in entry.shape], generator=generator)
             if entry.name == "b":
                 value.flatten()[::5] = float("-inf")
                 value[..., -1, :] = float("-inf")
-            made.append(value.to(torch_dtype(entry.dtype)))
-        return made
+            tensors.append(value.to(torch_dtype(entry.dtype)))
+        return tensors
 
 
 _SCALED: Final = "t48 = const 0.25 : f32 t49 = mul(t39, t48)"
@@ -169,11 +169,11 @@ def check_graph(name: str, text: str, inputs: Sequence[Tensor], compute: Compute
     graph = parse_graph(text)
     verify_graph(graph)
     try:
-        found = compute(graph, [value.clone() for value in inputs])
+        results = compute(graph, [value.clone() for value in inputs])
     except CoilworkIRError as error:
         return Result(case=name, sizes=(), status="refused", reason=str(error))
     faults: list[str] = []
-    for number, (ours, theirs) in enumerate(zip(found, interpret_graph(graph, inputs), strict=True)):
+    for number, (ours, theirs) in enumerate(zip(results, interpret_graph(graph, inputs), strict=True)):
         assert isinstance(theirs, Tensor)
         tolerance = 2 * TOLERANCES[theirs.dtype]
         if not isinstance(ours, Tensor) or ours.dtype is not theirs.dtype or ours.shape != theirs.shape:
@@ -246,8 +246,8 @@ class ContractionCase:
         generator = torch.Generator().manual_seed(len(self.name))
         dtype = torch_dtype(next(one for one in DType if one.text == self.dtype))
         shapes = (self.left, self.right, *([self.bias[0]] if self.bias[1] else []))
-        made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-        return [*made, *([torch.tensor(self.ends, dtype=torch.int32)] if self.ends else [])]
+        tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+        return [*tensors, *([torch.tensor(self.ends, dtype=torch.int32)] if self.ends else [])]
 
 
 def _make_grouped_cases(name: str, dtype: str = "f32", prologue: str = "") -> tuple[ContractionCase, ...]:
@@ -381,10 +381,10 @@ class ConvolutionCase:
         inputs |= {"g": self.result} if self.gradients else {"b": (channels,)}
         lines = ["graph @convolution {"]
         lines += [f"input %{name}: {self.dtype}{list(shape)}" for name, shape in inputs.items()]
-        made = (
+        shapes = (
             {"dx": self.value, "dw": self.weight, "db": (channels,)} if self.gradients else {"y": self.result}
         )
-        outputs = ", ".join(f"%{name}: {self.dtype}{list(shape)}" for name, shape in made.items())
+        outputs = ", ".join(f"%{name}: {self.dtype}{list(shape)}" for name, shape in shapes.items())
         kind = f"groups {self.groups}" + (" transposed" if self.transposed else "")
         lines.append(f"({outputs}) = convolve {wide} ({', '.join(self.windows)}) {kind} {{")
         for name, shape in tensors.items():
@@ -405,7 +405,7 @@ class ConvolutionCase:
             lines.append(f"{total} = add(t3, {bias})")
             lines.append(f"t7 = cast(t5) : {self.dtype}" if self.dtype != wide else "")
             lines += [f"multiply {value}, t2", f"yield {rounded}"]
-        return "\n".join([*lines, "}", f"return ({', '.join(f'%{name}' for name in made)})", "}"])
+        return "\n".join([*lines, "}", f"return ({', '.join(f'%{name}' for name in shapes)})", "}"])
 
     def make(self) -> list[Tensor]:
         """Inputs, the same each time."""

@@ -310,8 +310,8 @@ def reduce_case(
             element = rows.value(_fill_of(row.name, dtype), dtype)
             mask = (rows.value("choice", DType.BOOL),) if masked else ()
             for output, result in enumerate(row.output_names):
-                found = reduce(row.name, (element, *mask), (rows.r,), output=output)
-                rows.add(f"reduce {row.name} {result} {dtype.text}", found, dtype, rows.x)
+                value = reduce(row.name, (element, *mask), (rows.r,), output=output)
+                rows.add(f"reduce {row.name} {result} {dtype.text}", value, dtype, rows.x)
     return rows.case(name, (5, 1000))
 
 
@@ -324,8 +324,8 @@ def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
                 continue
             element = rows.value(_scan_fill(kind, dtype), dtype)
             for output in (0, 1) if kind in ("min", "max") else (0,):
-                found = scan(kind, element, rows.r, output=output, reverse=reverse)
-                rows.add(f"scan {kind} {output} {dtype.text}", found, dtype, rows.flat)
+                value = scan(kind, element, rows.r, output=output, reverse=reverse)
+                rows.add(f"scan {kind} {output} {dtype.text}", value, dtype, rows.flat)
     return rows.case(name, (5, 1100))
 
 
@@ -337,8 +337,8 @@ def scan_by_function_case(name: str, dtypes: Sequence[DType], *, reverse: bool) 
         a, b, later_a, later_b = (parameter(k, element.dtype) for k in range(4))
         function = combine([op("mul", a, later_a), op("add", op("mul", later_a, b), later_b)])
         for output in range(2):
-            found = scan(function, element, rows.r, others=[element], output=output, reverse=reverse)
-            rows.add(f"scan by a function {output} {dtype.text}", found, dtype, rows.flat)
+            value = scan(function, element, rows.r, others=[element], output=output, reverse=reverse)
+            rows.add(f"scan by a function {output} {dtype.text}", value, dtype, rows.flat)
     return rows.case(name, (5, 1100))
 
 
@@ -351,9 +351,9 @@ def sort_case(name: str, dtypes: Sequence[DType], *, length: int) -> Case:
         element = load(rows.inputs[fill, dtype], [rows.flat], dtype)
         for descending in (False, True):
             for output in (0, 1):
-                found = sort(element, rows.r, output=output, descending=descending)
+                results = sort(element, rows.r, output=output, descending=descending)
                 label = f"sort {'down' if descending else 'up'} {output} {dtype.text}"
-                rows.outputs.append((label, found, rows.flat))
+                rows.outputs.append((label, results, rows.flat))
     return rows.case(name, ())
 
 

@@ -147,11 +147,11 @@ def read_text_case(path: Path) -> TextCase:
     given, *expected = ("\n".join(block).strip() + "\n" for block in blocks)
     if not given.strip() or not expected:
         raise ValueError(f"{path}: wanted an input and at least one line {_EXPECT!r}")
-    found = [(match[1], match[2]) for line in head if (match := _SETTING.fullmatch(line))]
+    settings = [(match[1], match[2]) for line in head if (match := _SETTING.fullmatch(line))]
     return TextCase(
         path=path,
         head="\n".join(head),
-        settings=dict(found),
+        settings=dict(settings),
         given=given,
         expectations=tuple(Expectation(changes=c, text=t) for c, t in zip(changes, expected, strict=True)),
     )
@@ -179,10 +179,10 @@ def check_text_case(
         unknown = [name for name in settings if name not in known and not _OWN_SETTINGS.fullmatch(name)]
         if unknown:
             raise ValueError(f"{path}: there is no setting {unknown[0]!r}")
-        found = transform(given, settings)
-        texts.append(found.text)
-        _verify(found.result)
-        _compare_results(case, settings, given, found.result)
+        transformed = transform(given, settings)
+        texts.append(transformed.text)
+        _verify(transformed.result)
+        _compare_results(case, settings, given, transformed.result)
     written = path.read_text(encoding="utf-8")
     now = case.format(texts)
     if update:
@@ -215,9 +215,9 @@ class _Draw:
 
     def size(self, symbol: Expr) -> int:
         given = self.settings.get(f"size.{symbol.name}")
-        found = max(symbol.lo or 0, 3) if given is None else int(given)
-        self.sizes[symbol.name] = found
-        return found
+        size = max(symbol.lo or 0, 3) if given is None else int(given)
+        self.sizes[symbol.name] = size
+        return size
 
     def values(self, name: str, dtype: DType, count: int) -> Tensor:
         """`count` values: multiples of an eighth in [-2, 2], or small integers."""

@@ -587,10 +587,10 @@ def _outcome(run: Callable[[], Sequence[Any]]) -> tuple[Exception | None, Sequen
         return error, ()
 
 
-def _difference(found: Sequence[Any], wanted: Sequence[Any], results: int) -> str:
-    if len(found) != len(wanted):
-        return f"{len(found) - len(wanted) + results} results, should be {results}"
-    for position, (one, other) in enumerate(zip(found, wanted, strict=True)):
+def _difference(results_found: Sequence[Any], wanted: Sequence[Any], results: int) -> str:
+    if len(results_found) != len(wanted):
+        return f"{len(results_found) - len(wanted) + results} results, should be {results}"
+    for position, (one, other) in enumerate(zip(results_found, wanted, strict=True)):
         what = f"result {position}" if position < results else f"input {position - results}, afterwards,"
         if not isinstance(other, Tensor):
             if one != other or isinstance(one, Tensor):
@@ -603,7 +603,7 @@ def _difference(found: Sequence[Any], wanted: Sequence[Any], results: int) -> st
         tolerance = TOLERANCES.get(other.dtype, 0.0)
         if not torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True):
             return f"{what} is {one!r}, should be {other!r}"
-    if _find_shared_memory(found) != _find_shared_memory(wanted):
+    if _find_shared_memory(results_found) != _find_shared_memory(wanted):
         return "results share memory otherwise with each other, or with inputs"
     return ""
 

@@ -54,9 +54,9 @@ def floordiv(a: Expr | int, b: Expr | int) -> Expr:
     if type(b) is not Expr:
         b = as_expr(b)
     key = (a, b)
-    found = _QUOTIENTS.get(key)
-    if found is not None:
-        return found
+    known = _QUOTIENTS.get(key)
+    if known is not None:
+        return known
     if b._monos:
         result = floordiv_symbolic(a, b)
     else:
@@ -71,9 +71,9 @@ def mod(a: Expr | int, b: Expr | int) -> Expr:
     if type(b) is not Expr:
         b = as_expr(b)
     key = (a, b)
-    found = _REMAINDERS.get(key)
-    if found is not None:
-        return found
+    known = _REMAINDERS.get(key)
+    if known is not None:
+        return known
     if b._monos:
         result = mod_symbolic(a, b)
     else:
@@ -234,17 +234,17 @@ def _floordiv_of_mono(a: Expr, divisor: Expr, d: int) -> Expr:
 
 def _merge_quotient(a: Expr, d: int) -> Expr | None:
     """`(x//b + rest) // d` is `(x + b*rest) // (b*d)`; applied when exactly one term is such a quotient."""
-    found: Expr | None = None
+    quotient: Expr | None = None
     for m, c in zip(a._monos, a._coeffs):
         if c == 1 and m._tag == FLOORDIV and m._args[1]._tag == CONST:
-            if found is not None:
+            if quotient is not None:
                 return None
-            found = m
-    if found is None:
+            quotient = m
+    if quotient is None:
         return None
-    num, den = found._args
+    num, den = quotient._args
     b = den._constant
-    return floordiv(add(num, scale(add(a, scale(found, -1)), b)), const(b * d))
+    return floordiv(add(num, scale(add(a, scale(quotient, -1)), b)), const(b * d))
 
 
 def _drop_inner_mods(a: Expr, d: int) -> Expr:
@@ -357,8 +357,8 @@ def _partial(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) 
 
 def _list_remainders(terms: dict[Expr, int]) -> list[Expr]:
     """The remainders among the factors of `terms`."""
-    found = [atom for mono in terms if mono._has_mod for atom in atoms_of(mono) if atom._tag == MOD]
-    return list(dict.fromkeys(found))
+    remainders = [atom for mono in terms if mono._has_mod for atom in atoms_of(mono) if atom._tag == MOD]
+    return list(dict.fromkeys(remainders))
 
 
 def _may_be_whole(terms: dict[Expr, int], remainder: Expr, others: tuple[Expr, ...]) -> bool:

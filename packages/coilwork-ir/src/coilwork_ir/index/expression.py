@@ -269,9 +269,9 @@ def const(n: int) -> Expr:
     recent = _RECENT_CONSTS.get(n)
     if recent is not None:
         return recent
-    found = _find_const(n)
-    if found is not None:
-        e = found()
+    reference = _find_const(n)
+    if reference is not None:
+        e = reference()
         if e is not None:
             return _RECENT_CONSTS.put(e._constant, e)
     e = _new(Expr)
@@ -315,9 +315,9 @@ def symbol(
     if lo is not None and hi is not None and lo > hi:
         raise IndexArithmeticError(f"symbol {name!r}: empty range {lo}..{hi}")
     data: SymbolData = (name, lo, hi, extent)
-    found = _find_symbol(data)
-    if found is not None:
-        e = found()
+    reference = _find_symbol(data)
+    if reference is not None:
+        e = reference()
         if e is not None:
             return e
     e = _new(Expr)
@@ -342,9 +342,9 @@ def symbol(
 def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     """A FLOORDIV, MOD, MIN, MAX or PRODUCT that no rule simplifies. `args` must be in canonical order."""
     key = (tag, args)
-    found = _find_atom(key)
-    if found is not None:
-        e = found()
+    reference = _find_atom(key)
+    if reference is not None:
+        e = reference()
         if e is not None:
             return e
     e = _new(Expr)
@@ -368,7 +368,7 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
         e._has_mod = False
         e._key = (-1, tag, tuple([a.sort_key for a in args]))
     mine = ref(e)
-    if found is None and _insert_atom(key, mine) is mine and len(_atom_refs) <= _ATOMS.sweep_at:
+    if reference is None and _insert_atom(key, mine) is mine and len(_atom_refs) <= _ATOMS.sweep_at:
         return e
     return _ATOMS.add(key, e)
 
@@ -380,9 +380,9 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     if constant == 0 and len(monos) == 1 and coeffs[0] == 1:
         return monos[0]
     key = (monos, coeffs, constant)
-    found = _find_sum(key)
-    if found is not None:
-        e = found()
+    reference = _find_sum(key)
+    if reference is not None:
+        e = reference()
         if e is not None:
             return e
     e = _new(Expr)
@@ -394,7 +394,7 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     e._key = ()
     e._bounds = e._free = e._nonneg = e._tree_size = None
     mine = ref(e)
-    if found is None and _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
+    if reference is None and _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
         return e
     return _SUMS.add(key, e)
 
@@ -512,9 +512,9 @@ def multiply_monos(x: Expr, y: Expr) -> Expr:
     if x._tag != PRODUCT != y._tag:
         return make_atom(PRODUCT, (x, y) if x._key <= y._key else (y, x))
     key = (x, y)
-    found = _PRODUCTS.get(key)
-    if found is not None:
-        return found
+    known = _PRODUCTS.get(key)
+    if known is not None:
+        return known
     factors = sorted(atoms_of(x) + atoms_of(y), key=_key_of)
     return _PRODUCTS.put(key, make_atom(PRODUCT, tuple(factors)))
 

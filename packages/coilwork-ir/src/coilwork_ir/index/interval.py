@@ -185,14 +185,14 @@ def largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:
 
     `None` if one depends on data.
     """
-    found: dict[Expr, None] = {}
+    magnitudes: dict[Expr, None] = {}
     for operand in _operands(positions):
         if any(isinstance(node(part), Mul) for part in _parts(operand)):
             most = magnitude(operand)
             if most is None:
                 return None
-            found[most] = None
-    return tuple(found)
+            magnitudes[most] = None
+    return tuple(magnitudes)
 
 
 def _operands(positions: Iterable[Expr]) -> Iterable[Expr]:

@@ -69,9 +69,9 @@ def _substitute_mono(m: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Exp
             new = mapping.get(atom, atom) if atom._tag == SYMBOL else _substitute_mono(atom, mapping, done)
             result = new if result is ONE else multiply(result, new)
         return result
-    found = done.get(m)
-    if found is not None:
-        return found
+    known = done.get(m)
+    if known is not None:
+        return known
     if m.free_symbols.isdisjoint(mapping):
         return m
     args = [_substitute(a, mapping, done) for a in m._args]
@@ -147,13 +147,13 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
             continue
         outside: list[Expr] = []
         for f in atoms_of(m):
-            found = position.get(f)
-            if found is None:
+            place = position.get(f)
+            if place is None:
                 if f._tag != SYMBOL and not f.free_symbols.isdisjoint(position):
                     return None
                 outside.append(f)
             elif at is None:
-                at = found
+                at = place
             else:
                 return None
         if at is None:

@@ -161,9 +161,9 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
     """
     content = gcd(*b._coeffs, b._constant)
     if content > 1:
-        found = _split_by(a, b, ZERO, content)
-        if found is not None:
-            return found
+        split = _split_by(a, b, ZERO, content)
+        if split is not None:
+            return split
     if b._constant:
         return None
     for atom in dict.fromkeys(atoms_of(b._monos[0])):
@@ -171,9 +171,9 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
             continue
         everywhere = len(b._monos) == 1 or all(atom in atoms_of(m) for m in b._monos)
         if everywhere and provably_nonneg(atom):
-            found = _split_by(a, b, atom, 1)
-            if found is not None:
-                return found
+            split = _split_by(a, b, atom, 1)
+            if split is not None:
+                return split
     return None
 
 

@@ -61,10 +61,10 @@ class _Reader:
         return [self.integer(a) for a in expr.args]
 
     def ratio(self, expr: sympy.Basic) -> _Ratio:
-        found = self.done.get(expr)
-        if found is None:
-            found = self.done[expr] = self.read(expr)
-        return found
+        value = self.done.get(expr)
+        if value is None:
+            value = self.done[expr] = self.read(expr)
+        return value
 
     def read(self, expr: sympy.Basic) -> _Ratio:
         name = type(expr).__name__
@@ -78,10 +78,10 @@ class _Reader:
                 raise _make_unsupported_error(expr, "products with it are rounded")
             return _Ratio(const(numerator), const(denominator))
         if isinstance(expr, sympy.Symbol):
-            found = self.symbols.get(expr.name)
-            if found is None:
+            symbol = self.symbols.get(expr.name)
+            if symbol is None:
                 raise _make_unsupported_error(expr, "no such symbol")
-            return _Ratio(found, ONE)
+            return _Ratio(symbol, ONE)
         if isinstance(expr, sympy.Add):
             return self.sum(expr)
         if isinstance(expr, sympy.Mul):
@@ -270,10 +270,10 @@ def to_sympy(
     """
 
     def look_up(s: Expr) -> sympy.Expr:
-        found = symbols.get(s.name)
-        if found is None:
+        symbol = symbols.get(s.name)
+        if symbol is None:
             raise IndexArithmeticError(f"no sympy symbol for {s.name!r}")
-        return found
+        return symbol
 
     return fold(
         e,

@@ -90,18 +90,18 @@ class Memory:
 
         Without poison it is filled with zeros.
         """
-        made = torch.empty_strided(
+        tensor = torch.empty_strided(
             self.shape(buffer), self.strides(buffer), dtype=torch_dtype(buffer.dtype), device=self.device
         )
-        line = flat(made)
+        line = flat(tensor)
         if not self._poison:
             line.zero_()
         elif line.dtype.is_floating_point or line.dtype.is_complex:
             line.fill_(float("nan"))
         else:
             line.view(torch.uint8).fill_(0 if line.dtype is torch.bool else 0x5A)
-        self.tensors[buffer.name] = made
-        return made
+        self.tensors[buffer.name] = tensor
+        return tensor
 
     def view(self, buffer: Buffer, source: Tensor, offset: int) -> Tensor:
         """`buffer` as the memory of `source`, `offset` elements of `buffer` after its first."""
@@ -113,15 +113,15 @@ class Memory:
         start = source.storage_offset() * source.element_size()
         if start % dtype.itemsize:
             raise InterpretError("view", f"%{buffer.name} would start at byte {start} of its memory")
-        made = torch.empty(0, dtype=dtype, device=source.device)
-        made.set_(
+        tensor = torch.empty(0, dtype=dtype, device=source.device)
+        tensor.set_(
             source.untyped_storage(),
             start // dtype.itemsize + offset,
             self.shape(buffer),
             self.strides(buffer),
         )
-        self.tensors[buffer.name] = made
-        return made
+        self.tensors[buffer.name] = tensor
+        return tensor
 
     def settle(self, buffer: Buffer, value: Tensor) -> Tensor:
         """`buffer` is `value`, copied if it has another layout, unless it is quantised: then it stays as its
@@ -145,11 +145,11 @@ class Memory:
 
     def access(self, names: Iterable[str]) -> dict[str, Access]:
         """Buffers as loads with one index per dimension see them."""
-        found: dict[str, Access] = {}
+        accesses: dict[str, Access] = {}
         for name in names:
             value = self.tensors[name]
-            found[name] = Access(flat(value), tuple(value.shape), tuple(value.stride()))
-        return found
+            accesses[name] = Access(flat(value), tuple(value.shape), tuple(value.stride()))
+        return accesses
 
     def output(self, value: GraphOutput) -> Value:
         """A result of the run."""
@@ -277,14 +277,14 @@ def find_operator(target: str) -> Callable[..., object]:
     Raises:
         InterpretError: torch knows no such operator.
     """
-    found: object = torch.ops
+    operator: object = torch.ops
     try:
         for part in target.split("."):
-            found = getattr(found, part)
+            operator = getattr(operator, part)
     except AttributeError:
-        found = None
-    if target.count(".") == 2 and callable(found):
-        return found
+        operator = None
+    if target.count(".") == 2 and callable(operator):
+        return operator
     raise InterpretError(
         "unknown-operator",
         f"torch has no operator {target!r}",

@@ -74,9 +74,9 @@ class Domain:
         """The value of `expr` at every point; `placeholders` are the values that `@k` stands for."""
 
         def symbol(value: Expr) -> Number:
-            found = self.grid.get(value)
-            if found is not None:
-                return found
+            known = self.grid.get(value)
+            if known is not None:
+                return known
             if value.name in placeholders:
                 return placeholders[value.name]
             return evaluate(value, self.sizes)
@@ -217,8 +217,8 @@ class Evaluator:
                 return self._scan(node)
             case Sort():
                 value, dim = self._whole_axis(node.operands[0], node.axis)
-                found = sort_last(value.movedim(dim, -1), descending=node.descending)
-                return found[node.output].movedim(-1, dim)
+                ordered = sort_last(value.movedim(dim, -1), descending=node.descending)
+                return ordered[node.output].movedim(-1, dim)
         raise TypeError(f"not a scalar node: {node!r}")
 
     def _index(self, expr: Expr, indirect: Sequence[Tensor]) -> Tensor:
@@ -237,8 +237,8 @@ class Evaluator:
         values = [self.value(v) for v in indirect]
         total: Tensor | None = None
         for dim, (expr, size, stride) in enumerate(zip(index, access.shape, access.strides, strict=True)):
-            found = self._within(name, dim, expr, self._index(expr, values), size, mask)
-            part = found if stride == 1 else found * stride
+            position = self._within(name, dim, expr, self._index(expr, values), size, mask)
+            part = position if stride == 1 else position * stride
             total = part if total is None else total + part
         return torch.zeros((), dtype=torch.int64) if total is None else total
 

@@ -116,10 +116,10 @@ def time_accesses(stores: Sequence[Store], conditions: Iterable[Scalar], reduced
     roots += [((condition,), Moment(depth[condition], walks[condition])) for condition in checked]
     loads: dict[str, dict[Load, tuple[Moment, ...]]] = {}
     for operands, moment in roots:
-        for found in _loads_above_reductions(operands):
-            known = loads.setdefault(found.buffer, {})
-            if moment not in known.get(found, ()):
-                known[found] = (*known.get(found, ()), moment)
+        for load in _loads_above_reductions(operands):
+            known = loads.setdefault(load.buffer, {})
+            if moment not in known.get(load, ()):
+                known[load] = (*known.get(load, ()), moment)
     return Timing(loads=loads, stores=moments)
 
 
@@ -137,7 +137,7 @@ def _varies(node: Scalar, ranges: Collection[Expr]) -> bool:
 
 def _loads_above_reductions(roots: tuple[Scalar, ...]) -> list[Load]:
     seen: set[Scalar] = set()
-    found: list[Load] = []
+    loads: list[Load] = []
     stack = list(roots)
     while stack:
         node = stack.pop()
@@ -145,10 +145,10 @@ def _loads_above_reductions(roots: tuple[Scalar, ...]) -> list[Load]:
             continue
         seen.add(node)
         if isinstance(node, Load):
-            found.append(node)
+            loads.append(node)
         if not isinstance(node, Reduce | Contraction):
             stack.extend(node.operands)
-    return found
+    return loads
 
 
 def check_aliasing(kernel: Kernel, args: Mapping[str, TensorArg], place: Place) -> None:

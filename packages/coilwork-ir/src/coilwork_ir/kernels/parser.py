@@ -192,7 +192,7 @@ def _read_store(reader: Reader, symbols: Symbols, values: Values) -> Store:
 
 def read_proposals(reader: Reader) -> tuple[Proposal, ...]:
     """How templates want kernels to run, as far as that stands next."""
-    found: list[Proposal] = []
+    proposals: list[Proposal] = []
     while reader.accept("propose"):
         reader.expect("@")
         kernel = reader.name()
@@ -201,8 +201,8 @@ def read_proposals(reader: Reader) -> tuple[Proposal, ...]:
         while not reader.accept("}"):
             reader.expect("candidate")
             candidates.append(Candidate(directives=reader.string(), reason=reader.string()))
-        found.append(Proposal(kernel=kernel, candidates=tuple(candidates)))
-    return tuple(found)
+        proposals.append(Proposal(kernel=kernel, candidates=tuple(candidates)))
+    return tuple(proposals)
 
 
 def parse_schedule(text: str) -> Schedule:

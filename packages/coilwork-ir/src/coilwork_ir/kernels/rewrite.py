@@ -244,8 +244,8 @@ class _Conversions:
             case Op(op="cast", operands=(narrower,)) if (
                 narrower.dtype.is_low_precision and source.dtype is DType.F32
             ):
-                found = self._convert(narrower, dtype)
-                return cast(source, dtype) if found is cast(narrower, dtype) else found
+                converted = self._convert(narrower, dtype)
+                return cast(source, dtype) if converted is cast(narrower, dtype) else converted
             case Load(mask=Scalar() as mask, other=other):
                 elsewhere = self._constant(float(other), source.dtype, dtype)
                 if elsewhere is None:
@@ -384,8 +384,8 @@ def _rewrite_as_bits(node: Scalar, operands: list[Scalar], kept: Collection[DTyp
             ]
             if node.op == "cast":
                 return _narrow(wide[0], node.dtype, memory)
-            found = op(node.op, *wide)
-            return found if memory is node.dtype else encode(found, node.dtype)
+            computed = op(node.op, *wide)
+            return computed if memory is node.dtype else encode(computed, node.dtype)
         case _:
             kind = type(node).__name__.lower()
             raise EmitError("small-float", f"a {kind} of {node.operands[0].dtype.text}")

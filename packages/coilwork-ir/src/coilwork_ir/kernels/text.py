@@ -194,9 +194,9 @@ def format_core(core: Core, indent: str) -> list[str]:
     if isinstance(core, ConvolutionCore):
         windows = format_list(format_window(window) for window in core.windows)
         head = f"convolve {core.accumulate.text} {windows} groups {core.groups}"
-        made = f"{core.makes} {_format_ranges(core.ranges, core.axes)}"
+        result = f"{core.makes} {_format_ranges(core.ranges, core.axes)}"
         operands = [f"{role} {format_domain(body.ranges)}" for role, body in core.operands]
-        domains = [inner + line for line in (made, *operands)]
+        domains = [inner + line for line in (result, *operands)]
         factors = ", ".join(names[value] for value in core.bodies)
         return [f"{indent}{head} {{", *domains, *statements, f"{inner}multiply {factors}", f"{indent}}}"]
     weights = core.weights

@@ -118,9 +118,9 @@ def check_combined(kernel: Kernel, combined: Combined, place: Place) -> None:
     for number, member in enumerate(combined.members):
         _check_member(member, number, combined.body, args, place)
         for size in member.sizes:
-            for found in size.free_symbols:
-                if symbols.get(found.name) is not found:
-                    place.fail("symbol-declared", f"{found.name} in {size!r} is not declared")
+            for symbol in size.free_symbols:
+                if symbols.get(symbol.name) is not symbol:
+                    place.fail("symbol-declared", f"{symbol.name} in {size!r} is not declared")
         for name in dict.fromkeys(member.args):
             if users.setdefault(name, number) == number:
                 continue
@@ -151,11 +151,11 @@ def _check_member(
         place.fail("member-arity", f"member {number}: {len(member.args)} and {len(member.sizes)}")
     values = dict(zip(body.sizes, member.sizes, strict=True))
     for formal, name in zip(body.args, member.args, strict=True):
-        found = args.get(name)
-        if found is None:
+        arg = args.get(name)
+        if arg is None:
             place.fail("member-arg", f"{name} of member {number} is not declared")
         wanted = (formal.dtype, formal.role, formal.aligned, substitute(formal.span, values))
-        if (found.dtype, found.role, found.aligned, found.span) != wanted:
+        if (arg.dtype, arg.role, arg.aligned, arg.span) != wanted:
             place.fail("member-arg", f"{name} of member {number} is declared otherwise than {formal.name}")
     if len(set(member.args)) != len(member.args):
         place.fail("member-apart", f"member {number} passes one argument twice")
@@ -296,11 +296,11 @@ class _KernelScope:
 
     def check_symbols(self, expr: Expr, local: object, place: Place) -> None:
         known = local if isinstance(local, frozenset | set) else frozenset()
-        for found in expr.free_symbols:
-            if found in known or self.symbols.get(found.name) is found:
+        for symbol in expr.free_symbols:
+            if symbol in known or self.symbols.get(symbol.name) is symbol:
                 continue
-            reason = "has other bounds than declared" if found.name in self.symbols else "is not declared"
-            place.fail("symbol-declared", f"{found.name} in {expr!r} {reason}")
+            reason = "has other bounds than declared" if symbol.name in self.symbols else "is not declared"
+            place.fail("symbol-declared", f"{symbol.name} in {expr!r} {reason}")
 
 
 def verify_kernel(kernel: Kernel) -> None:

@@ -62,11 +62,11 @@ def scan_words(kind: ScanKind, dtype: DType) -> int:
 
 def scans_of(roots: Iterable[Scalar]) -> tuple[Scan, ...]:
     """One node for each scan that `roots` need, operands first."""
-    found: dict[object, Scan] = {}
+    scans: dict[object, Scan] = {}
     for node in postorder(tuple(roots)):
         if isinstance(node, Scan):
-            found.setdefault((node.kind, node.operands, node.axis, node.reverse), node)
-    return tuple(found.values())
+            scans.setdefault((node.kind, node.operands, node.axis, node.reverse), node)
+    return tuple(scans.values())
 
 
 def words_of(scans: Iterable[Scan]) -> int:

@@ -72,8 +72,8 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
         case Attention() | AttentionGradient():
             return node.bodies
         case Convolution():
-            found = (node.value, node.weight, node.gradient, node.epilogue)
-            return tuple(body.value for body in found if body is not None)
+            operands = (node.value, node.weight, node.gradient, node.epilogue)
+            return tuple(body.value for body in operands if body is not None)
         case _:
             return ()
 

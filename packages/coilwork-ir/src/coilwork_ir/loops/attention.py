@@ -229,8 +229,8 @@ def library_attention_of(
             origins=node.origins,
         )
         return (parts, None) if again == node else None
-    found = [_find_operand(value, buffers) for value in (node.gradient, node.output, node.logsumexp)]
-    gradient, output, logsumexp = found
+    operands = [_find_operand(value, buffers) for value in (node.gradient, node.output, node.logsumexp)]
+    gradient, output, logsumexp = operands
     if gradient is None or output is None or logsumexp is None:
         return None
     saved = GradientOperands(gradient=gradient, output=output, logsumexp=logsumexp)
@@ -268,8 +268,8 @@ def _read_parts(weights: Weights, buffers: Mapping[str, Buffer]) -> LibraryAtten
 
 
 def _find_operand(value: Scalar, buffers: Mapping[str, Buffer]) -> Buffer | None:
-    found = operand_of(value)
-    return None if found is None else buffers[found.buffer]
+    operand = operand_of(value)
+    return None if operand is None else buffers[operand.buffer]
 
 
 def _build_mask(causal: Causal, row: Expr, keys: Expr) -> Scalar | None:

@@ -69,8 +69,8 @@ def roles_of(node: Convolution) -> Roles:
     """
     result = node.epilogue if node.gradient is None else node.gradient
     assert result is not None
-    value, made = _extents(node.value), _extents(result)
-    image, features = (made, value) if node.transposed else (value, made)
+    value, output = _extents(node.value), _extents(result)
+    image, features = (output, value) if node.transposed else (value, output)
     weight = _extents(node.weight)
     return Roles(
         batch=image[0],
@@ -93,7 +93,7 @@ def contractions_of(node: Convolution) -> tuple[Contraction, ...]:
         (output,) = node.outputs
         assert output is not None
         return (_contraction(node, operands, output, of_result, node.epilogue),)
-    made = []
+    contractions = []
     for output, role in zip(node.outputs, (of_value, "weight"), strict=False):
         if output is not None:
             sums = Body(
@@ -101,8 +101,8 @@ def contractions_of(node: Convolution) -> tuple[Contraction, ...]:
                 value=cast(parameter(0, node.accumulate), output.dtype),
             )
             others = {other: body for other, body in operands.items() if other != role}
-            made.append(_contraction(node, {**others, of_result: node.gradient}, output, role, sums))
-    return tuple(made)
+            contractions.append(_contraction(node, {**others, of_result: node.gradient}, output, role, sums))
+    return tuple(contractions)
 
 
 def count_windows(window: Window, size: Expr, taps: Expr) -> Expr:

@@ -230,8 +230,8 @@ def _scatter(node: Scatter, memory: Memory) -> None:
 
 def _check_covered(node: Scatter, offsets: Tensor) -> None:
     """The points of a scatter that covers its output, which is dense, store each element once."""
-    found = offsets.reshape(-1).sort().values
-    if not found.equal(torch.arange(found.numel())):
+    positions = offsets.reshape(-1).sort().values
+    if not positions.equal(torch.arange(positions.numel())):
         raise InterpretError("covers", f"the scatter to %{node.output.name} leaves elements out")
 
 
@@ -417,8 +417,8 @@ def _reduce_scores(scores: Tensor) -> Tensor:
     """The logsumexp of each row; 0 where nothing is left."""
     if scores.shape[-1] == 0:
         return scores.new_zeros(scores.shape[:-1])
-    found = scores.logsumexp(-1)
-    return torch.where(found == _NOWHERE, 0, found)
+    logsumexp = scores.logsumexp(-1)
+    return torch.where(logsumexp == _NOWHERE, 0, logsumexp)
 
 
 def _exponentiate(scores: Tensor, logsumexp: Tensor) -> Tensor:
@@ -447,9 +447,9 @@ def _store_state(node: Attention, memory: Memory) -> None:
         if isinstance(entry, SymbolOutput):
             memory.bind(entry.symbol, memory.size(extent_of(sizes[number])))
         elif entry is not None:
-            made = memory.allocate(entry).zero_()
+            tensor = memory.allocate(entry).zero_()
             if number == places.seed and weights.dropout:
-                flat(made).view(torch.int64)[0] = torch.randint(1 << 62, ())
+                flat(tensor).view(torch.int64)[0] = torch.randint(1 << 62, ())
 
 
 def _sum_into(

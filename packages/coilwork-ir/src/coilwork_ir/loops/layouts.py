@@ -91,11 +91,11 @@ def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHIN
     for output in graph.outputs:
         if isinstance(output, Ref) and output.name not in graph.free_results:
             why.setdefault(roots[output.name], "a result whose strides the caller sees")
-    found: dict[str, Layout] = {}
+    layouts: dict[str, Layout] = {}
     for name, buffer in first.items():
         known = why[name] if name in why else _irregular(buffer)
-        found[name] = Free(buffer.shape) if known is None else Fixed(buffer.strides, known)
-    return found
+        layouts[name] = Free(buffer.shape) if known is None else Fixed(buffer.strides, known)
+    return layouts
 
 
 def release_results(graph: Graph, unseen: Iterable[str]) -> Graph:
@@ -228,16 +228,16 @@ def list_runs(view: Buffer, source: Buffer) -> tuple[Run | None, ...] | None:
     """How each dimension of `view` runs through `source`, None for one that stands still; None if that cannot
     be told.
     """
-    found: list[Run | None] = []
+    runs: list[Run | None] = []
     for extent, stride in zip(view.shape, view.strides, strict=True):
         if as_int(extent) == 1 or as_int(stride) == 0:
-            found.append(None)
+            runs.append(None)
             continue
         run = _run_of(extent, stride, source)
         if run is None:
             return None
-        found.append(run)
-    return tuple(found)
+        runs.append(run)
+    return tuple(runs)
 
 
 def remake_view(view: Buffer, offset: Expr, source: Buffer, strides: Strides) -> tuple[Strides, Expr] | None:
@@ -248,16 +248,16 @@ def remake_view(view: Buffer, offset: Expr, source: Buffer, strides: Strides) ->
     place = _digits(offset, source)
     if runs is None or place is None or _may_carry(runs, place, source):
         return None
-    made: list[Expr] = []
+    remade_strides: list[Expr] = []
     for run, extent, captured in zip(runs, view.shape, view.strides, strict=True):
         if run is None:
-            made.append(captured if as_int(extent) == 1 else as_expr(0))
+            remade_strides.append(captured if as_int(extent) == 1 else as_expr(0))
             continue
         for below, dimension in pairwise(run.dimensions):
             if strides[dimension] is not strides[below] * source.shape[below]:
                 return None
-        made.append(strides[run.dimensions[0]] * run.step)
-    return tuple(made), total(digit * stride for digit, stride in zip(place, strides, strict=True))
+        remade_strides.append(strides[run.dimensions[0]] * run.step)
+    return tuple(remade_strides), total(digit * stride for digit, stride in zip(place, strides, strict=True))
 
 
 class ViewsOf:
@@ -287,8 +287,8 @@ class ViewsOf:
         """Strides of `name` where the memory that it lies in has `strides`; None if there are none."""
         if name not in self._source:
             return strides
-        found = self.remake(name, strides)
-        return None if found is None else found[0]
+        layout = self.remake(name, strides)
+        return None if layout is None else layout[0]
 
     def remake(self, name: str, strides: Strides) -> tuple[Strides, Expr] | None:
         """Strides of `name` where the memory that it lies in has `strides`, and its offset in what it is a

@@ -155,7 +155,7 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
     value, scaling = strip_scales(value)
     if not isinstance(value, Parameter) or len(scaling) not in (0, 2):
         return None
-    found = MatrixProduct(
+    product = MatrixProduct(
         node=node,
         left=buffers[left.buffer],
         right=buffers[right.buffer],
@@ -166,25 +166,27 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
         scales=(buffers[scaling[0]], buffers[scaling[1]]) if scaling else None,
     )
     rank = len(node.output.shape)
-    ranks = (2, 1) if found.is_of_vector else (rank, rank)
-    broadcast = (*(found.scales or ()), *(() if added is None else (added,)))
-    if (len(found.left.shape), len(found.right.shape)) != ranks or rank != ranks[0] - found.is_of_vector:
+    ranks = (2, 1) if product.is_of_vector else (rank, rank)
+    broadcast = (*(product.scales or ()), *(() if added is None else (added,)))
+    if (len(product.left.shape), len(product.right.shape)) != ranks or rank != ranks[
+        0
+    ] - product.is_of_vector:
         return None
     if any(len(one.shape) > rank for one in broadcast):
         return None
     again = make_product(
         node.output,
-        found.left,
-        found.right,
+        product.left,
+        product.right,
         added,
         alpha=alpha,
         beta=beta,
         activation=activation,
-        scales=found.scales,
+        scales=product.scales,
         approximate=node.approximate,
         origins=node.origins,
     )
-    return found if again == node else None
+    return product if again == node else None
 
 
 def _activate(value: Scalar, activation: Activation) -> Scalar:
@@ -216,13 +218,13 @@ def _split_activation(value: Scalar) -> tuple[Scalar, Activation]:
 
 def strip_scales(value: Scalar) -> tuple[Scalar, tuple[str, ...]]:
     """Return what `value` is before it is scaled, and the buffers of the scales."""
-    found: list[str] = []
+    scales: list[str] = []
     while isinstance(value, Op) and value.op == "mul":
         value, scale = value.operands[0], _strip_cast(value.operands[1])
         if not isinstance(scale, Load):
             return value, ()
-        found.insert(0, scale.buffer)
-    return value, tuple(found)
+        scales.insert(0, scale.buffer)
+    return value, tuple(scales)
 
 
 def _weigh(value: Scalar, weight: Literal_) -> Scalar:

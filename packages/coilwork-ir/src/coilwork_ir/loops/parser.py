@@ -100,14 +100,14 @@ def read_header(
 
 def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
     """Return what `format_checks` wrote."""
-    found: list[Check] = []
+    checks: list[Check] = []
     while reader.accept("check"):
         condition = parse_value(reader, values)
         error = next((one for one in _ERRORS if reader.accept(one)), None)
         if error is None:
             reader.expect("RuntimeError")
-        found.append(Check(condition=condition, message=reader.string(), error=error or "RuntimeError"))
-    return tuple(found)
+        checks.append(Check(condition=condition, message=reader.string(), error=error or "RuntimeError"))
+    return tuple(checks)
 
 
 # ---- Graphs ----
@@ -341,21 +341,21 @@ def _read_convolution(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | 
             domains[name], _, scope = read_domain(reader, scope)
     values = parse_statements(reader, scope)
     reader.expect("multiply")
-    found = {"value": parse_value(reader, values)}
+    values_by_name = {"value": parse_value(reader, values)}
     reader.expect(",")
-    found["weight"] = parse_value(reader, values)
+    values_by_name["weight"] = parse_value(reader, values)
     for name, word in (("gradient", "for"), ("result", "yield")):
         if name in domains:
             reader.expect(word)
-            found[name] = parse_value(reader, values)
+            values_by_name[name] = parse_value(reader, values)
     reader.expect("}")
-    made = {name: Body(ranges=domains[name], value=value) for name, value in found.items()}
+    bodies = {name: Body(ranges=domains[name], value=value) for name, value in values_by_name.items()}
     return Convolution(
         outputs=outputs,
-        value=made["value"],
-        weight=made["weight"],
-        gradient=made.get("gradient"),
-        epilogue=made.get("result"),
+        value=bodies["value"],
+        weight=bodies["weight"],
+        gradient=bodies.get("gradient"),
+        epilogue=bodies.get("result"),
         windows=windows,
         groups=groups,
         transposed=transposed,

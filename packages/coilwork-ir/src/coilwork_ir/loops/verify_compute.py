@@ -98,9 +98,9 @@ def _equal_extents(node: Convolution, extents: Roles) -> Iterator[tuple[str, Exp
     value = [r.extent for r in node.value.ranges if r.extent is not None]
     result = node.epilogue if node.gradient is None else node.gradient
     assert result is not None
-    made = [r.extent for r in result.ranges if r.extent is not None]
-    yield "batch of operand and result", value[0], made[0]
-    features = value if node.transposed else made
+    extents_of_result = [r.extent for r in result.ranges if r.extent is not None]
+    yield "batch of operand and result", value[0], extents_of_result[0]
+    features = value if node.transposed else extents_of_result
     yield "features and those of the weight", features[1], extents.features
     yield "channels of the image and of all groups", extents.channels, extents.group_channels * node.groups
     for window, size, taps, count in zip(

@@ -259,11 +259,11 @@ class Directive:
     @property
     def open_numbers(self) -> tuple[Open, ...]:
         """Its numbers that are not chosen."""
-        found: list[Open] = []
+        numbers: list[Open] = []
         for field in fields(self):
             value = getattr(self, field.name)
-            found += [part for part in (value if isinstance(value, tuple) else (value,)) if _is_open(part)]
-        return tuple(found)
+            numbers += [part for part in (value if isinstance(value, tuple) else (value,)) if _is_open(part)]
+        return tuple(numbers)
 
     def close(self, chosen: dict[str, int]) -> Self:
         """The directive with the numbers that `chosen` names."""

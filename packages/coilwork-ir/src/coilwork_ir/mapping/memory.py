@@ -263,10 +263,10 @@ class Values(Directive):
 
 def wide_values(kernel: Kernel) -> tuple[Expr, ...]:
     """Positions that are values of `kernel`, and are not proved to fit 32 bits."""
-    found = []
+    positions = []
     for value in values_in(kernel):
         if isinstance(value, IndexValue):
             most = bounds(value.expr)
             if most.lo is None or most.hi is None or most.lo < -INT32_MAX or most.hi > INT32_MAX:
-                found.append(value.expr)
-    return tuple(found)
+                positions.append(value.expr)
+    return tuple(positions)

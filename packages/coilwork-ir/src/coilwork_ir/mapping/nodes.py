@@ -46,9 +46,9 @@ class Mapping:
 
     def find(self, kind: type[D]) -> D | None:
         """The first directive of class `kind` of the whole kernel."""
-        found = self._first.get(kind)
-        assert found is None or isinstance(found, kind)
-        return found
+        directive = self._first.get(kind)
+        assert directive is None or isinstance(directive, kind)
+        return directive
 
     @cached_property
     def _first(self) -> dict[type[Directive], Directive]:
@@ -152,9 +152,9 @@ class Guard:
     @property
     def distance(self) -> Expr:
         """An expression over sizes that is 0 where the guard holds, and more where it does not."""
-        found = total([as_expr(0), *(one.distance for one in self.conditions)])
+        distance = total([as_expr(0), *(one.distance for one in self.conditions)])
         # where a guard never holds, how far off it is does not matter, and may be more than 64 bits hold
-        return as_expr(1) if provably_le(1, found) else found
+        return as_expr(1) if provably_le(1, distance) else distance
 
     def holds(self, sizes: MappingOf[str, int]) -> bool:
         """True if the guard holds for these sizes."""

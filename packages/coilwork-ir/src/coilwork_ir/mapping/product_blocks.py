@@ -137,10 +137,10 @@ class Blocks:
 def propose_blocks(work: Work, target: Target) -> tuple[Blocks, ...]:
     """Blocks to try for `work`. Each fits the shared memory of `target` with all its stages."""
     if min(work.rows, work.columns) <= target.machine.products.skinny_rows:
-        found = _skinny(work, target)
+        blocks = _skinny(work, target)
     else:
-        found = _exact(work) if work.dtype is DType.F32 else _square(work)
-    return tuple(dict.fromkeys(_fit_blocks(block, work, target) for block in found))
+        blocks = _exact(work) if work.dtype is DType.F32 else _square(work)
+    return tuple(dict.fromkeys(_fit_blocks(block, work, target) for block in blocks))
 
 
 def propose_candidates(kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
@@ -198,9 +198,9 @@ def _memory_bytes(factor: Scalar, dtype: DType) -> int:
     """Size of an element of the largest thing that `factor` reads, by the ranges it varies along, else of
     `dtype`.
     """
-    found = [node for node in postorder((factor,)) if isinstance(node, Load)]
-    most = max((len(node.index[0].free_symbols) for node in found), default=0)
-    sizes = [node.dtype.itemsize for node in found if len(node.index[0].free_symbols) == most]
+    loads = [node for node in postorder((factor,)) if isinstance(node, Load)]
+    most = max((len(node.index[0].free_symbols) for node in loads), default=0)
+    sizes = [node.dtype.itemsize for node in loads if len(node.index[0].free_symbols) == most]
     return max(sizes, default=dtype.itemsize)
 
 
@@ -216,11 +216,11 @@ def _skinny(work: Work, target: Target) -> list[Blocks]:
         shapes = ((64, depth // 2, 4, 4), (32, depth // 2, 4, 5), (128, depth // 2, 4, 3))
     else:
         shapes = ((128, depth // 2, 4, 3), (64, depth // 2, 4, 4), (128, depth // 4, 4, 4))
-    found = [
+    blocks = [
         _block(short, long, deep, warps, stages, "strips of the longer factor are read once")
         for long, deep, warps, stages in shapes
     ]
-    return found if right else [replace(b, rows=b.columns, columns=b.rows) for b in found]
+    return blocks if right else [replace(b, rows=b.columns, columns=b.rows) for b in blocks]
 
 
 def _square(work: Work) -> list[Blocks]:

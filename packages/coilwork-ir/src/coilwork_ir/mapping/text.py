@@ -93,9 +93,9 @@ def parse_mapping(text: str) -> Mapping:
         ParseError: with line, reason and a caret.
     """
     reader = Reader(text)
-    found = read_mapping(reader)
+    mapping = read_mapping(reader)
     reader.finish()
-    return found
+    return mapping
 
 
 def read_mapping(reader: Reader) -> Mapping:
@@ -118,14 +118,14 @@ def read_mapping(reader: Reader) -> Mapping:
 
 
 def _read_directives(reader: Reader) -> tuple[Directive, ...]:
-    found: list[Directive] = []
+    directives: list[Directive] = []
     while True:
         keyword = next((word for word in _BY_KEYWORD if reader.peek(word)), None)
         if keyword is None:
-            return tuple(found)
+            return tuple(directives)
         reader.expect(keyword)
         kind = _BY_KEYWORD[keyword]
-        found.append(kind(**read_form(kind.TEMPLATE, reader)))
+        directives.append(kind(**read_form(kind.TEMPLATE, reader)))
 
 
 # Versions
@@ -164,9 +164,9 @@ def parse_versions(text: str, sizes: tuple[Expr, ...] = ()) -> Versions:
         ParseError: with line, reason and a caret.
     """
     reader = Reader(text)
-    found = read_versions(reader, {size.name: size for size in sizes})
+    versions = read_versions(reader, {size.name: size for size in sizes})
     reader.finish()
-    return found
+    return versions
 
 
 def read_versions(reader: Reader, sizes: MappingOf[str, Expr]) -> Versions:
@@ -177,7 +177,7 @@ def read_versions(reader: Reader, sizes: MappingOf[str, Expr]) -> Versions:
     reader.expect("for")
     target = reader.name()
     reader.expect("{")
-    found: list[Version] = []
+    versions: list[Version] = []
     while not reader.accept("}"):
         guard: Guard | None = None
         if not reader.accept("otherwise"):
@@ -187,8 +187,8 @@ def read_versions(reader: Reader, sizes: MappingOf[str, Expr]) -> Versions:
                 conditions.append(_read_condition(reader, sizes))
             guard = Guard(tuple(conditions))
         reader.expect(":")
-        found.append(Version(guard=guard, mapping=read_mapping(reader)))
-    return Versions(kernel=kernel, target=target, versions=tuple(found))
+        versions.append(Version(guard=guard, mapping=read_mapping(reader)))
+    return Versions(kernel=kernel, target=target, versions=tuple(versions))
 
 
 def _read_condition(reader: Reader, sizes: MappingOf[str, Expr]) -> Condition:

@@ -29,10 +29,10 @@ class Unit(Directive):
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
         """The kernel contracts, or has a core that does."""
         core = body_of(kernel).core
-        found = find_contraction(kernel_roots(body_of(kernel)))
-        if found is None and core is None:
+        contraction = find_contraction(kernel_roots(body_of(kernel)))
+        if contraction is None and core is None:
             return "the kernel is no contraction"
-        factors = factors_of(core) if core is not None else () if found is None else (found.left,)
+        factors = factors_of(core) if core is not None else () if contraction is None else (contraction.left,)
         exact = any(factor.dtype.itemsize > 2 for factor in factors)
         return "matrix units do not multiply exactly in f32" if exact and self.unit == "mma" else None
 

@@ -42,18 +42,18 @@ def read_option(value: object) -> GivenMappings:
         if isinstance(value, tuple | list)
         else [None]
     )
-    found: list[tuple[str, str]] = []
+    texts: list[tuple[str, str]] = []
     for pair in pairs:
         match pair:
             case (str(name), str(text)):
-                found.append((name, text))
+                texts.append((name, text))
             case _:
                 raise EmitError(
                     "option-value",
                     f"mappings are texts by names of kernels, not {value!r}",
                     remedy="{'softmax_*': 'tile x0 by 4 …'}",
                 )
-    return tuple(found)
+    return tuple(texts)
 
 
 def find_given(given: GivenMappings, kernel: Kernel) -> str | None:

@@ -170,8 +170,10 @@ class _Resolution:
         self.used = set(self.known)
 
     def run(self) -> Program:
-        made = [one for instruction in self.program.instructions for one in self._convert(instruction)]
-        return replace(self.program, instructions=tuple(made))
+        instructions = [
+            one for instruction in self.program.instructions for one in self._convert(instruction)
+        ]
+        return replace(self.program, instructions=tuple(instructions))
 
     def _convert(self, instruction: Instruction) -> Iterator[Instruction]:
         match instruction:
@@ -252,10 +254,10 @@ class _Resolution:
 
     def _new_name(self, name: str) -> str:
         number = 0
-        while (made := f"{name}_marked{number or ''}") in self.used:
+        while (fresh := f"{name}_marked{number or ''}") in self.used:
             number += 1
-        self.used.add(made)
-        return made
+        self.used.add(fresh)
+        return fresh
 
 
 def _make_resolve_call(mark: str, source: str, buffer: Buffer, call: ExternCall) -> ExternCall:

@@ -69,9 +69,12 @@ def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "", *,
         for symbol in symbols_used_by(instruction):
             if symbol.name not in bound:
                 symbols.setdefault(symbol.name, symbol)
-        made = [*(buffer.name for buffer in buffers_defined_by(instruction)), *values_defined_by(instruction)]
-        defined.update(made)
-        alive.update(dict.fromkeys(made))
+        names = [
+            *(buffer.name for buffer in buffers_defined_by(instruction)),
+            *values_defined_by(instruction),
+        ]
+        defined.update(names)
+        alive.update(dict.fromkeys(names))
         for name in names_ended_by(instruction):
             alive.pop(name, None)
     return Region(
@@ -355,9 +358,9 @@ class _Outlining:
         known = self.done.get(id(program))
         if known is None:
             around = buffers(program)
-            made = tuple(self._instruction(one, program, around) for one in program.instructions)
+            instructions = tuple(self._instruction(one, program, around) for one in program.instructions)
             # the first of the pair stays alive, so that its identity is no other's
-            known = self.done[id(program)] = (program, replace(program, instructions=made))
+            known = self.done[id(program)] = (program, replace(program, instructions=instructions))
         return known[1]
 
     def _instruction(

@@ -226,12 +226,12 @@ class _Checker:
 
     def _symbols(self, exprs: Iterable[Expr], place: Place) -> None:
         for expr in exprs:
-            for found in expr.free_symbols:
-                known = self.scope.symbols.get(found.name)
+            for symbol in expr.free_symbols:
+                known = self.scope.symbols.get(symbol.name)
                 if known is None:
-                    place.fail("symbol-bound", f"{found.name} in {expr!r} has no value here")
-                if known is not found:
-                    place.fail("unique-symbol", f"{found.name} in {expr!r} has other bounds than declared")
+                    place.fail("symbol-bound", f"{symbol.name} in {expr!r} has no value here")
+                if known is not symbol:
+                    place.fail("unique-symbol", f"{symbol.name} in {expr!r} has other bounds than declared")
 
     def _define(self, buffer: Buffer, place: Place) -> None:
         self._symbols((*buffer.shape, *buffer.strides), place)

@@ -77,7 +77,7 @@ def walk(program: Program) -> Iterator[Program]:
 
 def distinct_programs(program: Program) -> tuple[Program, ...]:
     """`program` and every program nested in it, each once, before those nested in itself."""
-    found: list[Program] = []
+    programs: list[Program] = []
     seen: set[int] = set()
 
     def visit(part: Program) -> None:
@@ -86,10 +86,10 @@ def distinct_programs(program: Program) -> tuple[Program, ...]:
             for nested in reversed(nested_programs(instruction)):
                 if id(nested) not in seen:
                     visit(nested)
-        found.append(part)
+        programs.append(part)
 
     visit(program)
-    return tuple(reversed(found))
+    return tuple(reversed(programs))
 
 
 def buffers_defined_by(instruction: Instruction) -> tuple[Buffer, ...]:
@@ -139,20 +139,20 @@ def buffers(program: Program) -> dict[str, Buffer]:
     """Every buffer of `program` by name: inputs, constants, and what instructions define; nested
     ones aside.
     """
-    found = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
-    found.update((constant.buffer.name, constant.buffer) for constant in program.constants)
+    known = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
+    known.update((constant.buffer.name, constant.buffer) for constant in program.constants)
     for instruction in program.instructions:
-        found.update((buffer.name, buffer) for buffer in buffers_defined_by(instruction))
-    return found
+        known.update((buffer.name, buffer) for buffer in buffers_defined_by(instruction))
+    return known
 
 
 def all_kernels(program: Program) -> tuple[Kernel, ...]:
     """Kernels of `program` and of the programs nested in it, each name once."""
-    found: dict[str, Kernel] = {}
+    kernels: dict[str, Kernel] = {}
     for part in distinct_programs(program):
         for kernel in part.kernels:
-            found.setdefault(kernel.name, kernel)
-    return tuple(found.values())
+            kernels.setdefault(kernel.name, kernel)
+    return tuple(kernels.values())
 
 
 # ---- Sizes ----
@@ -173,13 +173,13 @@ def outer_symbols(program: Program) -> tuple[Expr, ...]:
     """Symbols that `program` uses and does not bind, in the order of their first use."""
     bound = {symbol.name for symbol in symbols_bound_in(program)}
     inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
-    found: dict[str, Expr] = {}
+    symbols: dict[str, Expr] = {}
     seen: set[Expr] = set()
     for instruction in program.instructions:
         for symbol in _symbols(_expressions(instruction, inputs), seen):
             if symbol.name not in bound:
-                found.setdefault(symbol.name, symbol)
-    return tuple(found.values())
+                symbols.setdefault(symbol.name, symbol)
+    return tuple(symbols.values())
 
 
 def symbols_used_by(instruction: Instruction) -> tuple[Expr, ...]:
@@ -201,14 +201,14 @@ def _symbols(expressions: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
 
 def symbols_bound_in(program: Program) -> tuple[Expr, ...]:
     """Symbols that inputs, `bind` instructions and calls give values, in order, each once."""
-    found: dict[str, Expr] = {}
+    symbols: dict[str, Expr] = {}
     for entry in program.inputs:
         if isinstance(entry, Expr) and entry.is_symbol:
-            found.setdefault(entry.name, entry)
+            symbols.setdefault(entry.name, entry)
     for instruction in program.instructions:
         for symbol in symbols_bound_by(instruction):
-            found.setdefault(symbol.name, symbol)
-    return tuple(found.values())
+            symbols.setdefault(symbol.name, symbol)
+    return tuple(symbols.values())
 
 
 def symbols_bound_by(instruction: Instruction) -> Iterator[Expr]:

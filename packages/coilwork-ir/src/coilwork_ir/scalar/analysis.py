@@ -74,12 +74,12 @@ def _narrow(node: Scalar, spans: Mapping[Scalar, Span], done: Mapping[Scalar, Sc
 
 
 def _spans(root: Scalar) -> dict[Scalar, Span]:
-    found: dict[Scalar, Span] = {}
+    spans: dict[Scalar, Span] = {}
     for node in postorder((root,)):
-        span = _span(node, found)
+        span = _span(node, spans)
         if span is not None:
-            found[node] = span
-    return found
+            spans[node] = span
+    return spans
 
 
 def _span(node: Scalar, known: Mapping[Scalar, Span]) -> Span | None:
@@ -184,16 +184,16 @@ def find_parts(
     along = frozenset(a for a in axes if not _is_point(a))
     if not along or not along <= first or not along <= second:
         return None
-    found = ContractionParts(
+    parts = ContractionParts(
         batch=tuple(r for r in real if r in first and r in second),
         rows=tuple(r for r in real if r in first and r not in second),
         columns=tuple(r for r in real if r in second and r not in first),
     )
-    count = len(found.batch) + len(found.rows) + len(found.columns)
-    if not found.rows or not found.columns or count != len(real):
+    count = len(parts.batch) + len(parts.rows) + len(parts.columns)
+    if not parts.rows or not parts.columns or count != len(real):
         return None
     combining = any(isinstance(v, Reduce | Contraction | Scan | Sort) for v in postorder((left, right)))
-    return None if combining else found
+    return None if combining else parts
 
 
 def find_contraction(values: Iterable[Scalar]) -> Contraction | None:

@@ -128,14 +128,14 @@ def loads(roots: Iterable[Scalar]) -> tuple[Load, ...]:
 
 def range_symbols(roots: Iterable[Scalar]) -> frozenset[Expr]:
     """Index symbols that any node below `roots` uses: range variables and size symbols, no placeholders."""
-    found: set[Expr] = set()
+    symbols: set[Expr] = set()
     for node in postorder(roots):
         match node:
             case IndexValue():
-                found |= node.expr.free_symbols
+                symbols |= node.expr.free_symbols
             case Load():
                 for expr in node.index:
-                    found |= expr.free_symbols
+                    symbols |= expr.free_symbols
             case _:
                 pass
-    return frozenset(s for s in found if not s.name.startswith("@"))
+    return frozenset(s for s in symbols if not s.name.startswith("@"))

@@ -271,14 +271,14 @@ def is_atomic(code: Code) -> bool:
 
 def list_called(items: Iterable[Item]) -> frozenset[str]:
     """Names of all functions that the functions among `items` call."""
-    found: set[str] = set()
+    functions: set[str] = set()
     codes = _codes(s for item in items if isinstance(item, Function) for s in item.body)
     while codes:
         code = codes.pop()
         if isinstance(code, Call):
-            found.add(code.function)
+            functions.add(code.function)
         codes.extend(_operands(code))
-    return frozenset(found)
+    return frozenset(functions)
 
 
 def _codes(body: Iterable[Statement]) -> list[Code]:

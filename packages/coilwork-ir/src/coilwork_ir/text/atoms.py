@@ -51,12 +51,12 @@ def format_list(items: Iterable[str]) -> str:
 def parse_list(reader: Reader, item: Callable[[], T]) -> tuple[T, ...]:
     """Items between parentheses."""
     reader.expect("(")
-    found: list[T] = []
+    items: list[T] = []
     while not reader.accept(")"):
-        if found:
+        if items:
             reader.expect(",")
-        found.append(item())
-    return tuple(found)
+        items.append(item())
+    return tuple(items)
 
 
 def format_number(value: bool | int | float) -> str:
@@ -167,12 +167,12 @@ def parse_type(reader: Reader) -> DType:
 def parse_indices(reader: Reader, symbols: Symbols, opening: str, closing: str) -> tuple[Expr, ...]:
     """Index expressions between brackets."""
     reader.expect(opening)
-    found: list[Expr] = []
+    indices: list[Expr] = []
     while not reader.accept(closing):
-        if found:
+        if indices:
             reader.expect(",")
-        found.append(reader.index(symbols, f",{closing}"))
-    return tuple(found)
+        indices.append(reader.index(symbols, f",{closing}"))
+    return tuple(indices)
 
 
 # Arguments and results
@@ -270,17 +270,17 @@ def format_origins(origins: Sequence[Origin]) -> str:
 
 def parse_origins(reader: Reader) -> tuple[Origin, ...]:
     """Return what `format_origins` wrote."""
-    found: list[Origin] = []
+    origins: list[Origin] = []
     while reader.accept("loc"):
         reader.expect("(")
         node, op, file = reader.string(), reader.string(), reader.string()
         reader.expect(":")
         line = reader.integer()
-        found.append(
+        origins.append(
             Origin(node=node, op=op, file=file, line=line, code=reader.string(), module=reader.string())
         )
         reader.expect(")")
-    return tuple(found)
+    return tuple(origins)
 
 
 # ---- External calls ----
