@@ -251,9 +251,10 @@ class Directive:
         return print_form(self.TEMPLATE, self)
 
     @abstractmethod
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Why it may not be said of `kernel`, `beside` the directives of its scope, itself among them; None
-        if it may.
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
+        """Return why it may not be said of `kernel`; None if it may.
+
+        `directives` are those of its scope, itself among them.
         """
 
     @property
@@ -377,12 +378,12 @@ def why_not_positive(number: Number, what: str) -> str | None:
     return None if min(values_of(number)) >= 1 else f"{what} is {min(values_of(number))}, less than 1"
 
 
-def why_twice(directive: Directive, names: Iterable[str], beside: Sequence[Directive]) -> str | None:
+def why_twice(directive: Directive, names: Iterable[str], directives: Sequence[Directive]) -> str | None:
     """Why another directive of the same class in `beside` already says it of one of the ranges `names`; None
     if none does.
     """
     wanted = set(names)
-    for other in beside:
+    for other in directives:
         if type(other) is type(directive) and other != directive:
             for name in getattr(other, "ranges", ()):
                 if name in wanted:

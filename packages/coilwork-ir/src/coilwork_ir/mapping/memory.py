@@ -42,7 +42,7 @@ class Transpose(Directive):
     moves: bool = False
     step: int | None = None
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Two ranges whose points may come in any order; to move, stores are of what is loaded, as it is."""
         if len(self.ranges) != 2 or len(self.by) != 2:
             return "a tile has two ranges and two sizes"
@@ -73,7 +73,7 @@ class Privatise(Directive):
     args: tuple[str, ...]
     bins: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Integers are added, whose sums are the same in whatever order, at indirect places."""
         reason = why_not_positive(self.bins, "the number of bins")
         if reason is not None:
@@ -103,7 +103,7 @@ class Sort(Directive):
     width: Number
     keys: Literal["integer", "float"] = "integer"
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Rows are sorted along the range."""
         reason = (
             why_no_ranges(kernel, (self.range,), ("reduction",))
@@ -138,7 +138,7 @@ class Select(Directive):
     spread: Number = 1
     step: int | None = None
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Rows are sorted along the range."""
         reason = why_not_positive(self.first, "the number of elements")
         if reason is not None:
@@ -157,7 +157,7 @@ class Evict(Directive):
     args: tuple[str, ...]
     priority: Literal["first", "last"]
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are loaded."""
         for arg in self.args:
             if not loads_of(kernel, arg):
@@ -176,7 +176,7 @@ class Prefetch(Directive):
     args: tuple[str, ...]
     step: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are accessed at places that no data choose."""
         for arg in self.args:
             plain = [load for load in loads_of(kernel, arg) if not load.operands]
@@ -197,7 +197,7 @@ class Save(Directive):
     values: tuple[str, ...]
     step: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are values of the kernel that are computed at each point of a pass."""
         if not reduces(kernel) and not any(r.kind == "reduction" for r in body_of(kernel).ranges):
             return "the kernel has no passes"
@@ -221,7 +221,7 @@ class Index(Directive):
     dtype: Literal["i32", "i64"]
     promised: bool = False
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """In 32 bits: every argument's span and every product of ranges is proved to fit."""
         if self.dtype == "i64" or self.promised:
             return None
@@ -247,11 +247,11 @@ class Values(Directive):
     dtype: Literal["i32"] = "i32"
     promised: bool = False
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Offsets are of 32 bits; every position that is a value is proved to fit, and none that data decide
         is promised to.
         """
-        if not any(isinstance(one, Index) and one.dtype == "i32" for one in beside):
+        if not any(isinstance(d, Index) and d.dtype == "i32" for d in directives):
             return "positions are not of 32 bits"
         for expr in wide_values(kernel):
             if not self.promised:

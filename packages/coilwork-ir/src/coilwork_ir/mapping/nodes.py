@@ -53,13 +53,13 @@ class Mapping:
     @cached_property
     def _first(self) -> dict[type[Directive], Directive]:
         """The first directive of each class."""
-        return {type(one): one for one in reversed(self.directives)}
+        return {type(d): d for d in reversed(self.directives)}
 
     @property
     def open_numbers(self) -> tuple[Open, ...]:
         """Its numbers that are not chosen, each once."""
-        every = (*self.directives, *(one for nest in self.nests for one in nest.directives))
-        return tuple(dict.fromkeys(number for one in every for number in one.open_numbers))
+        every = (*self.directives, *(d for nest in self.nests for d in nest.directives))
+        return tuple(dict.fromkeys(number for d in every for number in d.open_numbers))
 
     @property
     def is_closed(self) -> bool:
@@ -84,23 +84,25 @@ class Mapping:
             raise ValueError(f"{dict(chosen)} breaks a limit of the mapping")
         numbers = dict(chosen)
         closed = Mapping(
-            directives=tuple(one.close(numbers) for one in self.directives),
+            directives=tuple(d.close(numbers) for d in self.directives),
             nests=tuple(
-                replace(nest, directives=tuple(one.close(numbers) for one in nest.directives))
+                replace(nest, directives=tuple(d.close(numbers) for d in nest.directives))
                 for nest in self.nests
             ),
         )
         if closed.open_numbers:
             return closed
-        kept = tuple(one for one in closed.directives if not isinstance(one, Limit | Choose))
+        kept = tuple(d for d in closed.directives if not isinstance(d, Limit | Choose))
         return replace(closed, directives=kept)
 
     def allows(self, chosen: MappingOf[str, int]) -> bool:
         """True if no limit of which all numbers are `chosen` is broken by them."""
-        for one in self.directives:
-            if isinstance(one, Limit):
-                names = {symbol.name for symbol in one.left.free_symbols | one.right.free_symbols}
-                if names <= chosen.keys() and evaluate(one.left, chosen) > evaluate(one.right, chosen):
+        for directive in self.directives:
+            if isinstance(directive, Limit):
+                names = {symbol.name for symbol in directive.left.free_symbols | directive.right.free_symbols}
+                if names <= chosen.keys() and evaluate(directive.left, chosen) > evaluate(
+                    directive.right, chosen
+                ):
                     return False
         ways: dict[tuple[str, ...], bool] = {}
         for way in find_all(self.directives, Choose):
@@ -110,15 +112,15 @@ class Mapping:
 
 def find(directives: Iterable[Directive], kind: type[D]) -> D | None:
     """The first of `directives` that is of class `kind`."""
-    for one in directives:
-        if isinstance(one, kind):
-            return one
+    for directive in directives:
+        if isinstance(directive, kind):
+            return directive
     return None
 
 
 def find_all(directives: Iterable[Directive], kind: type[D]) -> Iterator[D]:
     """Return those of `directives` that are of class `kind`."""
-    return (one for one in directives if isinstance(one, kind))
+    return (d for d in directives if isinstance(d, kind))
 
 
 # Versions
@@ -152,7 +154,7 @@ class Guard:
     @property
     def distance(self) -> Expr:
         """An expression over sizes that is 0 where the guard holds, and more where it does not."""
-        distance = total([as_expr(0), *(one.distance for one in self.conditions)])
+        distance = total([as_expr(0), *(c.distance for c in self.conditions)])
         # where a guard never holds, how far off it is does not matter, and may be more than 64 bits hold
         return as_expr(1) if provably_le(1, distance) else distance
 
@@ -190,7 +192,7 @@ class Versions:
 
     def choose(self, sizes: MappingOf[str, int]) -> Mapping:
         """The mapping for these sizes."""
-        return next(one.mapping for one in self.versions if one.guard is None or one.guard.holds(sizes))
+        return next(v.mapping for v in self.versions if v.guard is None or v.guard.holds(sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

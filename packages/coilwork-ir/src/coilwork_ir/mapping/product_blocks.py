@@ -147,7 +147,7 @@ def propose_candidates(kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
     """`propose_blocks` of `kernel`, a product, as a template names them."""
     factors = factors_of(kernel)
     blocks = propose_blocks(work_of(factors), target)
-    return tuple(name_blocks(kernel, factors, one) for one in blocks)
+    return tuple(name_blocks(kernel, factors, block) for block in blocks)
 
 
 def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:

@@ -77,12 +77,12 @@ _BY_KEYWORD: Final[MappingOf[str, type[Directive]]] = MappingProxyType(
 
 def format_mapping(mapping: Mapping, indent: str = "") -> str:
     """Canonical text of `mapping`, a directive per line."""
-    lines = [indent + one.text for one in mapping.directives]
+    lines = [indent + d.text for d in mapping.directives]
     for nest in mapping.nests:
         parts = [f"store {number}" for number in nest.stores]
         parts += [] if nest.check is None else [f"check {nest.check}"]
         lines.append(f"{indent}nest {', '.join(parts)}:")
-        lines += [f"{indent}  {one.text}" for one in nest.directives]
+        lines += [f"{indent}  {d.text}" for d in nest.directives]
     return "\n".join(lines)
 
 
@@ -134,15 +134,16 @@ def _read_directives(reader: Reader) -> tuple[Directive, ...]:
 def format_versions(versions: Versions) -> str:
     """Canonical text of `versions`."""
     lines = [f"mapping @{versions.kernel} for {versions.target} {{"]
-    for one in versions.versions:
-        if one.guard is None:
+    for version in versions.versions:
+        if version.guard is None:
             lines.append("  otherwise:")
         else:
             conditions = (
-                f"`{format_expr(c.left)} {c.relation} {format_expr(c.right)}`" for c in one.guard.conditions
+                f"`{format_expr(c.left)} {c.relation} {format_expr(c.right)}`"
+                for c in version.guard.conditions
             )
             lines.append(f"  when {' and '.join(conditions)}:")
-        body = format_mapping(one.mapping, "    ")
+        body = format_mapping(version.mapping, "    ")
         lines += [body] if body else []
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -150,10 +151,10 @@ def format_versions(versions: Versions) -> str:
 def format_mapped(kernel: Kernel, mapped: Sequence[Mapped]) -> str:
     """The mappings of `kernel`, for people, or each piece that a generator made of it and how that runs."""
     parts: list[str] = []
-    for one in mapped:
-        if one.kernel != kernel:
-            parts.append(format_kernel(one.kernel, origins=False))
-        parts.append(format_versions(one.versions))
+    for piece in mapped:
+        if piece.kernel != kernel:
+            parts.append(format_kernel(piece.kernel, origins=False))
+        parts.append(format_versions(piece.versions))
     return "\n".join(parts)
 
 

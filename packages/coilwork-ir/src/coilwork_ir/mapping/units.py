@@ -26,7 +26,7 @@ class Unit(Directive):
 
     unit: Literal["mma", "fma"]
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """The kernel contracts, or has a core that does."""
         core = body_of(kernel).core
         contraction = find_contraction(kernel_roots(body_of(kernel)))
@@ -48,12 +48,12 @@ class Order(Directive):
     ranges: tuple[str, ...]
     by: Number
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Parallel ranges that are tiled to programs."""
         reason = why_no_ranges(kernel, self.ranges, ("parallel",)) or why_not_positive(self.by, "the group")
         if reason is not None:
             return reason
-        tiled = {name for one in beside if isinstance(one, Tile) for name in one.ranges}
+        tiled = {name for d in directives if isinstance(d, Tile) for name in d.ranges}
         missing = [name for name in self.ranges if name not in tiled]
         return f"{missing[0]} is not tiled" if missing else None
 
@@ -66,13 +66,13 @@ class Functions(Directive):
 
     kind: Literal["exact", "vector"]
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Vector functions only where the numerics are not strict and no order of results is promised."""
         if self.kind == "exact":
             return None
         if kernel.numerics == "strict":
             return "strict numerics allow exact functions alone"
-        invariant = [one for one in beside if one.keyword() == "invariant"]
+        invariant = [d for d in directives if d.keyword() == "invariant"]
         return "an element's place would decide how it is rounded" if invariant else None
 
 
@@ -82,7 +82,7 @@ class Contract(Directive):
 
     TEMPLATE: ClassVar[str] = "contract"
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Fast numerics."""
         return None if kernel.numerics == "fast" else f"{kernel.numerics} numerics round every operation"
 
@@ -98,9 +98,9 @@ class Limit(Directive):
     left: Expr
     right: Expr
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Both are over open numbers of the mapping."""
-        known = {number.name for one in beside for number in one.open_numbers}
+        known = {number.name for d in directives for number in d.open_numbers}
         unknown = sorted(
             s.name for s in self.left.free_symbols | self.right.free_symbols if s.name not in known
         )
@@ -119,11 +119,11 @@ class Choose(Directive):
     names: tuple[str, ...]
     values: tuple[int, ...]
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A value for each name, of those that the open number may have."""
         if len(self.names) != len(self.values):
             return f"there are {len(self.values)} values for {len(self.names)} numbers"
-        known = {number.name: number.values for one in beside for number in one.open_numbers}
+        known = {number.name: number.values for d in directives for number in d.open_numbers}
         for name, value in zip(self.names, self.values, strict=True):
             if value not in known.get(name, ()):
                 return f"{name} is no open number" if name not in known else f"?{name} is never {value}"
