@@ -50,7 +50,7 @@ class Generation:
         if likely and can.versions_by_size:
             settings["likely"] = likely
         if candidates and can.takes_candidates:
-            settings["candidates"] = tuple(one.directives for one in candidates)
+            settings["candidates"] = tuple(candidate.directives for candidate in candidates)
         return settings
 
 
@@ -87,7 +87,7 @@ def _assign_kernels(
 ) -> Iterator[tuple[Kernel, Codegen, Target, dict[str, object]]]:
     """Every kernel, with who writes it for what, and the settings for that."""
     devices = _kernel_devices(program)
-    proposed = {one.kernel: one.candidates for part in walk(program) for one in part.proposals}
+    proposed = {proposal.kernel: proposal.candidates for part in walk(program) for proposal in part.proposals}
     for kernel in all_kernels(program):
         target = generation.targets.of(devices[kernel.name])
         codegen = generation.find(target)

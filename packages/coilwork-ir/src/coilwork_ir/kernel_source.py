@@ -130,7 +130,9 @@ class KernelSource:
     @property
     def guards(self) -> tuple[Guard | None, ...]:
         """The sizes that each version is for; None: all."""
-        return (None,) if self.versions is None else tuple(one.guard for one in self.versions.versions)
+        return (
+            (None,) if self.versions is None else tuple(version.guard for version in self.versions.versions)
+        )
 
     def version_of(self, config: Config) -> Version | None:
         """The version that `config` is of; None if no mapping is told."""
@@ -154,14 +156,14 @@ def search_space(mapping: Mapping) -> SearchSpace:
     """Return what a search may choose of the open `mapping`: numbers of their own, and the limits between
     them.
     """
-    tied = {name for one in find_all(mapping.directives, Choose) for name in one.names}
+    tied = {name for choice in find_all(mapping.directives, Choose) for name in choice.names}
     return SearchSpace(
         values=tuple(
             (number.name, tuple(sorted(number.values)))
             for number in mapping.open_numbers
             if number.name not in tied
         ),
-        limits=tuple((one.left, one.right) for one in find_all(mapping.directives, Limit)),
+        limits=tuple((limit.left, limit.right) for limit in find_all(mapping.directives, Limit)),
     )
 
 
@@ -201,7 +203,7 @@ def write_manifest(source: KernelSource, origins: Sequence[Origin] = ()) -> byte
         EmitError: an expression is not for 64-bit integers.
     """
     names = _Names(source)
-    args = _write_list(_block(_argument(one, names)) for one in source.args)
+    args = _write_list(_block(_argument(arg, names)) for arg in source.args)
     grid = [names.code(extent) for extent in source.grid]
     versions = () if source.versions is None else source.versions.versions
     written = [_block(_version(version, names)) for version in versions]
@@ -241,7 +243,7 @@ class _Names:
     """What the symbols of a kernel's expressions are."""
 
     def __init__(self, source: KernelSource) -> None:
-        self._sizes = tuple(one.name for one in source.args if one.role == "size")
+        self._sizes = tuple(arg.name for arg in source.args if arg.role == "size")
         self.parameters: list[str] = []
 
     def code(self, expr: Expr) -> bytes:
@@ -306,7 +308,9 @@ def _version(version: Version, names: _Names) -> bytes:
         fields.append(("guard", names.code(version.guard.distance)))
     fields.append(("mapping", format_mapping(version.mapping).encode()))
     limits = find_all(version.mapping.directives, Limit)
-    fields.append(("limits", _write_list(names.code(one.left) + names.code(one.right) for one in limits)))
+    fields.append(
+        ("limits", _write_list(names.code(limit.left) + names.code(limit.right) for limit in limits))
+    )
     return _record(fields, ())
 
 
@@ -319,7 +323,10 @@ def _config(config: Config) -> bytes:
 
 def _lines(origins: Sequence[Origin]) -> tuple[str, ...]:
     """Return what is computed, each line and operator once: `model.py:12 aten.mul.Tensor`."""
-    named = (f"{one.file.rsplit('/', 1)[-1]}:{one.line} {one.op}" if one.file else one.op for one in origins)
+    named = (
+        f"{origin.file.rsplit('/', 1)[-1]}:{origin.line} {origin.op}" if origin.file else origin.op
+        for origin in origins
+    )
     return tuple(dict.fromkeys(named))
 
 

@@ -204,7 +204,7 @@ class Target:
     @property
     def key_text(self) -> str:
         """All of it as text for cache keys, the same in every process: the order of a set is not."""
-        values = ((one.name, getattr(self, one.name)) for one in fields(self))
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ", ".join(f"{k}={sorted(v) if isinstance(v, frozenset) else v!r}" for k, v in values)
 
     def has(self, trait: str) -> bool:

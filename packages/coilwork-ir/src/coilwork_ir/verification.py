@@ -125,16 +125,16 @@ def is_whole(boxes: Sequence[Box], shape: Sequence[Expr]) -> bool:
     return any(_equal(box, everything) for box in boxes)
 
 
-def _join(one: Box, two: Box) -> Box | None:
+def _join(a: Box, b: Box) -> Box | None:
     apart = [
         k
-        for k in range(len(one.starts))
-        if not (_same(one.starts[k], two.starts[k]) and _same(one.extents[k], two.extents[k]))
+        for k in range(len(a.starts))
+        if not (_same(a.starts[k], b.starts[k]) and _same(a.extents[k], b.extents[k]))
     ]
     if len(apart) != 1:
-        return one if not apart else None
+        return a if not apart else None
     (k,) = apart
-    for first, second in ((one, two), (two, one)):
+    for first, second in ((a, b), (b, a)):
         if _same(first.starts[k] + first.extents[k], second.starts[k]):
             extents = list(first.extents)
             extents[k] = first.extents[k] + second.extents[k]

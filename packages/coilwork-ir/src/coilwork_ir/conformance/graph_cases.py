@@ -244,7 +244,7 @@ class ContractionCase:
     def make(self) -> list[Tensor]:
         """Inputs, the same each time."""
         generator = torch.Generator().manual_seed(len(self.name))
-        dtype = torch_dtype(next(one for one in DType if one.text == self.dtype))
+        dtype = torch_dtype(next(d for d in DType if d.text == self.dtype))
         shapes = (self.left, self.right, *([self.bias[0]] if self.bias[1] else []))
         tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
         return [*tensors, *([torch.tensor(self.ends, dtype=torch.int32)] if self.ends else [])]
@@ -411,7 +411,7 @@ class ConvolutionCase:
         """Inputs, the same each time."""
         generator = torch.Generator().manual_seed(len(self.name))
         last = self.result if self.gradients else self.result[1:2]
-        dtype = torch_dtype(next(one for one in DType if one.text == self.dtype))
+        dtype = torch_dtype(next(d for d in DType if d.text == self.dtype))
         return [
             torch.randn(shape, generator=generator).to(dtype) for shape in (self.value, self.weight, last)
         ]

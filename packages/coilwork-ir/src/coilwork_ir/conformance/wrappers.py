@@ -590,19 +590,19 @@ def _outcome(run: Callable[[], Sequence[Any]]) -> tuple[Exception | None, Sequen
 def _difference(results_found: Sequence[Any], wanted: Sequence[Any], results: int) -> str:
     if len(results_found) != len(wanted):
         return f"{len(results_found) - len(wanted) + results} results, should be {results}"
-    for position, (one, other) in enumerate(zip(results_found, wanted, strict=True)):
+    for position, (result, other) in enumerate(zip(results_found, wanted, strict=True)):
         what = f"result {position}" if position < results else f"input {position - results}, afterwards,"
         if not isinstance(other, Tensor):
-            if one != other or isinstance(one, Tensor):
-                return f"{what} is {one!r}, should be {other!r}"
+            if result != other or isinstance(result, Tensor):
+                return f"{what} is {result!r}, should be {other!r}"
             continue
-        if not isinstance(one, Tensor) or (one.dtype, one.shape) != (other.dtype, other.shape):
-            return f"{what} is {_describe_value(one)}, should be {_describe_value(other)}"
-        if _meaningful_strides(one) != _meaningful_strides(other):
-            return f"{what} has strides {one.stride()}, should have {other.stride()}"
+        if not isinstance(result, Tensor) or (result.dtype, result.shape) != (other.dtype, other.shape):
+            return f"{what} is {_describe_value(result)}, should be {_describe_value(other)}"
+        if _meaningful_strides(result) != _meaningful_strides(other):
+            return f"{what} has strides {result.stride()}, should have {other.stride()}"
         tolerance = TOLERANCES.get(other.dtype, 0.0)
-        if not torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True):
-            return f"{what} is {one!r}, should be {other!r}"
+        if not torch.allclose(result, other, rtol=tolerance, atol=tolerance, equal_nan=True):
+            return f"{what} is {result!r}, should be {other!r}"
     if _find_shared_memory(results_found) != _find_shared_memory(wanted):
         return "results share memory otherwise with each other, or with inputs"
     return ""

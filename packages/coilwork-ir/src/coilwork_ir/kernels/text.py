@@ -130,9 +130,9 @@ def _store(store: Store, names: Names) -> str:
 def format_proposals(proposals: Iterable[Proposal], indent: str) -> list[str]:
     """Lines that say how templates want kernels to run."""
     lines: list[str] = []
-    for one in proposals:
-        lines.append(f"{indent}propose @{one.kernel} {{")
-        lines += [f"{indent}  candidate {quote(c.directives)} {quote(c.reason)}" for c in one.candidates]
+    for proposal in proposals:
+        lines.append(f"{indent}propose @{proposal.kernel} {{")
+        lines += [f"{indent}  candidate {quote(c.directives)} {quote(c.reason)}" for c in proposal.candidates]
         lines.append(f"{indent}}}")
     return lines
 

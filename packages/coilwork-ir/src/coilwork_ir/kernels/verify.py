@@ -512,10 +512,10 @@ def _check_walked(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], pl
 def check_proposals(proposals: Iterable[Proposal], kernels: Mapping[str, Kernel], place: Place) -> None:
     """Check that `proposals` are for `kernels`, as rule `proposal` says."""
     seen: set[str] = set()
-    for one in proposals:
-        if one.kernel not in kernels or one.kernel in seen or not one.candidates:
-            place.fail("proposal", f"@{one.kernel} is unknown, proposed for twice, or has no candidate")
-        seen.add(one.kernel)
+    for proposal in proposals:
+        if proposal.kernel not in kernels or proposal.kernel in seen or not proposal.candidates:
+            place.fail("proposal", f"@{proposal.kernel} is unknown, proposed for twice, or has no candidate")
+        seen.add(proposal.kernel)
 
 
 def verify_schedule(schedule: Schedule) -> None:

@@ -88,10 +88,10 @@ class LibraryAttention:
             return "batches, heads of keys and lengths are alike"
         if _count_sharing_heads(query[1], key[1]) is None:
             return "heads of keys are for as many heads each"
-        types = {one.dtype for one in (self.query, self.key, self.value)}
+        types = {operand.dtype for operand in (self.query, self.key, self.value)}
         if len(types) != 1 or not self.query.dtype.is_float or self.query.dtype.itemsize < 2:
             return "operands are floats of one type"
-        if len({one.device for one in self.operands}) != 1:
+        if len({operand.device for operand in self.operands}) != 1:
             return "operands are on one device"
         return (
             None

@@ -300,8 +300,8 @@ def _number(size: Expr) -> Scalar:
 
 
 def _both(a: Scalar, b: Scalar) -> Scalar:
-    for one, other in ((a, b), (b, a)):
-        if one is _TRUE or other is _FALSE:
+    for first, other in ((a, b), (b, a)):
+        if first is _TRUE or other is _FALSE:
             return other
     return op("bitwise_and", a, b)
 

@@ -172,7 +172,7 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
         0
     ] - product.is_of_vector:
         return None
-    if any(len(one.shape) > rank for one in broadcast):
+    if any(len(operand.shape) > rank for operand in broadcast):
         return None
     again = make_product(
         node.output,
@@ -326,7 +326,7 @@ def make_grouped_product(
     if ends is not None:
         cut = axis if len(output.shape) == 3 else columns if in_left else rows
         groups = Groups(index=number, along=cut, ends=ends.name)
-    of_left, of_right = ((number,) if one else () for one in (in_left, in_right))
+    of_left, of_right = ((number,) if is_in else () for is_in in (in_left, in_right))
     value: Scalar = parameter(0, accumulate)
     if scales is not None:
         places = (*of_left, rows), (*of_right, columns)

@@ -103,7 +103,7 @@ def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
     checks: list[Check] = []
     while reader.accept("check"):
         condition = parse_value(reader, values)
-        error = next((one for one in _ERRORS if reader.accept(one)), None)
+        error = next((kind for kind in _ERRORS if reader.accept(kind)), None)
         if error is None:
             reader.expect("RuntimeError")
         checks.append(Check(condition=condition, message=reader.string(), error=error or "RuntimeError"))

@@ -43,7 +43,9 @@ def resolve_marks(program: Program, *, kept: int | None = 0) -> Program:
     The first `kept` results (`None`: all) may come back marked, as the operator gave them. Nested programs
     are left as they are.
     """
-    calls = [one for one in program.instructions if isinstance(one, ExternCall) and list(_list_markable(one))]
+    calls = [
+        call for call in program.instructions if isinstance(call, ExternCall) and list(_list_markable(call))
+    ]
     if not calls:
         return program
     return _Resolution(program=program, uses=_find_uses(program, kept), kept=kept).run()
@@ -171,7 +173,7 @@ class _Resolution:
 
     def run(self) -> Program:
         instructions = [
-            one for instruction in self.program.instructions for one in self._convert(instruction)
+            step for instruction in self.program.instructions for step in self._convert(instruction)
         ]
         return replace(self.program, instructions=tuple(instructions))
 

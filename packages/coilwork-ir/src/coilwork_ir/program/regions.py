@@ -296,7 +296,7 @@ def find_outline_refusal(region: Region, known: Mapping[str, Buffer]) -> str:
                 return f"sizes are read of what {instruction.target} returns"
             case _:
                 pass
-        inside = own.union(*(values_defined_by(one) for one in body))
+        inside = own.union(*(values_defined_by(step) for step in body))
         for name in names_ended_by(instruction):
             if name not in inside:
                 return f"%{name}, of its surroundings, ends in it"
@@ -331,9 +331,9 @@ def outline_regions(program: Program) -> Program:
     """`program` with its nested and partition regions, and those of programs in it, as calls of
     subprograms."""
     if not any(
-        one.kind != "capture"
+        region.kind != "capture"
         for part in distinct_programs(program)
-        for one in _walk_regions(part.instructions)
+        for region in _walk_regions(part.instructions)
     ):
         return program
     return _Outlining(taken={part.name for part in distinct_programs(program)}).convert(program)
@@ -358,7 +358,7 @@ class _Outlining:
         known = self.done.get(id(program))
         if known is None:
             around = buffers(program)
-            instructions = tuple(self._instruction(one, program, around) for one in program.instructions)
+            instructions = tuple(self._instruction(step, program, around) for step in program.instructions)
             # the first of the pair stays alive, so that its identity is no other's
             known = self.done[id(program)] = (program, replace(program, instructions=instructions))
         return known[1]
@@ -388,13 +388,13 @@ class _Outlining:
         for buffer in given:
             for expr in (*buffer.shape, *buffer.strides):
                 sizes.update(dict.fromkeys(sorted(expr.free_symbols, key=lambda symbol: symbol.name)))
-        launched = {one.kernel for one in straight(region.body) if isinstance(one, Launch)}
+        launched = {step.kernel for step in straight(region.body) if isinstance(step, Launch)}
         body = Program(
             name="",
             symbols=tuple(sizes),
             inputs=(*given, *sizes),
             kernels=tuple(kernel for kernel in program.kernels if kernel.name in launched),
-            proposals=tuple(one for one in program.proposals if one.kernel in launched),
+            proposals=tuple(proposal for proposal in program.proposals if proposal.kernel in launched),
             instructions=(*region.body, Return(values=tuple(map(Ref, region.outputs)))),
         )
         return SubprogramCall(
@@ -438,7 +438,9 @@ def rename_buffers(program: Program) -> Program:
     renamer = _Renamer(names)
     return replace(
         program,
-        inputs=tuple(renamer.buffer(one) if isinstance(one, Buffer) else one for one in program.inputs),
+        inputs=tuple(
+            renamer.buffer(entry) if isinstance(entry, Buffer) else entry for entry in program.inputs
+        ),
         instructions=tuple(map(renamer.instruction, program.instructions)),
     )
 
@@ -539,7 +541,7 @@ class _Renamer:
                 return step
 
     def _extern(self, call: ExternCall) -> ExternCall:
-        outputs = (self.buffer(one) if isinstance(one, Buffer) else one for one in call.outputs)
+        outputs = (self.buffer(output) if isinstance(output, Buffer) else output for output in call.outputs)
         return replace(
             call,
             args=tuple(map(self.argument, call.args)),

@@ -55,7 +55,7 @@ _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]]
     {
         **dict.fromkeys((Alloc, PoolView, Reuse, Reinterpret), lambda instruction: (instruction.buffer,)),
         **dict.fromkeys((CondCall, WhileCall, SubprogramCall), lambda call: call.outputs),
-        ExternCall: lambda call: tuple(one for one in call.outputs if isinstance(one, Buffer)),
+        ExternCall: lambda call: tuple(output for output in call.outputs if isinstance(output, Buffer)),
         Region: lambda region: tuple(buffer for inner in region.body for buffer in buffers_defined_by(inner)),
     }
 )
@@ -196,7 +196,7 @@ def _symbols(expressions: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
             continue
         seen.add(expr)
         # an expression's symbols come as a set; names give them an order
-        yield from sorted(expr.free_symbols, key=lambda one: one.name)
+        yield from sorted(expr.free_symbols, key=lambda symbol: symbol.name)
 
 
 def symbols_bound_in(program: Program) -> tuple[Expr, ...]:
