@@ -33,7 +33,7 @@ class Codegen(Protocol):
         ...
 
     def capabilities(self, target: Target) -> Capabilities:
-        """Return what its kernels can do on `target`, which it supports, and how they run where costs
+        """The abilities of its kernels on `target`, which it supports, and how they run as far as costs
         depend on it.
         """
         ...
@@ -93,9 +93,7 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
 
     @property
     def traits(self) -> frozenset[str]:
-        """Return what these devices are like (`coilwork_ir.device_traits`), as far as torch's tensors on them
-        go.
-        """
+        """Traits of these devices (`coilwork_ir.device_traits`), as far as torch's tensors on them go."""
         ...
 
     @property
@@ -133,13 +131,9 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
         ...
 
     def compiler(self, store: _Store | None) -> _Compiler | None:
-        """Return who compiles kernels in its languages; None if it only generates. `store` keeps what that
-        takes.
-        """
+        """The compiler of kernels in its languages; None if it only generates. It caches in `store`."""
         ...
 
     def device(self, store: _Store | None) -> _Device | None:
-        """How compiled kernels are loaded and launched; None if it compiles only. `store` keeps what that
-        takes.
-        """
+        """The loader and launcher of compiled kernels; None if it compiles only. It caches in `store`."""
         ...

@@ -47,7 +47,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRole:
-    """How an input comes to the program.
+    """A way in which an input comes to the program.
 
     Attributes:
         value: the input.
@@ -81,7 +81,7 @@ class InputRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRole:
-    """How a result goes to the caller.
+    """A way in which a result goes to the caller.
 
     Attributes:
         value: the result, or a hidden value that is made of one.
@@ -148,7 +148,7 @@ class OutputRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRole:
-    """What a role of one value cannot say: a callable of Python, by name.
+    """A callable of Python around the call, by name: for what no role of one value says.
 
     Attributes:
         kind: `made`: it makes the values of `gives` of those of `takes`, after the call; `instead`: it is
@@ -242,7 +242,7 @@ def _values_used(row: Role) -> tuple[Value, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """What the caller of a program promises and takes.
+    """The promises of a program's caller.
 
     Attributes:
         aligned: inputs that kernels may take to start at multiples of 16 bytes, as the program sees to.

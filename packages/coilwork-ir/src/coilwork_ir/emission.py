@@ -26,7 +26,7 @@ from coilwork_ir.target import Target, Targets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What kernels are generated for, by whom, and how.
+    """The targets, generators and settings that kernels are generated with.
 
     Attributes:
         targets: of the program's devices.
@@ -74,7 +74,7 @@ def emit_kernels(
 
 
 def describe_kernels(program: Program, generation: Generation) -> dict[str, str]:
-    """How every kernel of `program` runs, as text, by name, but those whose generator does not say."""
+    """Describe by name how each kernel of `program` runs, if its generator says so."""
     return {
         kernel.name: codegen.describe(kernel, target, settings)
         for kernel, codegen, target, settings in _assign_kernels(program, generation)

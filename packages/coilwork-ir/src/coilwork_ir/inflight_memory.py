@@ -60,7 +60,7 @@ class _Uses:
 
 
 class InFlight(Generic[K]):
-    """What is in use at one place of a walk over instructions. Keys name pieces of memory, not buffers."""
+    """The memory in use at one place of a walk over instructions. Keys name pieces of memory, not buffers."""
 
     def __init__(self) -> None:
         self._flights: dict[K, list[_Flight[K]]] = {}
@@ -121,7 +121,7 @@ class InFlight(Generic[K]):
         self._begin()
 
     def reach(self, stream: Actor) -> int:
-        """How many uses of the call's own stream are done where the next work of `stream` begins."""
+        """Count the uses of the call's own stream that are done where the next work of `stream` begins."""
         return self._issue(stream).get(OWN, 0)
 
     def place_on_host(self, key: K) -> None:

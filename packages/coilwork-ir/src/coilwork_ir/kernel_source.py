@@ -1,4 +1,4 @@
-"""What a code generator returns, and the bytes that a runtime reads of it.
+"""The result of a code generator, and the bytes that a runtime reads of it.
 
 `KernelSource` is source text with everything that a launcher must know. The second half writes it as a
 manifest, without expressions of ours. The runtime owns that form (`coilwork_runtime.manifest` says what is in
@@ -124,7 +124,7 @@ class KernelSource:
 
     @property
     def space(self) -> SearchSpace:
-        """Return what a search may try: the open numbers of the most particular version."""
+        """The open numbers of the most particular version, which a search may try."""
         return SearchSpace() if self.versions is None else search_space(self.versions.versions[0].mapping)
 
     @property
@@ -153,9 +153,7 @@ class KernelSource:
 
 
 def search_space(mapping: Mapping) -> SearchSpace:
-    """Return what a search may choose of the open `mapping`: numbers of their own, and the limits between
-    them.
-    """
+    """The numbers of the open `mapping` that a search may choose, and the limits between them."""
     tied = {name for choice in find_all(mapping.directives, Choose) for name in choice.names}
     return SearchSpace(
         values=tuple(
@@ -240,7 +238,7 @@ def size_code(expr: Expr, sizes: Sequence[str], parameters: list[str]) -> bytes:
 
 
 class _Names:
-    """What the symbols of a kernel's expressions are."""
+    """Numbers the symbols of a kernel's expressions: its sizes, and the parameters of a search."""
 
     def __init__(self, source: KernelSource) -> None:
         self._sizes = tuple(arg.name for arg in source.args if arg.role == "size")
@@ -322,7 +320,7 @@ def _config(config: Config) -> bytes:
 
 
 def _lines(origins: Sequence[Origin]) -> tuple[str, ...]:
-    """Return what is computed, each line and operator once: `model.py:12 aten.mul.Tensor`."""
+    """The source lines and operators of `origins`, each once: `model.py:12 aten.mul.Tensor`."""
     named = (
         f"{origin.file.rsplit('/', 1)[-1]}:{origin.line} {origin.op}" if origin.file else origin.op
         for origin in origins

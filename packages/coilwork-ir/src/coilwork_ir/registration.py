@@ -17,7 +17,7 @@ from coilwork_ir.errors import CoilworkIRError
 
 
 class RegistrationError(CoilworkIRError):
-    """What a package registers cannot be used: it does not load, or two packages register one name."""
+    """A registered value cannot be used: it does not load, or two packages register one name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def _list(path: tuple[str, ...], group: str, own: tuple[tuple[str, str], ...]) -
 
 
 def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, ...]:
-    """Return what is registered under `group`, in the order of names, the caller's `own` first.
+    """List the values registered under `group`, in the order of names, the caller's `own` first.
 
     `own` says by name where the values are that the caller's distribution registers. It is needed where the
     caller runs from a source tree, of which there is no metadata, or that of an older state.

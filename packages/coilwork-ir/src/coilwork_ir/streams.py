@@ -38,7 +38,7 @@ class RecordEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitEvent:
-    """What `stream` is given from here on runs behind `event`. `None`: the host waits, and then goes on."""
+    """Work given to `stream` from here on runs behind `event`. `None`: the host waits, and then goes on."""
 
     event: str
     stream: str | None = OWN
@@ -46,7 +46,7 @@ class WaitEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinStream:
-    """What `into` is given from here on runs behind all of `stream`, which is gone."""
+    """Work given to `into` from here on runs behind all of `stream`, which is gone."""
 
     stream: str
     into: str = OWN

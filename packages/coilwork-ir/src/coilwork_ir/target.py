@@ -29,7 +29,7 @@ elements are at unit stride, and one of them will do.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowWalks:
-    """How the kernels of a generator go through the rows that they reduce.
+    """The walks of a generator's kernels through the rows that they reduce.
 
     A row is `across` if neighbours in memory are of different rows: those of a reduction of columns.
 
@@ -96,7 +96,7 @@ class RowWalks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sorting:
-    """Which rows the kernels of a generator sort.
+    """The rows that the kernels of a generator sort.
 
     Attributes:
         longest: elements of the longest row; None if rows of any length are sorted, in memory.
@@ -115,7 +115,7 @@ class Sorting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a generator can do for one target. A generator that declares nothing can do the least.
+    """The abilities of a generator for one target. A generator that declares nothing can do the least.
 
     Attributes:
         rows: how its kernels go through rows.
@@ -198,7 +198,7 @@ class Target:
 
     @property
     def machine(self) -> MachineModel:
-        """Return what is measured of it: `model`, or the figures of this package."""
+        """Its measured figures: `model`, or those of this package."""
         return machine_model(self) if self.model is None else self.model
 
     @property
@@ -245,8 +245,8 @@ class Targets:
         return next((target for name, target in self.by_device if name == device), self.main)
 
     def capabilities_of(self, device: str) -> Capabilities:
-        """Return what the generator of kernels whose buffers are on `device` can do; the least, if it
-        declares nothing.
+        """The abilities of the generator of kernels whose buffers are on `device`; the least, if it declares
+        nothing.
         """
         name = self.of(device).name
         return next((found for declared, found in self.declared if declared == name), LEAST)

@@ -1,4 +1,4 @@
-"""What the verifiers of the three IRs share.
+"""Shared parts of the verifiers of the three IRs.
 
 A `Rule` is a sentence and a remedy; a `Place` raises the error that names it. A scope knows the names that
 exist at one point of a graph, schedule or program, the memory they share, and which boxes of a buffer have
@@ -53,8 +53,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a verifier is: how to print the node (only done when a rule is broken), and where it
-    came from.
+    """The node that a verifier looks at: how to print it (done only when a rule is broken), and where it came
+    from.
     """
 
     describe: Callable[[], str]
@@ -427,7 +427,7 @@ SCALAR_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 
 class SymbolScope(Protocol):
-    """What knows the declared symbols."""
+    """A scope that knows the declared symbols."""
 
     def check_symbols(self, expr: Expr, local: Collection[Expr], place: Place) -> None:
         """Fail at `place` if `expr` uses symbols that are neither declared nor in `local`."""

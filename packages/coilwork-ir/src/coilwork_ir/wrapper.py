@@ -44,7 +44,7 @@ def _write_nothing(name: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapOptions:
-    """What a wrapper may use besides the program and its kernels' sources.
+    """The facts and services that a wrapper may use besides the program and its kernels' sources.
 
     Attributes:
         target: name of the target that the kernels are written for.

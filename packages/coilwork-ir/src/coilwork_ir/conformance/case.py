@@ -91,7 +91,7 @@ def edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
 
 
 def edge_count(dtype: DType) -> int:
-    """How many elements it takes for all pairs of `left` and `right`."""
+    """The number of elements that all pairs of `left` and `right` take."""
     lefts = _floats(dtype) if dtype.is_float else _integers(dtype)
     return len(lefts) * max(len(_rights(dtype, lefts)), len(_DIVISORS))
 

@@ -49,7 +49,7 @@ class Coverage:
 
 
 def coverage(cases: Iterable[Case] = CASES) -> Coverage:
-    """Return what `cases` visit."""
+    """The ops, types and modes that `cases` visit."""
     kernels = [parse_kernel(case.text) for case in cases]
     nodes = [node for kernel in kernels for node in postorder(_roots(kernel))]
     return Coverage(
@@ -94,7 +94,7 @@ TOLERANCES: Final[Mapping[torch.dtype, float]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of one case.
+    """The outcome of one case.
 
     Attributes:
         case: its name.

@@ -160,12 +160,12 @@ ATTENTION_CASES: Final[tuple[AttentionCase, ...]] = (
 
 
 def check_attention(compute: Compute, cases: Iterable[AttentionCase] = ATTENTION_CASES) -> list[Result]:
-    """Return what became of each case: `compute` is given its graph, and gives what the interpreter does."""
+    """Run each case and return the outcomes: `compute` should give what the interpreter gives."""
     return [check_graph(case.name, case.text, case.make(), compute) for case in cases]
 
 
 def check_graph(name: str, text: str, inputs: Sequence[Tensor], compute: Compute) -> Result:
-    """Return what became of the case `name`, the graph `text` of `inputs`."""
+    """Run the case `name`, the graph `text` on `inputs`, and return the outcome."""
     graph = parse_graph(text)
     verify_graph(graph)
     try:
@@ -338,7 +338,7 @@ CONTRACTION_CASES: Final[tuple[ContractionCase, ...]] = (
 def check_contractions(
     compute: Compute, cases: Iterable[ContractionCase] = CONTRACTION_CASES
 ) -> list[Result]:
-    """Return what became of each case: `compute` is given its graph, and gives what the interpreter does."""
+    """Run each case and return the outcomes: `compute` should give what the interpreter gives."""
     return [check_graph(case.name, case.text, case.make(), compute) for case in cases]
 
 
@@ -490,5 +490,5 @@ CONVOLUTION_CASES: Final[tuple[ConvolutionCase, ...]] = (
 def check_convolutions(
     compute: Compute, cases: Iterable[ConvolutionCase] = CONVOLUTION_CASES
 ) -> list[Result]:
-    """Return what became of each case: `compute` is given its graph, and gives what the interpreter does."""
+    """Run each case and return the outcomes: `compute` should give what the interpreter gives."""
     return [check_graph(case.name, case.text, case.make(), compute) for case in cases]

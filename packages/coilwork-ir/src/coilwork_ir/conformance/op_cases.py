@@ -227,8 +227,8 @@ def list_scan_types(kind: ScanKind) -> tuple[DType, ...]:
 
 
 def _fill_of(kind: str, dtype: DType) -> Fill:
-    """Return what `kind` combines: numbers whose sums and products stay in range, or edges where
-    any will do.
+    """The values that `kind` combines: numbers whose sums and products stay in range, or edges where any
+    will do.
     """
     if dtype.is_bool:
         return "bool"

@@ -361,7 +361,7 @@ CORE_CASES: Final[tuple[Case, ...]] = tuple(random_core_case(seed) for seed in r
 def check_cores(
     codegen: Codegen, target: Target, run: Runner, cases: Iterable[Case] = CORE_CASES
 ) -> list[Result]:
-    """Return what became of each case: declared cores are run, others refused under their name."""
+    """Run each case and return the outcomes: declared cores are run, others refused under their name."""
     declared = codegen.capabilities(target).cores
     results: list[Result] = []
     for case in cases:
@@ -377,7 +377,7 @@ def check_cores(
 
 
 def _find_fault(codegen: Codegen, target: Target, case: Case, kind: str) -> str:
-    """Return what is wrong with how `codegen` refuses `case`; empty if it does so under the name `kind`."""
+    """Find a fault in the way `codegen` refuses `case`; "" if it refuses it under the name `kind`."""
     try:
         codegen.emit(parse_kernel(case.text), target, {})
     except EmitError as error:

@@ -68,7 +68,7 @@ _EXPECT: Final = "# expect:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What the input becomes: the settings that differ from the file's, as written, and the text."""
+    """The expected form of the input: the settings that differ from the file's, as written, and the text."""
 
     changes: str
     text: str
@@ -105,7 +105,7 @@ class TextCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformed:
-    """What passes made of an input.
+    """The result of passes on an input.
 
     Attributes:
         text: how the file shows it.

@@ -524,7 +524,7 @@ def _check_case(
 
 
 def _words(program: Program) -> set[str]:
-    """Return what a refusal may name."""
+    """The names that a refusal may contain."""
     words: set[str] = {symbol.name for symbol in program.symbols}
     for part in walk(program):
         words |= {f"@{part.name}", *(f"%{name}" for name in buffers(part))}
@@ -574,7 +574,7 @@ def _call_fault(
 
 
 def _kind(wanted: Exception | None) -> tuple[type[Exception], ...]:
-    """Return what may be raised where the interpreter raises `wanted`."""
+    """The exceptions that may be raised where the interpreter raises `wanted`."""
     if wanted is None:
         return ()
     return _REFUSALS if isinstance(wanted, InterpretError) else (type(wanted),)

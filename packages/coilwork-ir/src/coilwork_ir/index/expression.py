@@ -132,14 +132,14 @@ class Expr:
 
     @property
     def value(self) -> int:
-        """Of a constant. Raises IndexArithmeticError for anything else."""
+        """The value of a constant. Raises IndexArithmeticError for anything else."""
         if self._tag != CONST:
             raise IndexArithmeticError(f"not a constant: {self!r}")
         return self._constant
 
     @property
     def name(self) -> str:
-        """Of a symbol. Raises IndexArithmeticError for anything else, as do `lo`, `hi` and `extent`."""
+        """The name of a symbol. As `lo`, `hi` and `extent`, raises IndexArithmeticError for anything else."""
         return self._symbol()[0]
 
     @property

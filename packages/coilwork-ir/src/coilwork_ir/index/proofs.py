@@ -47,7 +47,7 @@ _STEPS = 500
 
 
 class _Work:
-    """How many steps a proof may still take."""
+    """The number of steps that a proof may still take."""
 
     __slots__ = ("steps",)
 

@@ -246,7 +246,7 @@ def _floor_of_quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SympyFunctions:
-    """What to build divisions and extrema from.
+    """The functions that divisions and extrema are built from.
 
     For torch's shape environment: floordiv=FloorDiv, mod=PythonMod, minimum=Min, maximum=Max, all of
     `torch.utils._sympy.functions`.

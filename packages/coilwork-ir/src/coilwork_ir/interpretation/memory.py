@@ -36,7 +36,7 @@ Value: TypeAlias = Tensor | int | None
 
 
 class Memory:
-    """What the names of one run stand for.
+    """The tensors and sizes that the names of one run stand for.
 
     Tensors have exactly the layout of their buffers. All memory of a run is where its first tensor is: a
     graph for a GPU may be interpreted with CPU tensors. Without `poison` fresh memory holds zeros.
@@ -293,7 +293,7 @@ def find_operator(target: str) -> Callable[..., object]:
 
 
 def argument_value(argument: Argument, memory: Memory) -> object:
-    """Return what torch is given for `argument`."""
+    """The value that torch is given for `argument`."""
     match argument:
         case Ref(name):
             return memory.tensors[name]

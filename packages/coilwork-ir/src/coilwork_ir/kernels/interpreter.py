@@ -1,9 +1,6 @@
-"""What cores mean, in plain torch ops: their results at every point of a kernel.
+"""The reference interpreter of kernel IR: a launch, and a schedule of launches, in plain torch ops.
 
-The reference interpreter of kernel IR: what a launch, and a schedule of launches, mean, in plain torch
-ops.
-
-Needs torch (`pip install coilwork-ir[interpreter]`).
+Cores are evaluated at every point of the kernel. Needs torch (`pip install coilwork-ir[interpreter]`).
 """
 
 from __future__ import annotations
@@ -33,72 +30,7 @@ from coilwork_ir.loops.interpreter import Bodies, GradientTerms, step, sum_value
 from coilwork_ir.scalar import Parameter, postorder
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 
-# ---- What cores mean, in plain torch ops: their results at every point of a kernel ----
-
-
-Accesses = Mapping[str, Access]
-
-
-def evaluate_core(
-    core: Core, stores: Sequence[Store], domain: Domain, memory: Accesses
-) -> tuple[tuple[Tensor, ...], ...]:
-    """The results of `core` that each of the `stores` may read, which broadcast to `domain`, the kernel's."""
-    if isinstance(core, AttentionGradientCore):
-        terms = GradientTerms(Bodies(core.weights, domain.sizes, memory), core)
-        return tuple(_gradients_at(store, terms, domain, memory) for store in stores)
-    if isinstance(core, ConvolutionCore):
-        return ((_convolve(core, domain, memory),),) * len(stores)
-    return (_attend(core, domain, memory),) * len(stores)
-
-
-def _convolve(core: ConvolutionCore, domain: Domain, memory: Accesses) -> Tensor:
-    factors = read_factors(core, core.roles, dict(core.operands), core.makes, core.ranges, core.axes)
-    dtype = torch_dtype(core.accumulate)
-    over = (*core.ranges, *core.axes)
-    own = Domain(over, domain.sizes)
-    if own.empty:
-        total = torch.zeros(own.shape[: len(core.ranges)], dtype=dtype)
-    else:
-        evaluator = Evaluator(own, memory)
-        values = [evaluator.value(factor).to(dtype) for factor in factors]
-        # size 1 along ranges that a factor does not vary along
-        left, right = (v.reshape((1,) * (len(over) - v.dim()) + v.shape) for v in values)
-        every = list(range(len(over)))
-        total = torch.einsum(left, every, right, every, every[: len(core.ranges)])
-        total = total.expand(own.shape[: len(core.ranges)])
-    return _spread(total, core.ranges, domain)
-
-
-def _attend(core: AttentionCore, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
-    result, logsumexp = sum_values(Bodies(core.weights, domain.sizes, memory))
-    weights = core.weights
-    return _spread(result, weights.ranges, domain), _spread(logsumexp, weights.rows, domain)
-
-
-def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
-    """The gradient that `store` reads, under its number: the sums of what the points of elements add."""
-    (number,) = (v.position for v in postorder((store.value,)) if isinstance(v, Parameter))
-    along, sums = terms.sum_along(number, (store.index,))
-    sums = _spread(sums, along, domain)
-    line = torch.zeros(memory[store.buffer].line.numel(), dtype=sums.dtype)
-    if sums.numel():
-        offsets = Evaluator(domain, memory).offsets(store.buffer, (store.index,), (), None)
-        offsets = offsets.expand(sums.shape)
-        line.index_put_((offsets.flatten(),), sums.flatten(), accumulate=True)
-        sums = line[offsets]
-    unread = torch.zeros((), dtype=sums.dtype)
-    return tuple(sums if k == number else unread for k in range(number + 1))
-
-
-def _spread(value: Tensor, ranges: Sequence[Expr], domain: Domain) -> Tensor:
-    """`value`, over `ranges`, with a dimension for each range of `domain`."""
-    order = sorted(range(len(ranges)), key=lambda k: domain.position[ranges[k]])
-    held = frozenset(ranges)
-    shape = [size if r in held else 1 for r, size in zip(domain.position, domain.shape, strict=True)]
-    return value.permute(order).reshape(shape)
-
-
-# ---- The reference interpreter of kernel IR: what a launch, and a schedule of launches, mean, i ----
+# ---- Kernels and schedules ----
 
 
 def interpret_kernel(
@@ -208,3 +140,68 @@ def interpret_schedule(
             kernel, dict(zip(names, lines, strict=True)), [memory.size(size) for size in entry.sizes]
         )
     return [memory.output(output) for output in schedule.outputs]
+
+
+# ---- Cores ----
+
+
+Accesses = Mapping[str, Access]
+
+
+def evaluate_core(
+    core: Core, stores: Sequence[Store], domain: Domain, memory: Accesses
+) -> tuple[tuple[Tensor, ...], ...]:
+    """The results of `core` that each of the `stores` may read, which broadcast to `domain`, the kernel's."""
+    if isinstance(core, AttentionGradientCore):
+        terms = GradientTerms(Bodies(core.weights, domain.sizes, memory), core)
+        return tuple(_gradients_at(store, terms, domain, memory) for store in stores)
+    if isinstance(core, ConvolutionCore):
+        return ((_convolve(core, domain, memory),),) * len(stores)
+    return (_attend(core, domain, memory),) * len(stores)
+
+
+def _convolve(core: ConvolutionCore, domain: Domain, memory: Accesses) -> Tensor:
+    factors = read_factors(core, core.roles, dict(core.operands), core.makes, core.ranges, core.axes)
+    dtype = torch_dtype(core.accumulate)
+    over = (*core.ranges, *core.axes)
+    own = Domain(over, domain.sizes)
+    if own.empty:
+        total = torch.zeros(own.shape[: len(core.ranges)], dtype=dtype)
+    else:
+        evaluator = Evaluator(own, memory)
+        values = [evaluator.value(factor).to(dtype) for factor in factors]
+        # size 1 along ranges that a factor does not vary along
+        left, right = (v.reshape((1,) * (len(over) - v.dim()) + v.shape) for v in values)
+        every = list(range(len(over)))
+        total = torch.einsum(left, every, right, every, every[: len(core.ranges)])
+        total = total.expand(own.shape[: len(core.ranges)])
+    return _spread(total, core.ranges, domain)
+
+
+def _attend(core: AttentionCore, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
+    result, logsumexp = sum_values(Bodies(core.weights, domain.sizes, memory))
+    weights = core.weights
+    return _spread(result, weights.ranges, domain), _spread(logsumexp, weights.rows, domain)
+
+
+def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Accesses) -> tuple[Tensor, ...]:
+    """The gradient that `store` reads, under its number: the sums of what the points of elements add."""
+    (number,) = (v.position for v in postorder((store.value,)) if isinstance(v, Parameter))
+    along, sums = terms.sum_along(number, (store.index,))
+    sums = _spread(sums, along, domain)
+    line = torch.zeros(memory[store.buffer].line.numel(), dtype=sums.dtype)
+    if sums.numel():
+        offsets = Evaluator(domain, memory).offsets(store.buffer, (store.index,), (), None)
+        offsets = offsets.expand(sums.shape)
+        line.index_put_((offsets.flatten(),), sums.flatten(), accumulate=True)
+        sums = line[offsets]
+    unread = torch.zeros((), dtype=sums.dtype)
+    return tuple(sums if k == number else unread for k in range(number + 1))
+
+
+def _spread(value: Tensor, ranges: Sequence[Expr], domain: Domain) -> Tensor:
+    """`value`, over `ranges`, with a dimension for each range of `domain`."""
+    order = sorted(range(len(ranges)), key=lambda k: domain.position[ranges[k]])
+    held = frozenset(ranges)
+    shape = [size if r in held else 1 for r, size in zip(domain.position, domain.shape, strict=True)]
+    return value.permute(order).reshape(shape)

@@ -177,7 +177,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """How a template wants `kernel` to run: `candidates`, best guess first.
+    """The ways in which a template wants `kernel` to run: `candidates`, best guess first.
 
     It is no part of the kernel, whose results are the same whichever is taken. It is text, as mappings that
     users give are, since generators take options that are plain data.

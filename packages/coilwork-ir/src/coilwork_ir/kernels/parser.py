@@ -191,7 +191,7 @@ def _read_store(reader: Reader, symbols: Symbols, values: Values) -> Store:
 
 
 def read_proposals(reader: Reader) -> tuple[Proposal, ...]:
-    """How templates want kernels to run, as far as that stands next."""
+    """Read the proposals of templates that stand next."""
     proposals: list[Proposal] = []
     while reader.accept("propose"):
         reader.expect("@")

@@ -258,7 +258,7 @@ class _Conversions:
                 return cast(source, dtype)
 
     def _constant(self, value: float, source: DType, dtype: DType) -> Const | None:
-        """Return what `value` becomes; `None` if any compiler says the same."""
+        """The integer that `value` becomes; `None` if any compiler says the same."""
         value = round_to_dtype(value, source)
         if -_HELD <= value < _HELD and (dtype not in _UNSIGNED or value > -1):
             return None

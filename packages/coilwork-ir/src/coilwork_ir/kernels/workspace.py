@@ -1,4 +1,4 @@
-"""What programs that share the rows of scans tell each other, and where.
+"""The workspace by which programs that share the rows of scans tell each other their results.
 
 A kernel with a `workspace` may have a program for each piece of each row. The workspace is memory of `i64`,
 all of it 0 before. It begins with a counter, from which every program takes a number: the pieces that come
@@ -51,9 +51,7 @@ def check_workspace(kernel: Kernel, used: Collection[str], place: Place) -> None
 
 
 def scan_words(kind: ScanKind, dtype: DType) -> int:
-    """How many words the running value of a scan of `dtype` takes: with its position, or as a logarithm in
-    two parts.
-    """
+    """Count the words of a scan's running value: with its position, or as a logarithm in two parts."""
     words = -(-dtype.itemsize // 4)
     if kind in _POSITIONED:
         return words + 1

@@ -1,4 +1,4 @@
-"""What a loop node defines, reads and overwrites: the facts that ordering and fusion rest on."""
+"""Buffers that a loop node defines, reads and overwrites, on which ordering and fusion rest."""
 
 from __future__ import annotations
 

@@ -51,15 +51,15 @@ class Roles:
 
 
 class Windowed(Protocol):
-    """How the tensors of a convolution relate, in graphs and in kernels."""
+    """The relation between the tensors of a convolution, in graphs and in kernels."""
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """How windows lie, one for each dimension of space."""
+        """Stride, padding and dilation, one for each dimension of space."""
 
     @property
     def groups(self) -> int:
-        """How many groups of channels are convolved apart."""
+        """The number of groups of channels, which are convolved apart."""
 
 
 def roles_of(node: Convolution) -> Roles:
@@ -106,7 +106,7 @@ def contractions_of(node: Convolution) -> tuple[Contraction, ...]:
 
 
 def count_windows(window: Window, size: Expr, taps: Expr) -> Expr:
-    """How many windows of so many `taps` an image of `size` elements has along a dimension."""
+    """Count the windows of `taps` elements along a dimension of an image of `size` elements."""
     return (size + 2 * window.padding - window.dilation * (taps - 1) - 1) // window.stride + 1
 
 

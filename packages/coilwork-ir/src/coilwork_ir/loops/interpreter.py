@@ -314,7 +314,7 @@ class Bodies:
         return self.contract(query, by_query, key, by_key, (*weights.rows, keys))
 
     def scores(self, raw: Tensor) -> Tensor:
-        """Return what a softmax is taken of, minus infinity where keys do not count."""
+        """The operand of the softmax, minus infinity where keys do not count."""
         over = (*self.weights.rows, self.weights.keys)
         scores = self.evaluate(self.weights.score, over, (raw,))
         if self.weights.mask is not None:
@@ -368,7 +368,7 @@ def derive_attention(node: AttentionGradient, memory: Memory) -> None:
 
 @dataclass(slots=True)
 class GradientTerms:
-    """What each point adds to the gradients of query, key, value and bias, which have the numbers 0 to 3."""
+    """Terms that each point adds to the gradients of query, key, value and bias, numbered 0 to 3."""
 
     bodies: Bodies
     saved: Saved
@@ -426,7 +426,7 @@ def _exponentiate(scores: Tensor, logsumexp: Tensor) -> Tensor:
 
 
 def _draw_factors(weights: Weights, scores: Tensor, seed: int | None) -> Tensor:
-    """Return what weights are multiplied with: 0 for those that are dropped."""
+    """The factors of dropout, by which weights are multiplied: 0 for those that are dropped."""
     if seed is None:
         return torch.ones((), dtype=scores.dtype)
     drawn = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed))

@@ -211,7 +211,7 @@ Strides: TypeAlias = tuple[Expr, ...]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How one dimension of a view runs through dimensions of its source.
+    """The way of one dimension of a view through dimensions of its source.
 
     Attributes:
         dimensions: the source's, the innermost first.
@@ -225,8 +225,9 @@ class Run:
 
 
 def list_runs(view: Buffer, source: Buffer) -> tuple[Run | None, ...] | None:
-    """How each dimension of `view` runs through `source`, None for one that stands still; None if that cannot
-    be told.
+    """The run of each dimension of `view` through `source`, None for one that stands still.
+
+    None if strides do not tell.
     """
     runs: list[Run | None] = []
     for extent, stride in zip(view.shape, view.strides, strict=True):

@@ -190,7 +190,7 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
 
 
 def _activate(value: Scalar, activation: Activation) -> Scalar:
-    """Return what `activation` makes of `value`."""
+    """Apply `activation` to `value`."""
     dtype = value.dtype
     if activation == "relu":
         return op("maximum", value, const(0, dtype))
@@ -206,7 +206,7 @@ def _activate(value: Scalar, activation: Activation) -> Scalar:
 
 
 def _split_activation(value: Scalar) -> tuple[Scalar, Activation]:
-    """Return what `_activate` was given."""
+    """Undo `_activate`: the operand and the activation."""
     if isinstance(value, Op) and value.op in ("maximum", "mul"):
         first = value.operands[0]
         inner = first if value.op == "maximum" else first.operands[0] if first.operands else first
@@ -217,7 +217,7 @@ def _split_activation(value: Scalar) -> tuple[Scalar, Activation]:
 
 
 def strip_scales(value: Scalar) -> tuple[Scalar, tuple[str, ...]]:
-    """Return what `value` is before it is scaled, and the buffers of the scales."""
+    """`value` without its scales, and the buffers of the scales."""
     scales: list[str] = []
     while isinstance(value, Op) and value.op == "mul":
         value, scale = value.operands[0], _strip_cast(value.operands[1])
@@ -232,9 +232,7 @@ def _weigh(value: Scalar, weight: Literal_) -> Scalar:
 
 
 def _split_weight(value: Scalar) -> tuple[Scalar, Literal_]:
-    """Return what `_weigh` was given; a whole number of floats as an integer, unless 64 bits do not hold
-    it.
-    """
+    """Undo `_weigh`; a whole number of floats is an integer, unless 64 bits do not hold it."""
     if not isinstance(value, Op) or value.op != "mul" or not isinstance(value.operands[1], Const):
         return value, 1
     number = value.operands[1].value

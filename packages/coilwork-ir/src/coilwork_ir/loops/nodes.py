@@ -207,7 +207,7 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How windows lie along one dimension of space.
+    """Stride, padding and dilation of windows along one dimension of space.
 
     Tap `k` of window `p` is at `stride * p + dilation * k - padding` of the image. `extra` elements at the
     end of an image that is a result lie behind the last window: ATen's output padding.

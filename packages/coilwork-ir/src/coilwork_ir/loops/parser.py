@@ -1,7 +1,4 @@
-"""The parser of loop IR; `text.py` shows the form.
-
-`read_header` and `read_checks` read what kernels and programs declare alike.
-"""
+"""The parser of loop IR, and of headers and checks in all three IRs; `text.py` shows the form."""
 
 from __future__ import annotations
 
@@ -77,7 +74,7 @@ _ERRORS: Final[tuple[CheckError, ...]] = ("IndexError", "ZeroDivisionError")
 def read_header(
     reader: Reader, symbols: Symbols
 ) -> tuple[tuple[Expr, ...], tuple[GraphInput, ...], tuple[Constant, ...]]:
-    """Return what `format_header` wrote; the symbols are added to `symbols`."""
+    """Read the text that `format_header` writes; the symbols are added to `symbols`."""
     declared: list[Expr] = []
     inputs: list[GraphInput] = []
     constants: list[Constant] = []
@@ -99,7 +96,7 @@ def read_header(
 
 
 def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
-    """Return what `format_checks` wrote."""
+    """Read the text that `format_checks` writes."""
     checks: list[Check] = []
     while reader.accept("check"):
         condition = parse_value(reader, values)
@@ -183,7 +180,7 @@ def read_node(reader: Reader, symbols: Symbols) -> Node:
 
 
 def read_domain(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]:
-    """Return what `format_domain` wrote, and `symbols` with the ranges and axes."""
+    """Read the text that `format_domain` writes, and `symbols` with the ranges and axes."""
     scope = dict(symbols)
     reader.expect("[")
     ranges: list[Expr] = []
@@ -365,7 +362,7 @@ def _read_convolution(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | 
 
 
 def read_window(reader: Reader) -> Window:
-    """Return what `format_window` wrote."""
+    """Read the text that `format_window` writes."""
     numbers: dict[str, int] = {}
     for name in ("stride", "padding", "dilation", "extra"):
         if name != "extra" or reader.peek(name):
@@ -574,7 +571,7 @@ def read_attention(
     accumulate: DType,
     domain: Domain,
 ) -> Attention:
-    """Return what `format_attention` wrote, from behind the domain on."""
+    """Read the text that `format_attention` writes, from behind the domain on."""
     if len(outputs) != 2 or outputs[0] is None:
         raise reader.error("an attention has an output and a logsumexp, which may be `_`")
     form = _read_form(reader)
@@ -606,7 +603,7 @@ def read_gradient(
     accumulate: DType,
     domain: Domain,
 ) -> AttentionGradient:
-    """Return what `format_gradient` wrote, from behind the domain on."""
+    """Read the text that `format_gradient` writes, from behind the domain on."""
     if len(outputs) != 4 or None in outputs[:3]:
         raise reader.error("gradients are those of query, key, value and a bias, which may be `_`")
     of_query, of_key, of_value, of_bias = outputs
@@ -668,7 +665,7 @@ def read_weights(
     form: StateForm = "plain",
     dropout: float = 0.0,
 ) -> Weights:
-    """Return what `format_weights` wrote of `values`."""
+    """Read the text that `format_weights` writes of `values`."""
     ranges, axes, _ = domain
     query = _read_named(reader, values, "query")
     reader.expect(",")

@@ -274,7 +274,7 @@ def _format_convolution(node: Convolution, indent: str) -> str:
 
 
 def format_window(window: Window) -> str:
-    """How windows lie along one dimension."""
+    """Text of stride, padding and dilation along one dimension."""
     extra = f" extra {window.extra}" if window.extra else ""
     return f"stride {window.stride} padding {window.padding} dilation {window.dilation}{extra}"
 

@@ -116,7 +116,7 @@ def check_gradient(node: AttentionGradient, scope: Scope, place: Place) -> None:
 
 
 class Saved(Protocol):
-    """What a gradient starts from, and its derivatives: an `AttentionGradient`, of graphs or kernels."""
+    """The bodies that a gradient starts from, and its derivatives, in graphs or kernels."""
 
     @property
     def output(self) -> Scalar:
@@ -136,7 +136,7 @@ class Saved(Protocol):
 
     @property
     def bias(self) -> Scalar | None:
-        """Return what a score adds to the gradient of a bias."""
+        """The term that a score adds to the gradient of a bias."""
 
 
 def check_saved(weights: Weights, saved: Saved, check: CheckScalar, place: Place) -> None:

@@ -94,7 +94,7 @@ def _check_bodies(node: Convolution, scope: Scope, place: Place) -> None:
 
 
 def _equal_extents(node: Convolution, extents: Roles) -> Iterator[tuple[str, Expr, Expr]]:
-    """Return what must be equal, and what both are."""
+    """Pairs of extents that must be equal, with a name for each pair."""
     value = [r.extent for r in node.value.ranges if r.extent is not None]
     result = node.epilogue if node.gradient is None else node.gradient
     assert result is not None
@@ -114,7 +114,7 @@ def _equal_extents(node: Convolution, extents: Roles) -> Iterator[tuple[str, Exp
 
 
 def _count_windows(window: Window, size: Expr, taps: Expr, transposed: bool, count: Expr) -> Expr:
-    """How many windows an image of `size` has.
+    """Count the windows of an image of `size`.
 
     Transposed, `count` itself if an image of that many windows has `size` elements.
     """

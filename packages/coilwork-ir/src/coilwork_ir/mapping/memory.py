@@ -92,7 +92,7 @@ class Privatise(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sort(Directive):
-    """So many threads of a program share a row to sort, each with so many neighbours at a time."""
+    """Sort a row by `threads` threads of a program, each with `width` neighbours at a time."""
 
     TEMPLATE: ClassVar[str] = (
         "sort {range:name} by {threads:number} width {width:number} [keys {keys:integer|float}]"
@@ -117,7 +117,7 @@ class Sort(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select(Directive):
-    """Of rows in order, only so many first elements are found, or read by pass `step`.
+    """Find only so many first elements of rows in order, or read them in pass `step`.
 
     On a GPU `share` threads hold a run of them, and they are looked for among `room` elements that reach a
     bound, the best of `groups` groups giving that bound, by `spread` threads; with a room of 0 all of a row

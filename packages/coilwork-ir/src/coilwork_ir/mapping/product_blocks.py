@@ -56,7 +56,7 @@ class Factors:
 
     @property
     def unit(self) -> Unit:
-        """Return what multiplies."""
+        """The directive that says which units multiply."""
         return Unit(unit="mma" if self.node.left.dtype.itemsize <= 2 else "fma")
 
 
@@ -97,7 +97,7 @@ def names_of(kernel: Kernel, ranges: tuple[Range, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a contraction comes to.
+    """The amount of work of a contraction.
 
     Attributes:
         rows, columns, length: estimated points.
@@ -163,7 +163,7 @@ def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:
 
 
 def work_of(factors: Factors) -> Work:
-    """Return what a product comes to."""
+    """The amount of work of the product of `factors`."""
     points = whole_sides(factors)
     left, right = factors.memory_bytes
     return Work(

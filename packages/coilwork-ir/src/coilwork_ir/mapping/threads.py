@@ -1,6 +1,4 @@
-"""Who computes what of a tile: the order of threads and vector lanes, how many there are, and what one of
-them takes at a time.
-"""
+"""Directives that divide a tile among threads and vector lanes: order, counts, and points at a time."""
 
 from __future__ import annotations
 

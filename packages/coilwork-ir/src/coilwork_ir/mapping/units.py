@@ -89,9 +89,7 @@ class Contract(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit(Directive):
-    """Of the mapping's open numbers, those are chosen alone of which the first expression is at most the
-    second.
-    """
+    """Choose only open numbers of which the first expression is at most the second."""
 
     TEMPLATE: ClassVar[str] = "limit {left:expr} at most {right:expr}"
 
@@ -109,7 +107,7 @@ class Limit(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choose(Directive):
-    """Of the mapping's open numbers, these are chosen together, in one of the ways that are listed so.
+    """Choose these open numbers together, in one of the ways that are listed.
 
     A mapping has one of these for each way.
     """

@@ -63,8 +63,9 @@ def find_given(given: GivenMappings, kernel: Kernel) -> str | None:
 
 
 def parse_given(text: str, kernel: Kernel, target: str) -> tuple[Versions, ...]:
-    """Return what `text` gives to the pieces of `kernel` on devices of the kind `target`, in order; none if
-    it is for others alone.
+    """Parse the versions that `text` gives to the pieces of `kernel` on devices of kind `target`, in order.
+
+    There are none if it is for other devices alone.
 
     Raises:
         EmitError: it is no text of mappings.

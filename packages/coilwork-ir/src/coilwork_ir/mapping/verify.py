@@ -124,9 +124,7 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
 
 
 def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, ...]]:
-    """Return what the sizes of `kernel` are where `guard` holds, and the symbols that they then are in terms
-    of.
-    """
+    """The sizes of `kernel` where `guard` holds, and the symbols that they are expressed by."""
     most: dict[str, int] = {}
     unit: dict[str, int] = {}
     for condition in guard.conditions:

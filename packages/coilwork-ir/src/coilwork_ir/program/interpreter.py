@@ -73,7 +73,7 @@ Observe: TypeAlias = Callable[[Program, Step, Mapping[str, Tensor]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What takes part in the interpretation of a program, and of those nested in it.
+    """Callbacks in the interpretation of a program, and of those nested in it.
 
     Attributes:
         launch: runs a kernel on the launch's tensors and sizes, in place of the interpreter of kernels.

@@ -62,7 +62,7 @@ def _list_markable(call: ExternCall) -> Iterator[Buffer]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Uses:
-    """What becomes of a program's buffers.
+    """The uses of a program's buffers.
 
     Attributes:
         read: those that something other than a view or the caller reads.

@@ -102,7 +102,7 @@ def _read_program(reader: _ProgramReader, outer: Symbols) -> Program:
 
 
 def _read_instructions(reader: _ProgramReader, symbols: Symbols) -> tuple[Instruction, ...]:
-    """Return what stands before the next closing brace."""
+    """Read the instructions before the next closing brace."""
     instructions: list[Instruction] = []
     while not reader.accept("}"):
         at = reader.at

@@ -75,9 +75,7 @@ class FlightChecker:
         return HOST if piece in self._host else OWN
 
     def _actor(self, piece: int, stream: str) -> Actor:
-        """Return who uses `piece` for work on `stream`: of the call's own, the host works in its memory
-        itself.
-        """
+        """The user of `piece` for work on `stream`; of its own memory the host, on the call's stream."""
         return self._home(piece) if stream == OWN else stream
 
     def follow(self, instruction: Instruction, position: int, place: Place) -> None:

@@ -215,7 +215,7 @@ _FAR: Final[Mapping[ReduceKind, float]] = MappingProxyType({"min": math.inf, "ma
 
 
 def count_leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ...]) -> Scalar | None:
-    """How many points along the only long axis count at most: a value that does not vary along it.
+    """Count the points along the only long axis that matter at most: a value that does not vary along it.
 
     None if that is not known to be less than all of them.
     """

@@ -109,7 +109,7 @@ class Combine:
 
     @property
     def count(self) -> int:
-        """How many values a tuple has."""
+        """The number of values of a tuple."""
         return len(self.results)
 
 

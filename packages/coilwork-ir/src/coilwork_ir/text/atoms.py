@@ -67,7 +67,7 @@ def format_number(value: bool | int | float) -> str:
 
 
 def parse_number(reader: Reader) -> bool | int | float:
-    """Return what `format_number` wrote."""
+    """Read the text that `format_number` writes."""
     if reader.accept("True"):
         return True
     if reader.accept("False"):
@@ -206,7 +206,7 @@ def format_argument(value: Argument) -> str:
 
 
 def parse_argument(reader: Reader, symbols: Symbols) -> Argument:
-    """Return what `format_argument` wrote."""
+    """Read the text that `format_argument` writes."""
     if reader.peek("%"):
         return Ref(parse_ref(reader))
     if reader.peek('"'):
@@ -249,7 +249,7 @@ def format_output(value: GraphOutput) -> str:
 
 
 def parse_output(reader: Reader, symbols: Symbols) -> GraphOutput:
-    """Return what `format_output` wrote."""
+    """Read the text that `format_output` writes."""
     at = reader.at
     value = parse_argument(reader, symbols)
     if value is None or isinstance(value, Ref | Expr):
@@ -269,7 +269,7 @@ def format_origins(origins: Sequence[Origin]) -> str:
 
 
 def parse_origins(reader: Reader) -> tuple[Origin, ...]:
-    """Return what `format_origins` wrote."""
+    """Read the text that `format_origins` writes."""
     origins: list[Origin] = []
     while reader.accept("loc"):
         reader.expect("(")
@@ -330,7 +330,7 @@ def _steps(path: ResultPath) -> str:
 
 
 def read_paths(reader: Reader) -> tuple[ResultPath, ...]:
-    """Return what `format_paths` writes."""
+    """Read the text that `format_paths` writes."""
     if not reader.accept("paths"):
         return ()
 
