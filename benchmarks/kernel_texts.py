@@ -194,8 +194,7 @@ def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> I
     from coilwork.backends.registry import codegen_for
     from coilwork.compile_options import CompileOptions
     from coilwork.package_options import generator_settings
-    from coilwork_ir.emission import Generation, emit_kernels
-    from coilwork_ir.graph_targets import declare_capabilities
+    from coilwork_ir.emission import Generation, declare_capabilities, emit_kernels
     from coilwork_ir.mapping import format_versions
     from coilwork_ir.program.nodes import ExternCall, Launch
     from coilwork_ir.program.walk import walk

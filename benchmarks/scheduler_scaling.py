@@ -25,7 +25,7 @@ from functools import partial
 from coilwork.backends.registry import codegen_for
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import Scalar, const, load, op

@@ -30,9 +30,9 @@ from benchmarks.layout_tables import TARGET, capture
 from benchmarks.machine import machine_description
 from coilwork.backend import backend
 from coilwork.backends.registry import codegen_for
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.loops import Graph
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.passes import Pass
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, pipeline, schedule
@@ -196,7 +196,7 @@ def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str
     around = survey(graph, analyse(graph), targets=targets, sizes=hints)
     found: dict[str, float] = {}
     for position, sites in list_sites(around, RULES, options).items():
-        made = defined(graph.nodes[position])
+        made = buffers_defined_by(graph.nodes[position])
         if made:
             found[made[0].name] = sum(site.cost(around.as_captured) for site in sites) / SCALE / 1e6
     return found

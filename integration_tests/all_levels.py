@@ -22,11 +22,11 @@ from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.eager_fallback import box_graph
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.errors import EmitError
-from coilwork_ir.graph_targets import declare_capabilities
-from coilwork_ir.kernels.interpret import interpret_schedule
-from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.loops.interpreter import interpret_graph
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule

@@ -8,7 +8,7 @@ from torch import Tensor
 from benchmarks.planner import Planner
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.text import parse_kernel
-from coilwork_ir.syntax.python_printer import print_expression
+from coilwork_ir.syntax.python import print_expression
 from coilwork_ir.target import target
 from coilwork_runtime import generated
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec

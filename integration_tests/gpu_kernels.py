@@ -20,8 +20,8 @@ from coilwork.job import open_job
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.updates import names_at
-from coilwork_ir.boundary import Boundary
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.calling_convention import Boundary
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module

@@ -11,8 +11,7 @@ import torch
 
 from coilwork_cpp_wrapper import build_cpp, emit_cpp
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.regions import inline_regions, make_region
-from coilwork_ir.program.subprograms import find_outline_refusal
+from coilwork_ir.program.regions import find_outline_refusal, inline_regions, make_region
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import buffers

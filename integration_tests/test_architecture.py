@@ -330,7 +330,7 @@ def test_clean_tree_passes(name: str, tmp_path: Path) -> None:
         from collections.abc import Mapping, Sequence
         from types import MappingProxyType
         from typing import TYPE_CHECKING, Final
-        from coilwork_ir.interning import InternTable
+        from coilwork_ir.intern_table import InternTable
         if TYPE_CHECKING:
             from coilwork_ir import b
         '''Prose may speak of torch._inductor.'''
@@ -348,7 +348,7 @@ def test_clean_tree_passes(name: str, tmp_path: Path) -> None:
     files = {
         "coilwork-ir/src/coilwork_ir/a.py": text,
         "coilwork-ir/src/coilwork_ir/b.py": "from coilwork_ir.a import f\n",
-        "coilwork-ir/src/coilwork_ir/interning.py": table,
+        "coilwork-ir/src/coilwork_ir/intern_table.py": table,
     }
     assert CHECKS[name](plant(tmp_path, files)) == []
 

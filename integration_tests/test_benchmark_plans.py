@@ -15,7 +15,7 @@ from benchmarks.model_plan import main, programs_of, text_of
 from benchmarks.models import Size, find_case
 from benchmarks.planner import Planner
 from coilwork_ir.index import as_int
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.scalar import Op, postorder
 from coilwork_ir.target import target

@@ -16,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernels import KernelCall, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern
-from coilwork_ir.target import TARGETS, Target, Targets
+from coilwork_ir.target import TARGETS, Capabilities, Target, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings

@@ -19,7 +19,7 @@ from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_tools.explain.report import StageClock

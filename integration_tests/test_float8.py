@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.planner import Planner
 from coilwork.compile_options import CompileOptions
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.scalar import Op, postorder
 from integration_tests.beside_eager import compiled
 from integration_tests.dtype_rules import difference

@@ -23,9 +23,9 @@ from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_ir.index import written_size
-from coilwork_ir.kernels.roots import kernel_roots
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.index import tree_size
+from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.scalar import IndexValue, Load, postorder
 from coilwork_lowering import LoweringOptions, decompositions
@@ -103,7 +103,7 @@ class Work:
             for value in postorder(kernel_roots(kernel)):
                 exprs = value.index if isinstance(value, Load) else ()
                 exprs = (value.expr,) if isinstance(value, IndexValue) else exprs
-                self.longest = max(self.longest, *(written_size(e).nodes for e in exprs), 0)
+                self.longest = max(self.longest, *(tree_size(e).nodes for e in exprs), 0)
         return compiled
 
     def __call__(

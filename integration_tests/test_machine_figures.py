@@ -20,7 +20,7 @@ from benchmarks.memory_bound.cases import find_case
 from benchmarks.planner import Planner
 from coilwork.compile_options import CompileOptions
 from coilwork_cpp import CppCodegen
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.machine import TUNING, MachineModel, read_entries
 from coilwork_ir.target import TARGETS, Target
 from coilwork_lowering.layout import pad_products

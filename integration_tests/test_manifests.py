@@ -18,7 +18,7 @@ from coilwork.stages import Compiled
 from coilwork_cache import open_local_store
 from coilwork_ir import index
 from coilwork_ir.index import Expr, evaluate, floordiv, maximum, minimum, mod
-from coilwork_ir.manifest import size_code, write_kernels
+from coilwork_ir.kernel_source import size_code, write_kernels
 from coilwork_ir.target import target
 from coilwork_runtime.executor.program import executor_extension
 from coilwork_runtime.loader import execute_module, load_kernels

@@ -16,9 +16,9 @@ from coilwork_cpp.options import CppOptions
 from coilwork_cpp.rewrites.table import KERNEL_PASSES as CPP_PASSES
 from coilwork_cpp.rewrites.table import Launch
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.interpret import interpret_kernel
-from coilwork_ir.kernels.parsing import parse_kernel
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.interpreter import interpret_kernel
+from coilwork_ir.kernels.parser import parse_kernel
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.scalar import Const, Op, Scalar, op, rewrite
 from coilwork_ir.target import Target, target
@@ -52,7 +52,7 @@ def add_instead_of_doubling(kernel: Kernel) -> Kernel:
                 return op("add", first, first)
         return node
 
-    return with_roots(kernel, rewrite(kernel_roots(kernel), visit))
+    return replace_roots(kernel, rewrite(kernel_roots(kernel), visit))
 
 
 def add_row(table: PassTable[Any, Any], run: Any) -> PassTable[Any, Any]:

@@ -13,8 +13,9 @@ from coilwork_ir.program.nodes import Instruction
 ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = ROOT / "docs" / "how-to" / "add-a-program-instruction.md"
 FILES: Final = re.findall(r"^\| `(coilwork_[^`]+)` \|", TABLE.read_text(), re.MULTILINE)
-# These ask what an instruction defines, or uses memory for: most say nothing.
-PARTIAL: Final = ("walk.py", "verify_in_flight.py")
+# The first two ask what an instruction defines, or uses memory for: most say nothing. `parser.py` leaves the
+# instructions on streams to `coilwork_ir.text.atoms`.
+PARTIAL: Final = ("walk.py", "verify_inflight.py", "parser.py")
 
 
 @pytest.mark.parametrize("path", FILES)

@@ -10,7 +10,7 @@ import torch
 
 from coilwork_cpp_wrapper import emit_cpp
 from coilwork_ir.errors import EmitError
-from coilwork_ir.program.interpret import Hooks, interpret_program
+from coilwork_ir.program.interpreter import Hooks, interpret_program
 from coilwork_runtime.executor import faults
 from integration_tests.stream_programs import (
     BESIDE,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coilwork_cache import open_local_store
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.verify import verify_program

@@ -14,7 +14,7 @@ from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_ir.buffers import Ref
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.program import Launch, Return
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.target import TARGETS, Targets

@@ -20,11 +20,11 @@ from coilwork.job import open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
-from coilwork_ir.graph_targets import declare_capabilities
-from coilwork_ir.kernels.interpret import interpret_schedule
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.emission import declare_capabilities
+from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.machine import change_figures
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_scheduler import schedule

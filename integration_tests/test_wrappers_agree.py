@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import coilwork_wrapper
 from coilwork_cache import MemoryStore
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import parse_program
 from coilwork_runtime import Builder, LayoutError, generated, load_python

@@ -2,7 +2,7 @@
 
 A container bound at module or class level must be immutable, or be annotated with a read-only interface
 (`Mapping`, `Sequence`, `Set` of collections.abc, also inside `Final`), so that mypy refuses whoever changes
-it. The tables of `coilwork_ir.interning` are the one exception: they are thread-safe and hold immutable
+it. The tables of `coilwork_ir.intern_table` are the one exception: they are thread-safe and hold immutable
 values, or a bounded memo of a pure function. `functools.cache` on a function of immutable arguments is no
 state that a caller could see, and is allowed.
 """
@@ -30,7 +30,7 @@ READ_ONLY = frozenset(
 )
 BUILDERS = frozenset({"__init__", "__new__", "__post_init__"})
 # The module whose classes may be bound at module level though they grow.
-INTERNING = "coilwork_ir.interning"
+INTERNING = "coilwork_ir.intern_table"
 # State at the edge, of immutable values: which module holds it, by what name, and why.
 ALLOWED: Mapping[tuple[str | None, str], str] = {
     (

@@ -68,7 +68,10 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "coilwork_runtime.triton_kernels.small_work",
         "_CHAINS",
     ): "functions of Triton's, which are called as ATen's are",
-    ("coilwork_ir.conformance.cases", "WRITTEN_CASES"): "cases, some of which are called as operators are",
+    (
+        "coilwork_ir.conformance.dataflow_cases",
+        "WRITTEN_CASES",
+    ): "cases, some of which are called as operators are",
     ("coilwork_frontend.capture.refused_types", "_BY_MODE"): _SPELLING,
     ("coilwork_frontend.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
     ("coilwork_frontend.torch_compat.operators", "ROW_POOLS"): _SPELLING,

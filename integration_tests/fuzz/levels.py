@@ -28,11 +28,11 @@ from coilwork_frontend.capture.squeezed_unbacked_sizes import (
 from coilwork_frontend.capture.storages import find_misplaced_writes, given_storages
 from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.errors import EmitError
-from coilwork_ir.graph_targets import declare_capabilities
-from coilwork_ir.kernels.interpret import interpret_schedule
-from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.loops.interpreter import interpret_graph
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_runtime import Builder

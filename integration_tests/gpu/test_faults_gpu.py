@@ -15,10 +15,9 @@ from coilwork import stages
 from coilwork.backend import backend
 from coilwork.backends.registry import codegen_for
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from integration_tests.stream_programs import (
     BESIDE,
     FAILING,

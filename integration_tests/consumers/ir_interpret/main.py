@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coilwork_ir.errors import ParseError, VerifyError
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 

@@ -4,11 +4,10 @@ CPU.
 
 from __future__ import annotations
 
-from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.text import format_program
-from coilwork_ir.target import Targets, target
+from coilwork_ir.target import Capabilities, RowWalks, Targets, target
 from coilwork_scheduler import explain, schedule
 from coilwork_scheduler.memory import plan
 

@@ -13,9 +13,8 @@ import torch
 from coilwork_cpp_wrapper import CompiledProgram, build_cpp, emit_cpp
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
-from coilwork_ir.kernel_source import KernelSource, SourceArg
-from coilwork_ir.manifest import write_kernels
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.kernel_source import KernelSource, SourceArg, write_kernels
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import parse_program
 from coilwork_runtime.loader import load_kernels

@@ -12,7 +12,7 @@ from coilwork_cpp_wrapper.arithmetic import index_code, read_size_code
 from coilwork_cpp_wrapper.module import preamble_text
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, evaluate, maximum, minimum, symbol
-from coilwork_ir.syntax.cpp_printer import CppPrinter
+from coilwork_ir.syntax.cpp import CppPrinter
 from coilwork_runtime.cpp.toolchain import find_toolchain, make_stub
 from coilwork_runtime.manifest.size_code import Op, SizeCode
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 
 
 def check_kernel(

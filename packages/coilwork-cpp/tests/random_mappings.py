@@ -12,14 +12,13 @@ from coilwork_cpp.options import options_from
 from coilwork_cpp.planning.passes import passes_of
 from coilwork_cpp.planning.plan import plan_of
 from coilwork_cpp.planning.regions import Region, regions_of
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.conformance import Case, random_kernel
 from coilwork_ir.errors import CoilworkIRError, EmitError, VerifyError
 from coilwork_ir.index import as_int, extent_of
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.rewrite import value_names
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.kernels.values import value_names
 from coilwork_ir.mapping import (
     Accumulators,
     Block,
@@ -41,7 +40,7 @@ from coilwork_ir.mapping import (
     verify_mapping,
 )
 from coilwork_ir.scalar import Const
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 
 TRIES = 60
 # Cases that the kit does not have: the first elements of sorted rows, and a kernel in pieces that share
@@ -66,7 +65,7 @@ MORE = (Case(name="first", text=FIRST), Case(name="parts", text=format_kernel(ra
 
 @dataclass(slots=True)
 class RandomlyMapped:
-    """The C++ generator with mappings drawn at random; implements `coilwork_ir.codegen.Codegen`.
+    """The C++ generator with mappings drawn at random; implements `coilwork_ir.backend.Codegen`.
 
     Attributes:
         seed: equal seeds draw equal mappings.

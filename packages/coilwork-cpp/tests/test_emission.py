@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coilwork_cpp import CppCodegen
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, format_expr, symbol

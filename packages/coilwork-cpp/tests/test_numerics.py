@@ -13,7 +13,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import Numerics
-from coilwork_ir.kernels.strict import FUNCTIONS
+from coilwork_ir.kernels.rewrite import FUNCTIONS
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Scalar, const, load, op, reduce
 from coilwork_ir.target import target

@@ -12,7 +12,7 @@ from coilwork_cpp.values.ops import RULES, STRUCTURAL
 from coilwork_cpp.values.reductions import SUPPORTED
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
-from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS
+from coilwork_ir.interpretation.ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
 from coilwork_ir.scalar import Scalar, cast, const, load, op

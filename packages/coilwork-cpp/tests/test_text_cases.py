@@ -20,7 +20,7 @@ from coilwork_cpp import CppOptions
 from coilwork_cpp.rewrites.table import KERNEL_PASSES, Launch, RewriteContext
 from coilwork_ir.conformance.text_cases import Settings, Transformed, check_text_case, find_text_cases
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.loops import Graph
 from coilwork_ir.scalar import loads

@@ -16,7 +16,7 @@ from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_frontend.capture.refused_types import EagerKernels
 from coilwork_frontend.compile_captured import CAPTURED_ROLES, MENDING, Promises, Stages, compile_captured
 from coilwork_frontend.errors import CoilworkFallbackWarning
-from coilwork_ir.roles import CallRole
+from coilwork_ir.calling_convention import CallRole
 
 
 class RecordingStages:

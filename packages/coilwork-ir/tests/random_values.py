@@ -59,7 +59,7 @@ from coilwork_ir.loops import (
     While,
     Window,
 )
-from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, Weights
+from coilwork_ir.loops.nodes import STATE_LAYOUTS, Weights
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
 from coilwork_ir.program import (
     Alloc,

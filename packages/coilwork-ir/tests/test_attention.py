@@ -14,8 +14,15 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Attention, AttentionGradient, Graph
-from coilwork_ir.loops.access import bodies, bound_symbols, defined, overwritten, read, shares_memory
-from coilwork_ir.loops.attention.library_form import (
+from coilwork_ir.loops.access import (
+    bodies,
+    buffers_defined_by,
+    buffers_overwritten_by,
+    buffers_read_by,
+    memory_aliases,
+    symbols_bound_by,
+)
+from coilwork_ir.loops.attention import (
     Causal,
     GradientOperands,
     LibraryAttention,
@@ -23,7 +30,7 @@ from coilwork_ir.loops.attention.library_form import (
     make_attention,
     make_attention_gradient,
 )
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.layouts import Fixed, layouts_of
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -261,12 +268,18 @@ def test_the_text_is_canonical() -> None:
 def test_what_they_read_and_define() -> None:
     node, _, gradient = parse_graph(DROPPED).nodes
     assert isinstance(node, Attention) and bodies(node) == node.weights.bodies
-    assert read(node) == ("q",) and [b.name for b in defined(node)] == ["o", "s", "seed", "unused", "mask"]
-    assert [s.name for s in bound_symbols(node)] == ["s1"]
+    assert buffers_read_by(node) == ("q",) and [b.name for b in buffers_defined_by(node)] == [
+        "o",
+        "s",
+        "seed",
+        "unused",
+        "mask",
+    ]
+    assert [s.name for s in symbols_bound_by(node)] == ["s1"]
     assert isinstance(gradient, AttentionGradient) and bodies(gradient) == gradient.bodies
-    assert read(gradient) == ("q", "o", "s", "g", "seed", "unused")
+    assert buffers_read_by(gradient) == ("q", "o", "s", "g", "seed", "unused")
     for one in (node, gradient):
-        assert overwritten(one) == () and shares_memory(one) == ()
+        assert buffers_overwritten_by(one) == () and memory_aliases(one) == ()
     layouts = layouts_of(parse_graph(DROPPED))
     assert all(isinstance(layouts[name], Fixed) for name in ("o", "s", "seed", "g", "dq"))
     assert all(isinstance(one, Buffer | SymbolOutput | None) for one in node.outputs)
@@ -401,7 +414,7 @@ def test_other_forms_are_not_read_back() -> None:
     for text in (CAPPED, GRADIENT, CAUSAL.replace("t8 = le(t6, t7)", "t8 = lt(t6, t7)")):
         graph = parse_graph(text)
         buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
-        buffers |= {b.name: b for node in graph.nodes for b in defined(node)}
+        buffers |= {b.name: b for node in graph.nodes for b in buffers_defined_by(node)}
         (first, *_) = graph.nodes
         assert isinstance(first, Attention) and library_attention_of(first, buffers) is None
 

@@ -9,8 +9,8 @@ import torch
 
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.interpret import interpret_kernel
-from coilwork_ir.kernels.strict import make_functions_strict
+from coilwork_ir.kernels.interpreter import interpret_kernel
+from coilwork_ir.kernels.rewrite import make_functions_strict
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import Op, postorder

@@ -10,19 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_ir.capabilities import LEAST, Capabilities
-from coilwork_ir.conformance import CASES, check_codegen, coverage, failures, op_case
-from coilwork_ir.conformance.combining_cases import reduced_types, scanned_types
-from coilwork_ir.conformance.edges import edge_count, edge_values
-from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS
+from coilwork_ir.conformance import CASES, check, check_codegen, failures, op_case
+from coilwork_ir.conformance.case import edge_count, edge_values
+from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS, list_reduce_types, list_scan_types
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import LEAST, Capabilities, Target, target
 
 CPU = target("x86-64-avx2")
 
@@ -111,7 +109,7 @@ def test_cases_are_canonical_and_their_inputs_repeat(case) -> None:
 
 
 def test_no_scalar_op_is_without_a_case() -> None:
-    visited = coverage()
+    visited = check()
     missing = [
         f"{name} {dtype.text}"
         for name, row in SCALAR_OPS.items()
@@ -123,17 +121,17 @@ def test_no_scalar_op_is_without_a_case() -> None:
 
 def test_an_op_without_a_row_of_operands_is_noticed() -> None:
     fewer = [op_case(dtype, [name for name in OPERANDS if name != "tanh"]) for dtype in KIT_DTYPES]
-    assert ("tanh", DType.F32) not in coverage(fewer).ops
-    assert ("erf", DType.F32) in coverage(fewer).ops
+    assert ("tanh", DType.F32) not in check(fewer).ops
+    assert ("erf", DType.F32) in check(fewer).ops
     assert set(OPERANDS) | {"cast", "bitcast"} == set(SCALAR_OPS)
 
 
 def test_every_reduction_scan_sort_and_store_mode_has_cases_on_its_types() -> None:
-    visited = coverage()
+    visited = check()
     for kind in REDUCE_OPS:
-        assert {(kind, dtype) for dtype in reduced_types(kind)} <= visited.reductions
+        assert {(kind, dtype) for dtype in list_reduce_types(kind)} <= visited.reductions
     for kind in SCAN_KINDS:
-        assert {(kind, dtype) for dtype in scanned_types(kind)} <= visited.scans
+        assert {(kind, dtype) for dtype in list_scan_types(kind)} <= visited.scans
     assert {("function", dtype) for dtype in KIT_DTYPES if not dtype.is_bool} <= visited.scans
     assert {(down, dtype) for down in (False, True) for dtype in KIT_DTYPES} <= visited.sorts
     for mode in STORE_MODES:

@@ -10,8 +10,14 @@ from torch import Tensor
 
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.loops import Contraction
-from coilwork_ir.loops.access import bodies, defined, overwritten, read, shares_memory
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.access import (
+    bodies,
+    buffers_defined_by,
+    buffers_overwritten_by,
+    buffers_read_by,
+    memory_aliases,
+)
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 
@@ -128,8 +134,8 @@ def test_the_text_is_canonical() -> None:
 def test_what_it_reads_and_defines() -> None:
     (node,) = parse_graph(LINEAR).nodes
     assert isinstance(node, Contraction) and bodies(node) == (node.left, node.right, node.epilogue)
-    assert read(node) == ("x", "w", "b") and [b.name for b in defined(node)] == ["y"]
-    assert overwritten(node) == () and shares_memory(node) == ()
+    assert buffers_read_by(node) == ("x", "w", "b") and [b.name for b in buffers_defined_by(node)] == ["y"]
+    assert buffers_overwritten_by(node) == () and memory_aliases(node) == ()
 
 
 @pytest.mark.parametrize(

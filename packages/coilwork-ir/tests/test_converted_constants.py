@@ -9,8 +9,8 @@ import math
 import pytest
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels.conversions import convert_constants, wrap_integer
 from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.rewrite import convert_constants, wrap_integer
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 

@@ -14,11 +14,17 @@ from coilwork_ir.conformance import CONVOLUTION_CASES, check_convolutions
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr, symbol
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.loops import Body, Contraction, Convolution, Graph, Window
-from coilwork_ir.loops.access import bodies, defined, overwritten, read, shares_memory
+from coilwork_ir.loops.access import (
+    bodies,
+    buffers_defined_by,
+    buffers_overwritten_by,
+    buffers_read_by,
+    memory_aliases,
+)
 from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.layouts import Fixed, layouts_of
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -172,7 +178,7 @@ def made_graph(inputs: dict[str, Tensor], node: Convolution) -> Graph:
         name="made",
         inputs=tuple(buffer(name, tensor) for name, tensor in inputs.items()),
         nodes=(node,),
-        outputs=tuple(Ref(one.name) for one in defined(node)),
+        outputs=tuple(Ref(one.name) for one in buffers_defined_by(node)),
     )
     verify_graph(graph)
     assert parse_graph(format_graph(graph)) == graph
@@ -269,7 +275,9 @@ def test_it_is_defined_by_contractions_that_the_verifier_takes() -> None:
         bias = bias_gradient_of(node)
         every = (*parts, *(() if bias is None else (bias,)))
         assert all(isinstance(part, Contraction) for part in parts)
-        assert [b.name for part in every for b in defined(part)] == [b.name for b in defined(node)]
+        assert [b.name for part in every for b in buffers_defined_by(part)] == [
+            b.name for b in buffers_defined_by(node)
+        ]
         verify_graph(replace(graph, nodes=every))
 
 
@@ -277,10 +285,13 @@ def test_what_it_reads_and_defines() -> None:
     (node,) = parse_graph(FORWARD).nodes
     assert isinstance(node, Convolution) and node.epilogue is not None
     assert bodies(node) == (node.value.value, node.weight.value, node.epilogue.value)
-    assert read(node) == ("x", "w", "b") and [b.name for b in defined(node)] == ["y"]
+    assert buffers_read_by(node) == ("x", "w", "b") and [b.name for b in buffers_defined_by(node)] == ["y"]
     (node,) = parse_graph(BACKWARD).nodes
-    assert read(node) == ("x", "w", "g") and [b.name for b in defined(node)] == ["dx", "db"]
-    assert overwritten(node) == () and shares_memory(node) == ()
+    assert buffers_read_by(node) == ("x", "w", "g") and [b.name for b in buffers_defined_by(node)] == [
+        "dx",
+        "db",
+    ]
+    assert buffers_overwritten_by(node) == () and memory_aliases(node) == ()
 
 
 def test_memory_of_convolutions_lies_as_it_must() -> None:

@@ -10,28 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.conformance import CORE_CASES, check_cores, failures, random_core_case
 from coilwork_ir.errors import EmitError, VerifyError
 from coilwork_ir.index import evaluate, extents_of, symbol
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.core_nodes import (
+from coilwork_ir.kernels.interpreter import interpret_kernel
+from coilwork_ir.kernels.nodes import (
     AttentionCore,
     AttentionGradientCore,
     ConvolutionCore,
     accumulate_of,
     factors_of,
 )
-from coilwork_ir.kernels.cores.verify import check_core_taken
-from coilwork_ir.kernels.interpret import interpret_kernel
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.kernels.verify_cores import check_core_taken
 from coilwork_ir.mapping import find_fault, parse_mapping
 from coilwork_ir.scalar import Op, op, postorder, rewrite
-from coilwork_ir.target import TARGETS, Target
+from coilwork_ir.target import LEAST, TARGETS, Capabilities, Target
 
 SEEDS = range(120)
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {"exp": torch.exp, "tanh": torch.tanh, "neg": torch.neg}
@@ -154,14 +153,14 @@ def test_rewriting_a_kernel_reaches_the_bodies_of_its_core() -> None:
     """What changes all scalar graphs of a kernel changes a core's, which stays a core of its kind."""
     for case in CORE_CASES[:8]:
         kernel = parse_kernel(case.text)
-        again = with_roots(kernel, kernel_roots(kernel))
+        again = replace_roots(kernel, kernel_roots(kernel))
         assert again == kernel
         assert kernel.core is not None and set(kernel.core.bodies) <= set(kernel_roots(kernel))
         turned = rewrite(
             kernel_roots(kernel),
             lambda v: op("abs", *v.operands) if isinstance(v, Op) and v.op in ("tanh", "neg", "exp") else v,
         )
-        changed = with_roots(kernel, turned)
+        changed = replace_roots(kernel, turned)
         verify_kernel(changed)
         assert changed.core is not None and changed.core.kind == kernel.core.kind
         left = [v.op for v in postorder(kernel_roots(changed)) if isinstance(v, Op)]

@@ -16,10 +16,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Contraction, Graph
-from coilwork_ir.loops.access import bodies, read
-from coilwork_ir.loops.grouped_products import grouped_product_of, make_grouped_product
-from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_ir.loops.matrix_products import matrix_product_of
+from coilwork_ir.loops.access import bodies, buffers_read_by
+from coilwork_ir.loops.interpreter import interpret_graph
+from coilwork_ir.loops.matrix_products import grouped_product_of, make_grouped_product, matrix_product_of
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 
@@ -89,7 +88,7 @@ def test_the_text_is_canonical() -> None:
         assert parse_graph(format_graph(graph)) == graph
         assert format_graph(graph, origins=False) == text
         (node,) = graph.nodes
-        assert read(node) == ("x", "w", "ends") and len(bodies(node)) == 3
+        assert buffers_read_by(node) == ("x", "w", "ends") and len(bodies(node)) == 3
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ NEVER_LOADED = ("torch", "sympy", "triton", "numpy")
 
 # everything but the interpreters, the conformance kit and the bridge to sympy
 LIGHT = (
-    "coilwork_ir.codegen, coilwork_ir.target, coilwork_ir.loops.text, coilwork_ir.loops.verify, "
+    "coilwork_ir.backend, coilwork_ir.target, coilwork_ir.loops.text, coilwork_ir.loops.verify, "
     "coilwork_ir.kernels.text, coilwork_ir.kernels.verify, coilwork_ir.program.text, "
     "coilwork_ir.program.verify"
 )

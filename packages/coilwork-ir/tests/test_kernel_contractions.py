@@ -8,7 +8,7 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import Expr, symbol
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import (

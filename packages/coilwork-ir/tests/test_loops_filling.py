@@ -8,11 +8,11 @@ import torch
 from coilwork_ir.errors import InterpretError, VerifyError
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import Scatter
-from coilwork_ir.loops.filling import box_of
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.verification.boxes import Box, add_box, is_whole, whole_of
+from coilwork_ir.loops.verify_compute import box_of
+from coilwork_ir.verification import Box, add_box, is_whole, whole_of
 
 JOINED = """
 graph @joined {

@@ -37,7 +37,7 @@ from coilwork_ir.mapping import (
     verify_mapping,
     verify_versions,
 )
-from coilwork_ir.mapping.form import Slot, parse_template
+from coilwork_ir.mapping.directive import Slot, parse_template
 
 
 def kernel_text(ranges: str, args: str, body: str, extra: str = "", sizes: str = "") -> str:

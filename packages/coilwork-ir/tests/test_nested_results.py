@@ -8,10 +8,10 @@ from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.loops import Extern
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import ExternCall
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program

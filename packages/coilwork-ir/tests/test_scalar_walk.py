@@ -18,11 +18,11 @@ from coilwork_ir.scalar import (
     postorder,
     range_symbols,
     reduce,
+    replace_operands,
     rewrite,
     scan,
     sort,
     substitute_ranges,
-    with_operands,
 )
 
 N = symbol("n", lo=1)
@@ -66,21 +66,21 @@ def test_rewrite_sees_rewritten_operands() -> None:
 
 def test_with_operands_keeps_the_rest() -> None:
     other = op("neg", X)
-    assert with_operands(Y, Y.operands) is Y
-    moved = with_operands(Y, [index_value(J), Y.operands[1]])
+    assert replace_operands(Y, Y.operands) is Y
+    moved = replace_operands(Y, [index_value(J), Y.operands[1]])
     assert moved.operands[0] is index_value(J) and moved.other == 1.0
     total = reduce("welford", [X], [R], output=1)
-    assert with_operands(total, [other]) is reduce("welford", [other], [R], output=1)
+    assert replace_operands(total, [other]) is reduce("welford", [other], [R], output=1)
     running = scan("max", X, R, output=1, reverse=True)
-    assert with_operands(running, [other]) is scan("max", other, R, output=1, reverse=True)
+    assert replace_operands(running, [other]) is scan("max", other, R, output=1, reverse=True)
     function = combine([parameter(1, DType.F32), op("add", parameter(1, DType.F32), parameter(3, DType.F32))])
     pair = scan(function, X, R, others=[Y], output=1)
-    assert with_operands(pair, [Y, other]) is scan(function, Y, R, others=[other], output=1)
+    assert replace_operands(pair, [Y, other]) is scan(function, Y, R, others=[other], output=1)
     assert substitute_ranges([pair], {R: S})[0] is scan(function, X, S, others=[Y], output=1)
     ordered = sort(X, R, output=1, descending=True)
-    assert with_operands(ordered, [other]) is sort(other, R, output=1, descending=True)
+    assert replace_operands(ordered, [other]) is sort(other, R, output=1, descending=True)
     narrow = op("cast", X, dtype=DType.BF16)
-    assert with_operands(narrow, [other]).dtype is DType.BF16
+    assert replace_operands(narrow, [other]).dtype is DType.BF16
 
 
 def test_ranges_are_substituted_everywhere() -> None:

@@ -10,8 +10,8 @@ import torch
 from ir_cases import COPY, UPDATE
 
 from coilwork_ir.errors import VerifyError
-from coilwork_ir.in_flight import HOST, InFlight
-from coilwork_ir.program.interpret import Hooks, interpret_program
+from coilwork_ir.inflight_memory import HOST, InFlight
+from coilwork_ir.program.interpreter import Hooks, interpret_program
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program

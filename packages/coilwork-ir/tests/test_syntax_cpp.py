@@ -17,6 +17,7 @@ from coilwork_ir.syntax.cpp import (
     Call,
     Code,
     Comment,
+    CppPrinter,
     Declare,
     DeclareArray,
     Do,
@@ -42,7 +43,6 @@ from coilwork_ir.syntax.cpp import (
     real,
     string,
 )
-from coilwork_ir.syntax.cpp_printer import CppPrinter
 
 A, B, C = Name("a"), Name("b"), Name("c")
 PRINTER, CLEAR = CppPrinter(), CppPrinter(clear=True)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from coilwork_ir.syntax.python import (
     EVERYTHING,
     NONE,
+    WIDTH,
     Assign,
     Attribute,
     Binary,
@@ -54,8 +55,9 @@ from coilwork_ir.syntax.python import (
     call,
     method,
     number,
+    print_expression,
+    print_module,
 )
-from coilwork_ir.syntax.python_printer import WIDTH, print_expression, print_module
 
 A, B, C = Name("a"), Name("b"), Name("c")
 ARITHMETIC = ("|", "^", "&", "<<", ">>", "+", "-", "*", "/", "//", "%")

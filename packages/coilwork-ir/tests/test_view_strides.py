@@ -10,9 +10,8 @@ import pytest
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, symbol
-from coilwork_ir.loops.layouts import nested_strides
+from coilwork_ir.loops.layouts import ViewsOf, nested_strides, remake_view
 from coilwork_ir.loops.text import parse_graph
-from coilwork_ir.loops.view_strides import ViewsOf, remake_view
 
 
 def buffer(shape: tuple[object, ...], strides: tuple[object, ...] | None = None) -> Buffer:

@@ -13,7 +13,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import REDUCE_OPS, SELF_COMBINING

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from coilwork_ir.conformance import WRAPPER_CASES, check_wrapper, failures
-from coilwork_ir.conformance.wrapper_cases import list_uncovered
+from coilwork_ir.conformance.wrappers import list_uncovered
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.program.interpret import Hooks, interpret_program
+from coilwork_ir.program.interpreter import Hooks, interpret_program
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.wrapper import WrapOptions, Wrapper

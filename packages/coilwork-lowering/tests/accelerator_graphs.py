@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import Graph
-from coilwork_ir.loops.parsing import parse_graph
-from coilwork_ir.loops.printing import format_graph
+from coilwork_ir.loops.parser import parse_graph
+from coilwork_ir.loops.text import format_graph
 from coilwork_lowering import LoweringOptions, lower
 
 

@@ -34,9 +34,9 @@ from coilwork_ir.loops import (
     Sort,
     View,
     While,
-    interpret,
+    interpreter,
 )
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.scalar import Combine, Const, IndexValue, Load, Op, Parameter, Scalar, postorder
 
 OPS: dict[str, Callable[..., torch.Tensor]] = {
@@ -268,8 +268,8 @@ class Evaluator:
     def attention(self, node: Attention | AttentionGradient) -> None:
         memory = Memory(self.sizes)
         memory.tensors.update(self.memory)
-        interpret.step(node, memory, {})
-        self.memory.update({buffer.name: memory.tensors[buffer.name] for buffer in defined(node)})
+        interpreter.step(node, memory, {})
+        self.memory.update({buffer.name: memory.tensors[buffer.name] for buffer in buffers_defined_by(node)})
         self.sizes.update(memory.sizes)
 
     def region(self, graph: Graph, operands: list[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Contraction, Graph
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.loops.matrix_products import matrix_product_of
 from coilwork_lowering import LayoutOptions, PaddingDecision, lower, pad_products
 
@@ -33,7 +33,7 @@ def product_operands(graph: Graph) -> list[tuple[int | None, ...]]:
     buffers: dict[str, Buffer] = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
     found = []
     for node in graph.nodes:
-        buffers.update((b.name, b) for b in defined(node))
+        buffers.update((b.name, b) for b in buffers_defined_by(node))
         product = matrix_product_of(node, buffers) if isinstance(node, Contraction) else None
         if product is not None:
             operands = (product.added, product.left, product.right, product.output)

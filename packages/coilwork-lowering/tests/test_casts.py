@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import Pointwise
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.scalar import Op, postorder
 from coilwork_lowering import decompositions, lower
 from coilwork_lowering.building.torch_types import dtype_of

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.target import target
 from coilwork_lowering import LoweringOptions, lower

@@ -15,7 +15,7 @@ from lowering_against_eager import trace_and_lower
 
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scatter
 from coilwork_ir.loops.access import bodies
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.machine import change_figures, find_like_model
 from coilwork_ir.scalar import loads
@@ -31,7 +31,7 @@ EPS = torch.finfo(torch.float32).eps
 def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
     one = change_figures(find_like_model("cpu"), {"scatters.many_elements": 1})
-    monkeypatch.setattr("coilwork_ir.machine.by_device.read_model", lambda path: one)
+    monkeypatch.setattr("coilwork_ir.machine.data_file.read_model", lambda path: one)
 
 
 def graph_of(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Graph, Any]:

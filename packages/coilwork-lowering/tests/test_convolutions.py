@@ -16,9 +16,9 @@ from torch.nn import functional
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Convolution, Graph, Window
 from coilwork_ir.loops.convolutions import bias_of, buffer_of
-from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_ir.loops.parsing import parse_graph
-from coilwork_ir.loops.printing import format_graph
+from coilwork_ir.loops.interpreter import interpret_graph
+from coilwork_ir.loops.parser import parse_graph
+from coilwork_ir.loops.text import format_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import Lowered, LoweringOptions
 

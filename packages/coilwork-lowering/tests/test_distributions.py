@@ -11,7 +11,7 @@ import torch
 from lowering_against_eager import externs, trace_and_lower
 from torch.distributions import Cauchy, Exponential, LogNormal, Normal, Uniform
 
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_lowering import LoweringOptions
 
 aten = torch.ops.aten

@@ -30,7 +30,7 @@ def as_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
     if request.param:
         one = change_figures(find_like_model("cpu"), {"scatters.many_elements": 1})
-        monkeypatch.setattr("coilwork_ir.machine.by_device.read_model", lambda path: one)
+        monkeypatch.setattr("coilwork_ir.machine.data_file.read_model", lambda path: one)
 
 
 def run(

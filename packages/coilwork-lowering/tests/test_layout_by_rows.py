@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Contraction, Graph, Scatter, View
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Load
 from coilwork_lowering import LayoutOptions, PaddingDecision, lower, pad_products

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_ir.index import written_size
+from coilwork_ir.index import tree_size
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import loads
 from coilwork_lowering import Lowered, LoweringOptions, lower
@@ -44,9 +44,7 @@ def test_maps_stay_short_and_say_where_they_were_cut(name):
     lowered, found, expected = chained(CHAINS[name], 12)
     torch.testing.assert_close(found, expected)
     nodes = [node for node in lowered.graph.nodes if isinstance(node, Pointwise)]
-    longest = [
-        written_size(e).nodes for node in nodes for access in loads((node.body,)) for e in access.index
-    ]
+    longest = [tree_size(e).nodes for node in nodes for access in loads((node.body,)) for e in access.index]
     assert LIMIT < max(longest) < 10 * LIMIT
     assert lowered.copies and all("laid out in memory" in copy for copy in lowered.copies)
 

@@ -10,7 +10,7 @@ import torch
 from lowering_against_eager import assert_as_eager, trace_and_lower
 from torch import Tensor
 
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 
 aten = torch.ops.aten
 SPECIAL = torch.tensor(

@@ -11,10 +11,14 @@ from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Contraction, Extern, Graph
-from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
-from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
+from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.interpreter import interpret_graph
+from coilwork_ir.loops.matrix_products import (
+    GroupedProduct,
+    MatrixProduct,
+    grouped_product_of,
+    matrix_product_of,
+)
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import LoweringOptions
@@ -31,7 +35,7 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def products(graph: Graph) -> list[MatrixProduct]:
     buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
-    buffers |= {b.name: b for node in graph.nodes for b in defined(node)}
+    buffers |= {b.name: b for node in graph.nodes for b in buffers_defined_by(node)}
     found = [matrix_product_of(n, buffers) for n in graph.nodes if isinstance(n, Contraction)]
     return [one for one in found if one is not None]
 
@@ -176,7 +180,7 @@ def test_a_product_of_groups_is_a_contraction(name: str) -> None:
 
 def groups(graph: Graph) -> list[GroupedProduct]:
     buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
-    buffers |= {b.name: b for node in graph.nodes for b in defined(node)}
+    buffers |= {b.name: b for node in graph.nodes for b in buffers_defined_by(node)}
     found = [grouped_product_of(n, buffers) for n in graph.nodes if isinstance(n, Contraction)]
     return [one for one in found if one is not None]
 

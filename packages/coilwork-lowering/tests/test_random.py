@@ -10,9 +10,8 @@ import torch
 from lowering_against_eager import externs, trace_and_lower
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.interpretation.domain import Domain
-from coilwork_ir.interpretation.scalars import Evaluator
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.interpretation.scalars import Domain, Evaluator
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.scalar import const
 from coilwork_lowering import LoweringOptions
 from coilwork_lowering.ops.random import philox

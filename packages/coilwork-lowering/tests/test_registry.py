@@ -10,7 +10,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from coilwork_ir.loops import Extern, Pointwise
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.operators import OPERATORS, OpInfo
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_lowering import lower

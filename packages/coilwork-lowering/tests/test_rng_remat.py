@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_lowering import LoweringOptions
 from coilwork_lowering.torch_compat.seeded import draw_kept
 

@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import AssertSize, Extern, Scatter, View
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_lowering import Lowered, LoweringOptions, decompositions, lower
 
 aten = torch.ops.aten

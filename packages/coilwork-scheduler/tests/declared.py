@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import coilwork_scheduler
-from coilwork_ir.capabilities import Capabilities, RowWalks, Sorting
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.target import Capabilities, RowWalks, Sorting, Target, Targets
 from coilwork_scheduler import ScheduleOptions
 
 DEFAULT = ScheduleOptions()

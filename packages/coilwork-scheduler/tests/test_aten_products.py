@@ -16,10 +16,10 @@ from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.matrix_products import make_product
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph

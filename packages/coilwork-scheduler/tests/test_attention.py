@@ -11,10 +11,10 @@ from torch import Tensor
 from coilwork_ir.buffers import Ref
 from coilwork_ir.conformance import check_attention, failures
 from coilwork_ir.kernels import Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.target import TARGETS

@@ -16,7 +16,7 @@ from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, evaluate, extent_of, symbol
 from coilwork_ir.loops import Graph, Reduce
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import const, load, op

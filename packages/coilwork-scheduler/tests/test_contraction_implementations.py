@@ -13,10 +13,10 @@ from torch import Tensor
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.kernels import Decision, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Contraction, Extern, Graph
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.matrix_products import MatrixProduct, make_product, matrix_product_of
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from coilwork_ir.index import as_int
 from coilwork_ir.kernels import Candidate, Kernel, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Node

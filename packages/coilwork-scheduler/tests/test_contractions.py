@@ -11,11 +11,11 @@ from torch import Tensor
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Decision, KernelCall, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import find_contraction, postorder

@@ -15,13 +15,13 @@ from coilwork_ir.buffers import Buffer, ListValue, Ref, contiguous_strides
 from coilwork_ir.conformance import check_convolutions, failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Decision, Kernel, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Body, Convolution, Extern, Graph, Node, Pointwise, View, Window
 from coilwork_ir.loops.convolutions import make_result
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import const, load, op

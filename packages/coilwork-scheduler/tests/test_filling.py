@@ -12,7 +12,7 @@ from declared import schedule
 from coilwork_ir.buffers import Ref
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import KernelCall, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.text import parse_graph

@@ -17,10 +17,10 @@ from coilwork_ir.conformance import check_contractions, failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph
-from coilwork_ir.loops.grouped_products import GROUPED_PRODUCT, make_grouped_product
+from coilwork_ir.loops.matrix_products import GROUPED_PRODUCT, make_grouped_product
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.target import TARGETS
 from coilwork_scheduler import ScheduleOptions

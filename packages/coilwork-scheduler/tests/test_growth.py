@@ -6,9 +6,9 @@ import pytest
 from declared import schedule
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, written_size
+from coilwork_ir.index import as_expr, tree_size
 from coilwork_ir.kernels import KernelCall, Schedule
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.loops import Graph
 from coilwork_ir.scalar import IndexValue, Load, const, index_value, load, op, postorder, where
 from coilwork_ir.target import target
@@ -103,7 +103,7 @@ def sizes_of(made: Schedule) -> tuple[int, int]:
         for value in postorder(kernel_roots(kernel)):
             exprs = value.index if isinstance(value, Load) else ()
             exprs = (value.expr,) if isinstance(value, IndexValue) else exprs
-            sizes = [written_size(e).nodes for e in exprs]
+            sizes = [tree_size(e).nodes for e in exprs]
             body += 1 + sum(sizes)
             longest = max(longest, *sizes, 0)
         total = max(total, body)

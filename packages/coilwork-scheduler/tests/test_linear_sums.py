@@ -9,7 +9,7 @@ import torch
 from declared import schedule
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
 

@@ -14,8 +14,8 @@ from declared import schedule
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.loops import View
-from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.loops.interpreter import interpret_graph
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Alloc, Reinterpret, Reuse
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import op

@@ -7,9 +7,9 @@ import torch
 from declared import schedule
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.scalar import Reduce, Scan, postorder
 from coilwork_ir.target import target

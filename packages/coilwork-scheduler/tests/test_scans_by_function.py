@@ -13,11 +13,11 @@ from coilwork_ir.buffers import Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Graph, Pointwise, Scan
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Combine, combine, load, op, parameter
 from coilwork_ir.target import Target, target

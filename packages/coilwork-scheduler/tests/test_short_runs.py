@@ -14,9 +14,9 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.scalar import cast, op
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions

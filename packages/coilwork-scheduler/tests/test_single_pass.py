@@ -15,15 +15,15 @@ from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernels import KernelCall, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.kernels.workspace import find_piece_length
 from coilwork_ir.loops import Graph, Pointwise, Scan
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import load, op

@@ -10,17 +10,16 @@ import torch
 from declared import GRIDS, capabilities_of, declare, schedule
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
-from coilwork_ir.capabilities import LEAST, Sorting
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import KernelCall, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Check, Extern, Graph, Node, Pointwise, Reduce, Sort
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Scalar, const, load, op
-from coilwork_ir.target import Target, Targets, target
+from coilwork_ir.target import LEAST, Sorting, Target, Targets, target
 
 F32, I64 = DType.F32, DType.I64
 H200, CPU = target("sm_90"), target("x86-64-avx2")

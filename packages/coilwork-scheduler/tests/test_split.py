@@ -13,11 +13,11 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, evaluate, product, stride_of, symbol
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Check
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import Load, Op, Reduce, cast, const, op, postorder

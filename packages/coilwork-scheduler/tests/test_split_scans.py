@@ -11,10 +11,10 @@ from scan_graphs import EAGER, H200, SHORT_ROWS, scanned
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Graph
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.target import Target, target

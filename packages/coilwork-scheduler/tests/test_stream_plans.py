@@ -16,9 +16,9 @@ from coilwork_ir.kernels import KernelCall, Schedule
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Graph
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
-from coilwork_ir.program.interpret import Hooks, interpret_program
+from coilwork_ir.program.interpreter import Hooks, interpret_program
 from coilwork_ir.program.nodes import Alloc, Launch, PoolView, Reinterpret, Reuse
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent

@@ -62,7 +62,7 @@ LARGEST = {"n0": 40, "n1": 40}
 
 @dataclass(slots=True)
 class RandomlyMapped:
-    """The Triton generator with mappings drawn at random; implements `coilwork_ir.codegen.Codegen`.
+    """The Triton generator with mappings drawn at random; implements `coilwork_ir.backend.Codegen`.
 
     Attributes:
         seed: equal seeds draw equal mappings.

@@ -12,7 +12,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Scalar, load, op, reduce

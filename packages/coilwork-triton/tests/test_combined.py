@@ -14,7 +14,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, evaluate, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen

@@ -8,9 +8,9 @@ from contraction_kernels import Product, int8_linear, product_kernel, product_ov
 from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_of, run_source
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen

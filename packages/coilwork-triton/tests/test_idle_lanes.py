@@ -16,7 +16,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.scalar import cast, index_value, load, op, placeholder, reduce, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen

@@ -16,7 +16,7 @@ from torch import Tensor
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, maximum, minimum, mod, symbol
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (

@@ -12,7 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.nodes import Numerics
-from coilwork_ir.kernels.strict import FUNCTIONS
+from coilwork_ir.kernels.rewrite import FUNCTIONS
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Scalar, load, op
 from coilwork_ir.target import target

@@ -13,7 +13,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
-from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS
+from coilwork_ir.interpretation.ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import load, op

@@ -15,7 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, maximum, minimum, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Range, Store
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import load
 from coilwork_ir.target import target

@@ -11,7 +11,7 @@ from triton_sample_kernels import SAMPLES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.mapping import format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import find_contraction, load, op, reduce

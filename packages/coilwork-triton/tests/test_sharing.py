@@ -13,7 +13,7 @@ from sharing_kernels import shared_rows
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import load, scan

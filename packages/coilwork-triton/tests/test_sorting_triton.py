@@ -11,9 +11,9 @@ from triton_sample_kernels import sorted_rows
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.scalar import Scalar, const, index_value, load, op, reduce, sort, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen

@@ -11,7 +11,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, reduce

@@ -11,7 +11,7 @@ from launch_facts import launch_facts
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen

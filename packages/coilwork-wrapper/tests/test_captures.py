@@ -8,8 +8,7 @@ import pytest
 from wrapper_programs import DOUBLE, RELU_ADD
 
 from coilwork_ir.program.nodes import Launch, Program, Region
-from coilwork_ir.program.regions import inline_regions, straight
-from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.regions import inline_regions, outline_regions, straight
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_wrapper import emit_native

@@ -10,8 +10,7 @@ import torch
 from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
-from coilwork_ir.syntax.python import Formula
-from coilwork_ir.syntax.python_printer import print_expression
+from coilwork_ir.syntax.python import Formula, print_expression
 from coilwork_wrapper.python import expressions
 
 

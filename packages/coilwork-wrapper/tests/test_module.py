@@ -15,7 +15,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.mapping import Condition, Guard, Mapping, Version, Versions, parse_mapping
-from coilwork_ir.syntax.python_printer import WIDTH
+from coilwork_ir.syntax.python import WIDTH
 from coilwork_wrapper import emit_python
 from coilwork_wrapper.python.inputs import sample_sizes
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from wrapper_programs import check_agreement
 
 from coilwork_ir.program.nodes import Instruction, Program, RegionKind
-from coilwork_ir.program.regions import make_region
-from coilwork_ir.program.subprograms import find_outline_refusal
+from coilwork_ir.program.regions import find_outline_refusal, make_region
 from coilwork_ir.program.walk import buffers
 
 UNARY = ("aten.neg.default", "aten.exp.default", "aten.sin.default")

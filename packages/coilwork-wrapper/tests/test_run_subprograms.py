@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from wrapper_programs import check_agreement, fx_module, module_text, program_of
 
-from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.regions import outline_regions
 from coilwork_ir.program.text import format_program
 
 

@@ -11,7 +11,7 @@ import wrapper_stand_in
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource, SourceArg
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program

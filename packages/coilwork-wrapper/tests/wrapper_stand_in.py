@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from coilwork_ir.interpretation.memory import flat
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_wrapper.layouts import (
     aligned,

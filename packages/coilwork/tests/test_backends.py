@@ -19,12 +19,11 @@ from coilwork.errors import CompileError
 from coilwork.targets import target_of_device
 from coilwork_cache import GraphCache, NullStore, compiler_identity
 from coilwork_ir import registration
-from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait, traits_of
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.registration import RegistrationError
-from coilwork_ir.target import TARGETS, Target
+from coilwork_ir.target import LEAST, TARGETS, Capabilities, Target
 from coilwork_runtime import DeviceError
 
 STRANGE = replace(TARGETS["sm_90"], name="npu_1", kind="npu", arch="1")

@@ -25,13 +25,12 @@ from coilwork.errors import CoilworkFallbackWarning, CompileError
 from coilwork.job import Job
 from coilwork.stages import Compiled
 from coilwork_cpp import CppCodegen
-from coilwork_ir.capabilities import Capabilities
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.loc import Origin
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_lowering.errors import LoweringError
 from coilwork_runtime import KernelBuildError, LayoutError, MissingCompilerError, MissingTritonError
 

@@ -22,7 +22,6 @@ from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
 from coilwork_cpp_wrapper import wrapper as cpp_wrapper
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel, Schedule
@@ -30,7 +29,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_lowering import prepare
 from coilwork_runtime import MissingCompilerError
 from coilwork_runtime.executor import choice

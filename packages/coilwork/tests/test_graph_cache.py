@@ -26,7 +26,7 @@ from coilwork_cache import (
     NullStore,
 )
 from coilwork_cache.frame import frame_head, strip_head
-from coilwork_ir.manifest import write_kernels
+from coilwork_ir.kernel_source import write_kernels
 from coilwork_tools.explain.report import CompileReport, read_report
 
 Compile = Callable[..., Callable[..., Any]]

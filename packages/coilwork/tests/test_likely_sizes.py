@@ -17,8 +17,8 @@ from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes, likely_texts, rounded
-from coilwork_ir.boundary import Boundary
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.calling_convention import Boundary
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets

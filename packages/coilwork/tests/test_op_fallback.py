@@ -17,13 +17,12 @@ from torch._dynamo.exc import BackendCompilerFailed
 from coilwork import stages
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.scalar import const, op
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.registry import RULES

@@ -25,7 +25,7 @@ from coilwork_frontend.calling_convention.saved_strides import (
     strided_inputs,
     strided_results,
 )
-from coilwork_ir.roles import CallingConvention
+from coilwork_ir.calling_convention import CallingConvention
 from coilwork_runtime import bind_roles
 from coilwork_tools.op_fallback.retries import build_with_retries
 

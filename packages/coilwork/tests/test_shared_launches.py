@@ -10,7 +10,7 @@ from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.given_options import resolve
 from coilwork.stages import lower_to_program
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.program.nodes import Launch
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
 from coilwork_frontend.calling_convention.updates import aligned_updates, names_at, update_roles
-from coilwork_ir.roles import CallingConvention
+from coilwork_ir.calling_convention import CallingConvention
 from coilwork_lowering import lower
 from coilwork_runtime import bind_roles
 

@@ -29,11 +29,20 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
-from coilwork_ir.program.regions import inline_regions
-from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.regions import inline_regions, outline_regions
 from coilwork_ir.program.walk import all_kernels, as_call, buffers, distinct_programs
-from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
-from coilwork_ir.syntax.cpp_printer import CppPrinter
+from coilwork_ir.syntax.cpp import (
+    Call,
+    CppPrinter,
+    Declare,
+    Function,
+    Item,
+    Source,
+    Statement,
+    Verbatim,
+    element,
+    string,
+)
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 KEYWORDS: Final = frozenset(

@@ -16,9 +16,8 @@ from coilwork_cpp_wrapper.call import CompiledProgram, load_program
 from coilwork_cpp_wrapper.module import emit_cpp
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.manifest import write_kernels
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.wrapper import WrapOptions

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_ir.capabilities import Capabilities, RowWalks, Sorting
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, RowWalks, Sorting, Target
 
 
 def capabilities_of(target: Target) -> Capabilities:

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from coilwork_cpp.capabilities import capabilities_of
 from coilwork_cpp.emission import describe_kernel, emit_kernel
 from coilwork_cpp.options import options_from
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.verify import check_core_taken
-from coilwork_ir.target import Target
+from coilwork_ir.kernels.verify_cores import check_core_taken
+from coilwork_ir.target import Capabilities, Target
 
 
 class CppCodegen:
-    """C++ for CPUs; implements `coilwork_ir.codegen.Codegen`. It has no state: one object serves
+    """C++ for CPUs; implements `coilwork_ir.backend.Codegen`. It has no state: one object serves
     all threads.
     """
 

@@ -26,7 +26,7 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
+from coilwork_ir.kernels.rewrite import store_small_floats_as_bits
 from coilwork_ir.mapping import (
     Contract,
     Directive,
@@ -42,13 +42,14 @@ from coilwork_ir.mapping import (
     parse_mapping,
     refuse_given,
 )
-from coilwork_ir.mapping.candidates import refuse_candidate
+from coilwork_ir.mapping.user_mappings import refuse_candidate
 from coilwork_ir.mapping.verify import find_fault
 from coilwork_ir.scalar import Load
 from coilwork_ir.syntax.cpp import (
     ZERO,
     Call,
     Code,
+    CppPrinter,
     Declare,
     Do,
     Element,
@@ -65,7 +66,6 @@ from coilwork_ir.syntax.cpp import (
     Verbatim,
     list_called,
 )
-from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_ir.target import Target
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_lt
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, const, load, rewrite
 
 _Proof = Callable[[Expr, Expr], bool]
@@ -29,7 +29,7 @@ def without_decided_guards(kernel: Kernel) -> Kernel:
     """`kernel` without comparisons that hold, or fail, at all of its points. A store that never
     happens goes.
     """
-    changed = with_roots(kernel, rewrite(kernel_roots(kernel), _visit))
+    changed = replace_roots(kernel, rewrite(kernel_roots(kernel), _visit))
     stores = []
     for store in changed.stores:
         if isinstance(store.mask, Const):

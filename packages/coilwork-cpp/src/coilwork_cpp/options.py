@@ -22,7 +22,8 @@ class CppOptions:
         batch_invariant: what a row gives is the same to the bit whatever rows are beside it: reductions
             combine their elements in one order that the reduced ranges alone decide, and functions are libm's
             at every element.
-        mappings: how kernels run, by their names or patterns of names, as text (`coilwork_ir.mapping.given`).
+        mappings: how kernels run, by their names or patterns of names, as text
+            (`coilwork_ir.mapping.user_mappings`).
         candidates: how the template that made the kernel wants it to run: texts of directives, best guess
             first (`coilwork_ir.kernels.Proposal`). Not under `batch_invariant`, which has one order for all
             sizes.

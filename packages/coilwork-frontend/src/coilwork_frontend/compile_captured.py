@@ -79,8 +79,8 @@ from coilwork_frontend.capture.value_checks import check_values
 from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, result_facts
+from coilwork_ir.calling_convention import CallingConvention, CallRole
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_ir.roles import CallingConvention, CallRole
 
 Halves = tuple[fx.GraphModule, fx.GraphModule]
 # A graph, its inputs, and what makes them of a list of what a caller gives.

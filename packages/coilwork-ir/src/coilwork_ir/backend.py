@@ -1,5 +1,8 @@
-"""`Backend`: what the compiler asks of whoever serves a kind of device. A package registers one
-as a value.
+"""The protocols that a package implements to serve a kind of device: `Backend` and `Codegen`.
+
+A back end (entry point group `coilwork.backends`) ties a description, a code generator and a launcher to
+devices. A code generator turns kernels into source text. The conformance kit in `coilwork_ir.conformance`
+shows whether it keeps the contract.
 """
 
 from __future__ import annotations
@@ -7,8 +10,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
-from coilwork_ir.codegen import Codegen
-from coilwork_ir.target import Target
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.target import Capabilities, Target
+
+# ---- Code generators ----
+
+
+@runtime_checkable
+class Codegen(Protocol):
+    """Turns kernels into source text. Pure: equal arguments give equal text, nothing is read from anywhere
+    else.
+    """
+
+    @property
+    def name(self) -> str:
+        """Registry name, e.g. `"triton"`."""
+        ...
+
+    def supports(self, target: Target) -> bool:
+        """True if `emit` can produce code for `target`."""
+        ...
+
+    def capabilities(self, target: Target) -> Capabilities:
+        """The abilities of its kernels on `target`, which it supports, and how they run as far as costs
+        depend on it.
+        """
+        ...
+
+    def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
+        """Source text of `kernel` for `target`.
+
+        `options` are the generator's own settings by name; an unknown one is an error.
+
+        Raises:
+            EmitError: the kernel holds something the generator cannot express; the message names it.
+        """
+        ...
+
+
+@runtime_checkable
+class Describing(Protocol):
+    """A code generator that tells how kernels run, as the trace shows it. Generators may leave it out."""
+
+    def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
+        """The mappings of `kernel` as `emit` writes it with equal arguments, for people to read.
+
+        Raises:
+            EmitError: as `emit`.
+        """
+        ...
+
+
+# ---- Back ends ----
+
 
 _Store = TypeVar("_Store", contravariant=True)
 _Compiler = TypeVar("_Compiler", covariant=True)
@@ -38,9 +93,7 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
 
     @property
     def traits(self) -> frozenset[str]:
-        """Return what these devices are like (`coilwork_ir.device_traits`), as far as torch's tensors on them
-        go.
-        """
+        """Traits of these devices (`coilwork_ir.device_traits`), as far as torch's tensors on them go."""
         ...
 
     @property
@@ -78,13 +131,9 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
         ...
 
     def compiler(self, store: _Store | None) -> _Compiler | None:
-        """Return who compiles kernels in its languages; None if it only generates. `store` keeps what that
-        takes.
-        """
+        """The compiler of kernels in its languages; None if it only generates. It caches in `store`."""
         ...
 
     def device(self, store: _Store | None) -> _Device | None:
-        """How compiled kernels are loaded and launched; None if it compiles only. `store` keeps what that
-        takes.
-        """
+        """The loader and launcher of compiled kernels; None if it compiles only. It caches in `store`."""
         ...

@@ -1,5 +1,4 @@
-"""How convolutions run in one layout and in another: measured, read by whoever weighs one layout against
-another.
+"""Measured costs of convolutions in one layout and another, for passes that choose layouts.
 
 Bytes stand for time: what memory moves meanwhile.
 

@@ -1,25 +1,32 @@
-"""Every kernel of a program as source text: which generator writes it, for which device, and whose fault an
-error is.
+"""The kernels of a program as source text: which generator writes each, for which device.
+
+An error says whose fault it is. `describe_targets` gives the targets of a graph by the devices that it
+mentions, with what their generators can do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from coilwork_ir.codegen import Codegen, Describing
+from coilwork_ir.backend import Codegen, Describing
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Candidate, Kernel
 from coilwork_ir.kernels.text import format_kernel
+from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Launch, Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target, Targets
 
+# ---- Kernels ----
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What kernels are generated for, by whom, and how.
+    """The targets, generators and settings that kernels are generated with.
 
     Attributes:
         targets: of the program's devices.
@@ -43,7 +50,7 @@ class Generation:
         if likely and can.versions_by_size:
             settings["likely"] = likely
         if candidates and can.takes_candidates:
-            settings["candidates"] = tuple(one.directives for one in candidates)
+            settings["candidates"] = tuple(candidate.directives for candidate in candidates)
         return settings
 
 
@@ -67,7 +74,7 @@ def emit_kernels(
 
 
 def describe_kernels(program: Program, generation: Generation) -> dict[str, str]:
-    """How every kernel of `program` runs, as text, by name, but those whose generator does not say."""
+    """Describe by name how each kernel of `program` runs, if its generator says so."""
     return {
         kernel.name: codegen.describe(kernel, target, settings)
         for kernel, codegen, target, settings in _assign_kernels(program, generation)
@@ -80,7 +87,7 @@ def _assign_kernels(
 ) -> Iterator[tuple[Kernel, Codegen, Target, dict[str, object]]]:
     """Every kernel, with who writes it for what, and the settings for that."""
     devices = _kernel_devices(program)
-    proposed = {one.kernel: one.candidates for part in walk(program) for one in part.proposals}
+    proposed = {proposal.kernel: proposal.candidates for part in walk(program) for proposal in part.proposals}
     for kernel in all_kernels(program):
         target = generation.targets.of(devices[kernel.name])
         codegen = generation.find(target)
@@ -121,3 +128,33 @@ def _kernel_devices(program: Program) -> dict[str, str]:
                 device = known[instruction.args[0]].device if instruction.args else "cpu"
                 devices.setdefault(instruction.kernel, device)
     return devices
+
+
+# ---- Targets of a graph ----
+
+
+def describe_targets(
+    graph: Graph, describe: Callable[[str], Target], find: Callable[[Target], Codegen]
+) -> Targets:
+    """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target.
+
+    `describe` gives the target of a device, and `find` the generator of its kernels.
+    """
+    devices: dict[str, None] = {}
+    for entry in graph.inputs:
+        if isinstance(entry, Buffer):
+            devices.setdefault(entry.device)
+    for node in graph.nodes:
+        for buffer in buffers_defined_by(node):
+            devices.setdefault(buffer.device)
+    by_device = tuple((device, describe(device)) for device in devices)
+    gpus = [target for _, target in by_device if target.is_gpu]
+    main = gpus[0] if gpus else (by_device[0][1] if by_device else describe("cpu"))
+    return declare_capabilities(Targets(main=main, by_device=by_device), find)
+
+
+def declare_capabilities(targets: Targets, find: Callable[[Target], Codegen]) -> Targets:
+    """`targets` with what the generators of their kernels, which `find` gives, can do."""
+    known = {target.name: target for target in (targets.main, *(target for _, target in targets.by_device))}
+    declared = ((name, find(target).capabilities(target)) for name, target in known.items())
+    return replace(targets, declared=tuple(declared))

@@ -1,4 +1,4 @@
-"""Where an operation came from in the user's program."""
+"""Origins: the place in the user's program that an operation came from."""
 
 from __future__ import annotations
 

@@ -99,20 +99,20 @@ class PassTable(Generic[Value, Context]):
     def violations(self) -> tuple[str, ...]:
         """Names that stand twice, broken rows of `order`, and neighbours whose order has no reason."""
         place = {name: position for position, name in enumerate(self.names)}
-        found = [f"{name} runs twice" for name in place if self.names.count(name) > 1]
+        faults = [f"{name} runs twice" for name in place if self.names.count(name) > 1]
         for row in self.order:
             unknown = [name for name in (row.first, row.second) if name not in place]
             if unknown:
-                found.append(f"there is no pass {unknown[0]}")
+                faults.append(f"there is no pass {unknown[0]}")
             elif place[row.first] > place[row.second]:
-                found.append(f"{row.first} must run before {row.second}: {row.why}")
+                faults.append(f"{row.first} must run before {row.second}: {row.why}")
         pairs = {(row.first, row.second) for row in self.order}
-        found += [
+        faults += [
             f"nothing says why {first} runs before {second}"
             for first, second in pairwise(self.names)
             if (first, second) not in pairs
         ]
-        return tuple(found)
+        return tuple(faults)
 
     def __str__(self) -> str:
         lines: list[str] = []

@@ -17,7 +17,7 @@ from coilwork_ir.errors import CoilworkIRError
 
 
 class RegistrationError(CoilworkIRError):
-    """What a package registers cannot be used: it does not load, or two packages register one name."""
+    """A registered value cannot be used: it does not load, or two packages register one name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def _list(path: tuple[str, ...], group: str, own: tuple[tuple[str, str], ...]) -
 
 
 def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, ...]:
-    """Return what is registered under `group`, in the order of names, the caller's `own` first.
+    """List the values registered under `group`, in the order of names, the caller's `own` first.
 
     `own` says by name where the values are that the caller's distribution registers. It is needed where the
     caller runs from a source tree, of which there is no metadata, or that of an older state.
@@ -133,17 +133,19 @@ def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, 
     Raises:
         RegistrationError: two packages register one name.
     """
-    found = {name: Registered(name=name, place=place, origin="", group=group) for name, place in own.items()}
+    registered = {
+        name: Registered(name=name, place=place, origin="", group=group) for name, place in own.items()
+    }
     others: dict[str, Registered] = {}
     for point in entry_points(group=group):
         origin = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
         entry = Registered(name=point.name, place=point.value, origin=origin, group=group)
         known = others.get(point.name)
         if point.name in own and point.value == own[point.name]:
-            found[point.name] = entry
+            registered[point.name] = entry
             continue
         if known is not None or point.name in own:
-            other = found[point.name] if known is None else known
+            other = registered[point.name] if known is None else known
             raise RegistrationError(
                 "registered-twice",
                 f"two packages register {point.name!r} for {group}",
@@ -153,4 +155,4 @@ def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, 
                 remedy="uninstall one of them",
             )
         others[point.name] = entry
-    return (*found.values(), *(others[name] for name in sorted(others)))
+    return (*registered.values(), *(others[name] for name in sorted(others)))

@@ -3,7 +3,7 @@
 A call begins on a stream of its own, named "". `ForkStream` makes another: what a launch or copy puts on it
 runs beside the rest. Order comes from events alone: one is recorded on a stream and waited for on another, or
 by the host, which goes through the instructions. `JoinStream` waits for all of a stream, and ends it. A
-stream of the host is the host itself. `coilwork_ir.in_flight` says what follows for memory.
+stream of the host is the host itself. `coilwork_ir.inflight_memory` says what follows for memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RecordEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitEvent:
-    """What `stream` is given from here on runs behind `event`. `None`: the host waits, and then goes on."""
+    """Work given to `stream` from here on runs behind `event`. `None`: the host waits, and then goes on."""
 
     event: str
     stream: str | None = OWN
@@ -46,7 +46,7 @@ class WaitEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinStream:
-    """What `into` is given from here on runs behind all of `stream`, which is gone."""
+    """Work given to `into` from here on runs behind all of `stream`, which is gone."""
 
     stream: str
     into: str = OWN

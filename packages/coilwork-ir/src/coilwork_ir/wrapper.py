@@ -34,7 +34,7 @@ class Store(Protocol):
         ...
 
 
-def _no_kernels() -> Mapping[str, Launcher]:
+def _empty_launchers() -> Mapping[str, Launcher]:
     return MappingProxyType({})
 
 
@@ -44,7 +44,7 @@ def _write_nothing(name: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapOptions:
-    """What a wrapper may use besides the program and its kernels' sources.
+    """The facts and services that a wrapper may use besides the program and its kernels' sources.
 
     Attributes:
         target: name of the target that the kernels are written for.
@@ -60,7 +60,7 @@ class WrapOptions:
 
     target: str = ""
     constants: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    build: Callable[[], Mapping[str, Launcher]] = _no_kernels
+    build: Callable[[], Mapping[str, Launcher]] = _empty_launchers
     runtime: Any = None
     write: Callable[[str, str], None] = _write_nothing
     store: Store | None = None

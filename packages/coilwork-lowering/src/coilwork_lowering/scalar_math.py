@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.dtypes import round_to_dtype as nearest
 from coilwork_ir.index import Expr
-from coilwork_ir.rounding import rounded as nearest
 from coilwork_ir.scalar import (
     Const,
     Literal_,

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.index import as_expr, provably_divisible
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Proposal, Schedule, Step
 from coilwork_ir.loops import (
@@ -28,9 +27,9 @@ from coilwork_ir.loops import (
     View,
     While,
 )
-from coilwork_ir.loops.access import defined, overwritten, shares_memory
+from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by, memory_aliases
 from coilwork_ir.scalar import loads
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.templates import CoreNode
 from coilwork_scheduler.dependence import Dependence, readers_of
@@ -168,7 +167,7 @@ def name_blocks(assembly: Assembly, context: Context) -> Assembly:
         made = [
             buffer.name
             for member in work.members
-            for buffer in defined(context.graph.nodes[member.stage.position])
+            for buffer in buffers_defined_by(context.graph.nodes[member.stage.position])
         ]
         template = next((context.blocks[name] for name in made if name in context.blocks), None)
         kernel, call = assembly.built[run[0]]
@@ -228,7 +227,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
                         buffers[name] = workspace.get(name) or facts.buffers[name]
         elif not isinstance(work, Group | KernelCall | Convolution | Attention | AttentionGradient):
             steps.append(work)
-            buffers.update({b.name: b for b in defined(work)})
+            buffers.update({b.name: b for b in buffers_defined_by(work)})
     return Schedule(
         name=graph.name,
         symbols=graph.symbols,
@@ -302,8 +301,8 @@ def _units(
         allocates: dict[str, int] = {}
         for position in positions:
             node = graph.nodes[position]
-            made = [b.name for b in defined(node)]
-            for name in (*facts.reads[position], *made, *(old for old, _ in overwritten(node))):
+            made = [b.name for b in buffers_defined_by(node)]
+            for name in (*facts.reads[position], *made, *(old for old, _ in buffers_overwritten_by(node))):
                 touches.setdefault(facts.root[name])
             for root in facts.rested.get(position, ()):
                 touches.setdefault(root)
@@ -413,9 +412,9 @@ def _aligned(context: Context) -> frozenset[str]:
         if isinstance(buffer, Buffer) and buffer.name in promised:
             found.add(buffer.name)
     for node in graph.nodes:
-        taken_over = {new: old for old, new in overwritten(node)}
-        shared = {new for new, _ in shares_memory(node)}
-        for buffer in defined(node):
+        taken_over = {new: old for old, new in buffers_overwritten_by(node)}
+        shared = {new for new, _ in memory_aliases(node)}
+        for buffer in buffers_defined_by(node):
             if taken_over.get(buffer.name) in found or buffer.name not in shared:
                 found.add(buffer.name)
         if isinstance(node, View) and node.source in found:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, extents_of
+from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loops import (
     AssertSize,
     Attention,
@@ -35,7 +35,14 @@ from coilwork_ir.loops import (
     View,
     While,
 )
-from coilwork_ir.loops.access import bodies, bound_symbols, defined, overwritten, read, shares_memory
+from coilwork_ir.loops.access import (
+    bodies,
+    buffers_defined_by,
+    buffers_overwritten_by,
+    buffers_read_by,
+    memory_aliases,
+    symbols_bound_by,
+)
 from coilwork_ir.scalar import range_symbols
 from coilwork_scheduler.errors import ScheduleError
 
@@ -113,7 +120,7 @@ class _Walk:
         self._last_barrier: int | None = None
         self.rested: dict[int, tuple[str, ...]] = {}
         self._in_flight: InFlight[str] = InFlight()
-        self._binds = any(bound_symbols(node) for node in graph.nodes)
+        self._binds = any(symbols_bound_by(node) for node in graph.nodes)
         for entry in (*graph.inputs, *graph.constants):
             buffer = entry.buffer if isinstance(entry, Constant) else entry
             if isinstance(buffer, Buffer):
@@ -130,14 +137,14 @@ class _Walk:
 
     def visit(self, position: int, node: Node) -> tuple[int, ...]:
         before: set[int] = set()
-        names = read(node)
+        names = buffers_read_by(node)
         self.reads.append(names)
         for name in names:
             self._require(name, node)
             if name in self.definer:
                 before.add(self.definer[name])
             self._touching[self.root[name]].append(position)
-        for old, _ in overwritten(node):
+        for old, _ in buffers_overwritten_by(node):
             self._require(old, node)
             if old in self.definer:
                 before.add(self.definer[old])
@@ -161,14 +168,14 @@ class _Walk:
             for symbol in sorted(symbols_used(node), key=lambda s: s.name):
                 if symbol in self.symbol_definer:
                     before.add(self.symbol_definer[symbol])
-            for symbol in bound_symbols(node):
+            for symbol in symbols_bound_by(node):
                 self.symbol_definer[symbol] = position
         before.discard(position)
         return tuple(sorted(before))
 
     def _define_results(self, position: int, node: Node) -> None:
-        shared = dict(shares_memory(node))
-        for buffer in defined(node):
+        shared = dict(memory_aliases(node))
+        for buffer in buffers_defined_by(node):
             source = shared.get(buffer.name)
             root = buffer.name if source is None else self.root[source]
             self._define(buffer, root)
@@ -218,7 +225,9 @@ def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
     """
     readers: dict[str, list[int]] = {}
     for position, node in enumerate(graph.nodes):
-        for name in dict.fromkeys((*facts.reads[position], *(old for old, _ in overwritten(node)))):
+        for name in dict.fromkeys(
+            (*facts.reads[position], *(old for old, _ in buffers_overwritten_by(node)))
+        ):
             readers.setdefault(name, []).append(position)
     for output in graph.outputs:
         if isinstance(output, Ref):
@@ -244,14 +253,14 @@ def symbols_used(node: Node) -> frozenset[Expr]:
     for expr in _expressions(node):
         found |= expr.free_symbols
     found |= range_symbols(bodies(node))
-    found.difference_update(bound_symbols(node))
+    found.difference_update(symbols_bound_by(node))
     return frozenset(found)
 
 
 def _expressions(node: Node) -> Iterator[Expr]:
-    bound = bound_symbols(node)
+    bound = symbols_bound_by(node)
     if not bound:
-        for buffer in defined(node):
+        for buffer in buffers_defined_by(node):
             yield from buffer.shape
             yield from buffer.strides
     match node:

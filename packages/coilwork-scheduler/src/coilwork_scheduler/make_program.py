@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from coilwork_ir.boundary import NOTHING_KNOWN, Boundary
+from coilwork_ir.calling_convention import NOTHING_KNOWN, Boundary
 from coilwork_ir.kernels.nodes import Schedule
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.kernels.verify import verify_schedule

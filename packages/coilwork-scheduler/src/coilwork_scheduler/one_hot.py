@@ -19,7 +19,7 @@ from dataclasses import replace
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of, substitute
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.scalar import (
     Const,
     IndexValue,
@@ -46,7 +46,7 @@ def sum_one_term(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     if settings.options.numerics != "fast":
         return graph
     nodes: list[Node] = []
-    makers = {buffer.name: node for node in graph.nodes for buffer in defined(node)}
+    makers = {buffer.name: node for node in graph.nodes for buffer in buffers_defined_by(node)}
     changed = False
     for node in graph.nodes:
         term = _only_term(node, makers) if isinstance(node, Reduce) else None

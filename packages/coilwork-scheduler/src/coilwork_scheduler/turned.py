@@ -15,7 +15,7 @@ from dataclasses import replace
 from coilwork_ir.buffers import Ref
 from coilwork_ir.index import Expr, as_expr, extent_of
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, read
+from coilwork_ir.loops.access import bodies, buffers_read_by
 from coilwork_ir.scalar import Load, Scalar, load, loads, rewrite, substitute_ranges
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.inlining.rewriting import with_bodies
@@ -33,7 +33,7 @@ def turn_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     nodes = list(graph.nodes)
     readers: dict[str, list[int]] = {}
     for position, node in enumerate(nodes):
-        for name in read(node):
+        for name in buffers_read_by(node):
             readers.setdefault(name, []).append(position)
     returned = {output.name for output in graph.outputs if isinstance(output, Ref)}
     changed = False

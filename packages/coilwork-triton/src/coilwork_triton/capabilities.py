@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_ir.capabilities import Capabilities, RowWalks, Sorting
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, RowWalks, Sorting, Target
 
 # Elements and bytes that a key has room for beside its position.
 _LONGEST_SORTED: Final = 4096

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.verify import check_core_taken
 from coilwork_ir.kernels.text import format_kernel
+from coilwork_ir.kernels.verify_cores import check_core_taken
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.syntax.python import Function, Verbatim
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.combined import plan_given_member, plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions
@@ -36,7 +35,7 @@ from coilwork_triton.text.types import triton_type
 
 
 class TritonCodegen:
-    """Writes Triton for NVIDIA and AMD GPUs. Stateless; see `coilwork_ir.codegen.Codegen`."""
+    """Writes Triton for NVIDIA and AMD GPUs. Stateless; see `coilwork_ir.backend.Codegen`."""
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, subst
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.mapping import FlatGrid, Index, Mapping, Tile, find_all, verify_mapping
-from coilwork_ir.mapping.numbers import Open
+from coilwork_ir.mapping.directive import Open
 from coilwork_ir.syntax.python import (
     Assign,
     Binary,

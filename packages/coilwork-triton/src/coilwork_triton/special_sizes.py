@@ -14,7 +14,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_int, bounds, product, provably_divisible, stride_of, symbol
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.resized import with_sizes
+from coilwork_ir.kernels.rewrite import replace_sizes
 from coilwork_ir.scalar import IndexValue, Load, Op, Scalar, Scan, Sort, postorder
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.launch.parameters import next_power_of_two
@@ -73,7 +73,7 @@ def specialize(
         sizes.append(part)
         numbers.append(known[size] // unit)
         units.append((size, unit))
-    special = with_sizes(kernel, renewed, tuple(sizes))
+    special = replace_sizes(kernel, renewed, tuple(sizes))
     if any(as_int(extent) == 0 for extent in (r.symbol.extent for r in special.ranges) if extent is not None):
         # as n % 16 of multiples of 16: no element is left to write a kernel for
         return None

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.manifest import write_kernels
+from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.wrapper import WrapOptions, Wrapper

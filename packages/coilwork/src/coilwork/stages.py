@@ -20,7 +20,7 @@ from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_s
 from coilwork_frontend.capture.eager_fallback import warn_of_module
 from coilwork_frontend.likely_sizes import likely_arguments
 from coilwork_ir import emission
-from coilwork_ir.boundary import NOTHING_KNOWN, Boundary
+from coilwork_ir.calling_convention import NOTHING_KNOWN, Boundary
 from coilwork_ir.emission import Generation
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.kernel_source import KernelSource

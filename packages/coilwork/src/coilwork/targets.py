@@ -9,7 +9,7 @@ import torch
 from coilwork.backends.registry import backend_of_device, codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork_frontend.calling_convention.aten_graph import list_devices
-from coilwork_ir.graph_targets import describe_targets
+from coilwork_ir.emission import describe_targets
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.machine import MachineModel, find_like_model
 from coilwork_ir.target import TARGETS, Target, Targets

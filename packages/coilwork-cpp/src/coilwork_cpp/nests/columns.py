@@ -33,7 +33,7 @@ from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_cpp.values.values import Block
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import store_roots
+from coilwork_ir.kernels.rewrite import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
 from coilwork_ir.syntax.cpp import (
     ZERO,

@@ -19,7 +19,7 @@ from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.planning.vectors import lies_along
 from coilwork_cpp.values.reductions import is_positional, is_rounded
 from coilwork_ir.index import Expr, as_int, bounds, extent_of, product, stride_of, substitute
-from coilwork_ir.kernels.values import value_names
+from coilwork_ir.kernels.rewrite import value_names
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import (
     Accumulators,

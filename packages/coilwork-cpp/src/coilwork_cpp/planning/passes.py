@@ -14,7 +14,7 @@ from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.roots import store_roots
+from coilwork_ir.kernels.rewrite import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
 
 # A value that costs more than this is kept from one pass to the next.

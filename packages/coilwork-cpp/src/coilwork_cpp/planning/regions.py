@@ -10,7 +10,7 @@ from coilwork_cpp.facts import Facts, facts_of
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, const, extent_of, stride_of, total
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.roots import store_roots
+from coilwork_ir.kernels.rewrite import store_roots
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.mapping import Nest
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder

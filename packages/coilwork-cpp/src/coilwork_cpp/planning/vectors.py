@@ -17,7 +17,7 @@ from coilwork_cpp.facts import facts_of
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.index import Expr, as_int, extent_of, stride_of
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort
 
 _UNKNOWN_EXTENT: Final = 16

@@ -29,7 +29,7 @@ from coilwork_ir.index import (
     substitute,
 )
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.scalar import Op, postorder
 
 

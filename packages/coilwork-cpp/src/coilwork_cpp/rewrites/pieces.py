@@ -25,7 +25,7 @@ from coilwork_cpp.rewrites.edges import bends, guard_changes, index_bends
 from coilwork_cpp.rewrites.ranges import divisors, index_expressions, normalise, replace_ranges
 from coilwork_ir.index import Expr, as_int, extent_of, symbol
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder
 
 _LARGEST_STEP: Final = 4

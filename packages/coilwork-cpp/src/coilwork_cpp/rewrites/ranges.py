@@ -28,7 +28,7 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.scalar import (
     IndexValue,
     Load,
@@ -88,7 +88,7 @@ def replace_ranges(kernel: Kernel, ranges: Sequence[Range], mapping: Mapping[Exp
             case _:
                 return value
 
-    changed = with_roots(kernel, rewrite(kernel_roots(kernel), visit))
+    changed = replace_roots(kernel, rewrite(kernel_roots(kernel), visit))
     stores = tuple(replace(store, index=substitute(store.index, mapping)) for store in changed.stores)
     return replace(changed, ranges=tuple(ranges), stores=stores)
 

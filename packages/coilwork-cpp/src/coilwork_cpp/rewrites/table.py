@@ -17,8 +17,7 @@ from coilwork_cpp.rewrites.ranges import normalise
 from coilwork_cpp.rewrites.split import Scratch, split
 from coilwork_cpp.values.elements import converted_constant
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.conversions import convert_constants
-from coilwork_ir.kernels.strict import make_functions_strict
+from coilwork_ir.kernels.rewrite import convert_constants, make_functions_strict
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.passes import Before, Pass, PassTable
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from coilwork_ir.dtypes import DType
+from coilwork_ir.dtypes import DType, round_to_dtype
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels.conversions import wrap_integer
-from coilwork_ir.rounding import rounded
+from coilwork_ir.kernels.rewrite import wrap_integer
 from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Code, DeclareArray, Literal, Unary
 
 _CACHE_LINE: Final = 64
@@ -89,13 +88,15 @@ def _floating(value: float, dtype: DType) -> Code:
         nan = Literal(f'__builtin_nan{suffix}("")')
         return nan if math.copysign(1.0, value) > 0 else Unary("-", nan)
     if dtype is DType.F32 and not math.isinf(value):
-        value = rounded(value, dtype)
+        value = round_to_dtype(value, dtype)
     if math.isinf(value):
         infinity = Literal(f"__builtin_inf{suffix}()")
         return infinity if value > 0 else Unary("-", infinity)
     if dtype is DType.F32:
         text = next(
-            t for t in (f"{value:.{digits}g}" for digits in range(1, 10)) if rounded(float(t), dtype) == value
+            t
+            for t in (f"{value:.{digits}g}" for digits in range(1, 10))
+            if round_to_dtype(float(t), dtype) == value
         )
     else:
         text = repr(value)

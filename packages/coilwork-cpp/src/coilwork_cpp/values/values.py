@@ -15,7 +15,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Store, TensorArg
-from coilwork_ir.kernels.roots import store_roots
+from coilwork_ir.kernels.rewrite import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
 from coilwork_ir.syntax.cpp import (
     Assign,

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from coilwork_ir.buffers import Buffer, Ref
-from coilwork_ir.loops.access import overwritten, shares_memory
+from coilwork_ir.loops.access import buffers_overwritten_by, memory_aliases
 from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.operators import find_target_info
 
@@ -41,8 +41,8 @@ def _own_memory(graph: Graph, returned: int | None) -> set[str]:
     """Buffers of `graph` that hand on their own memory: to what overwrites it, looks for a place in it, or to
     the caller.
     """
-    source = {new: old for node in graph.nodes for new, old in shares_memory(node)}
-    handed_on = [old for node in graph.nodes for old, _ in overwritten(node)]
+    source = {new: old for node in graph.nodes for new, old in memory_aliases(node)}
+    handed_on = [old for node in graph.nodes for old, _ in buffers_overwritten_by(node)]
     calls = [
         node
         for node in graph.nodes

@@ -24,7 +24,7 @@ from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.calling_convention.updates import aligned_updates, names_at
 from coilwork_frontend.likely_sizes import likely_sizes
-from coilwork_ir.boundary import Boundary
+from coilwork_ir.calling_convention import Boundary
 from coilwork_ir.loops.nodes import Graph
 
 BindRoles = Callable[[Call, str, Mapping[str, Callable[..., Any]]], Call]

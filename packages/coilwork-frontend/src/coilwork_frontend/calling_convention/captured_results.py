@@ -24,7 +24,7 @@ from coilwork_frontend.torch_compat.tensors import (
     shared_counts,
     strided_storage,
 )
-from coilwork_ir.roles import CallingConvention, OutputRole, Value
+from coilwork_ir.calling_convention import CallingConvention, OutputRole, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@ what eager gives them.
 
 `open_convention` decides it before anything is compiled. Two tables say which roles there are around the
 program, in which order, and why: `PROGRAM_ROLES` those of every driver of the program, `CALL_ROLES` those
-that its caller sees. Roles are data (`coilwork_ir.roles`); who calls the program interprets them.
+that its caller sees. Roles are data (`coilwork_ir.calling_convention`); who calls the program interprets
+them.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from coilwork_frontend.calling_convention.updates import update_roles
 from coilwork_frontend.calling_convention.version_counters import count_roles
 from coilwork_frontend.torch_compat.autograd import aliased_inputs, can_report_strides, returned_outputs
 from coilwork_frontend.torch_compat.tensors import Marks
+from coilwork_ir.calling_convention import CallingConvention, CallRole, InputRole, Value
+from coilwork_ir.calling_convention import Role as ValueRole
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_ir.roles import CallingConvention, CallRole, InputRole, Value
-from coilwork_ir.roles import Role as ValueRole
 
 Role = Literal["forward", "backward", "inference"]
 """Which part of the user's function an ATen graph is."""

@@ -26,7 +26,7 @@ from coilwork_frontend.torch_compat.tensors import (
     run_on_fakes,
     strided_storage,
 )
-from coilwork_ir.roles import OutputRole, Value
+from coilwork_ir.calling_convention import OutputRole, Value
 
 _OTHER_TYPE: Final = torch.ops.aten.view.dtype
 

@@ -16,7 +16,7 @@ from torch import fx
 
 from coilwork_frontend.torch_compat.autograd import is_tangent
 from coilwork_frontend.torch_compat.tensors import real_tensors
-from coilwork_ir.roles import InputRole, Value
+from coilwork_ir.calling_convention import InputRole, Value
 
 _COPY: Final = torch.ops.aten.copy_.default
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coilwork_ir.roles import OutputRole, Value
+from coilwork_ir.calling_convention import OutputRole, Value
 
 
 def number_roles(gm: torch.fx.GraphModule) -> Iterator[OutputRole]:

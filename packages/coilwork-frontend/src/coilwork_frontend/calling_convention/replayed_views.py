@@ -19,7 +19,7 @@ from torch import fx
 from coilwork_frontend.torch_compat.operators import is_view
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import remembered_views
-from coilwork_ir.roles import CallRole, Value
+from coilwork_ir.calling_convention import CallRole, Value
 
 
 def replay_views(

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_ir.roles import InputRole, Value
+from coilwork_ir.calling_convention import InputRole, Value
 
 _SET: Final = torch.ops.aten.set_.source_Tensor
 

@@ -17,10 +17,10 @@ from torch import fx
 from coilwork_frontend.calling_convention.alignment import starts_aligned
 from coilwork_frontend.torch_compat.operators import shares_nothing
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.calling_convention import InputRole, Value
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.operators import find_target_info
-from coilwork_ir.roles import InputRole, Value
 
 _COPY: Final = torch.ops.aten.copy_.default
 

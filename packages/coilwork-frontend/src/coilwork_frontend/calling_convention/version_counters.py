@@ -18,7 +18,7 @@ from torch import fx
 
 from coilwork_frontend.torch_compat.autograd import take_view_results
 from coilwork_frontend.torch_compat.tensors import strided_storage
-from coilwork_ir.roles import OutputRole, Value
+from coilwork_ir.calling_convention import OutputRole, Value
 
 
 def count_roles(gm: fx.GraphModule, returned: int | None) -> Iterator[OutputRole]:

@@ -1,21 +1,32 @@
 """Conformance kits: they show whether a code generator or wrapper agrees with the reference interpreters.
 
-Open `check.py` first: `check_codegen` runs kernels, and its neighbours attention, products, convolutions and
-cores. `wrappers.py` has `check_wrapper`; files named `..._cases.py` hold what is run. Needs torch (`pip
-install coilwork-ir[interpreter]`).
+Open `check.py` first: `check_codegen` runs kernels. `random_kernels.py` has `check_cores`, `graph_cases.py`
+the checks of attention, products and convolutions, `wrappers.py` has `check_wrapper`, and `text_cases.py`
+runs tests that are text files. Needs torch (`pip install coilwork-ir[interpreter]`).
 """
 
-from coilwork_ir.conformance.attention_cases import ATTENTION_CASES, AttentionCase, check_attention
 from coilwork_ir.conformance.case import Case
-from coilwork_ir.conformance.check import Result, Runner, check_codegen, failures
-from coilwork_ir.conformance.contraction_cases import CONTRACTION_CASES, ContractionCase, check_contractions
-from coilwork_ir.conformance.convolution_cases import CONVOLUTION_CASES, ConvolutionCase, check_convolutions
-from coilwork_ir.conformance.core_cases import CORE_CASES, check_cores, random_core_case
-from coilwork_ir.conformance.coverage import CASES, Coverage, coverage
+from coilwork_ir.conformance.check import CASES, Coverage, Result, Runner, check_codegen, coverage, failures
+from coilwork_ir.conformance.graph_cases import (
+    ATTENTION_CASES,
+    CONTRACTION_CASES,
+    CONVOLUTION_CASES,
+    AttentionCase,
+    ContractionCase,
+    ConvolutionCase,
+    check_attention,
+    check_contractions,
+    check_convolutions,
+)
 from coilwork_ir.conformance.op_cases import op_case
-from coilwork_ir.conformance.random_kernels import random_case, random_kernel
-from coilwork_ir.conformance.wrapper_cases import WRAPPER_CASES, WrapperCase
-from coilwork_ir.conformance.wrappers import check_wrapper, interpret_sources
+from coilwork_ir.conformance.random_kernels import (
+    CORE_CASES,
+    check_cores,
+    random_case,
+    random_core_case,
+    random_kernel,
+)
+from coilwork_ir.conformance.wrappers import WRAPPER_CASES, WrapperCase, check_wrapper, interpret_sources
 
 __all__ = [
     "ATTENTION_CASES",

@@ -1,4 +1,8 @@
-"""A kernel of the conformance kit, and the arguments it is run on."""
+"""A kernel of the conformance kit, and the arguments it is run on.
+
+Inputs hold what scalar operations go wrong on: not-a-numbers, infinities, signed zeros, subnormals, extreme
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,126 @@ from typing import Final, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from coilwork_ir.conformance.edges import Edge, edge_values
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import evaluate
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels.text import parse_kernel
+
+# ---- Inputs ----
+
+
+Edge = Literal[
+    "left", "right", "third", "dividend", "divisor", "count", "degree", "signed-byte", "byte", "choice"
+]
+
+_INF: Final = float("inf")
+_NAN: Final = float("nan")
+_LEFT: Final = (
+    *(0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -7.0, 1e-6, -1e-6, 0.3, -0.3, 0.62, 0.63, 10.0),
+    *(
+        -10.0,
+        19.9,
+        20.1,
+        80.0,
+        -80.0,
+        88.0,
+        89.5,
+        -104.0,
+        1e4,
+        -1e4,
+        0.41,
+        0.42,
+        0.9999,
+        -0.9999,
+        33.0,
+        100.5,
+        4.5,
+    ),
+    *(_INF, -_INF, _NAN),
+)
+_RIGHT: Final = (1.0, -1.0, 2.0, 0.5, -3.0, 0.7, 0.0, -0.0, 1e-3, 1e3, _INF, -_INF, _NAN, 3.0, 7.5)
+_DEGREES: Final = (0.0, 1.0, 2.0, 3.0, 5.0, 7.5, 12.0, -1.0, -0.5, 0.5, -0.0, _INF, -_INF, _NAN)
+_WHOLE: Final = (0, 1, 2, 3, 5, 7, 8, 31, 63, 100, 127, -1, -2, -7, -13, -100, -128)
+_DIVISORS: Final = (1, 2, 3, 7, 100, -1, -2, -3, -7, -100)
+
+
+def edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
+    """`count` elements of `dtype`. All values of `left` meet all of `right`, `divisor` and `count`.
+
+    `dividend` by `divisor` stays where the op table defines a quotient and a remainder: no integer is divided
+    by zero, nor the least one by -1, and float quotients are below 2**24. `count` is what a shift or an
+    integer power takes, `degree` that of a polynomial, `signed-byte` and `byte` integers that these types
+    hold.
+    """
+    lefts = _floats(dtype) if dtype.is_float else _integers(dtype)
+    place = torch.arange(count)
+    across = place // len(lefts)
+    match edge:
+        case "left":
+            return _cycle(lefts, place, dtype)
+        case "right":
+            return _cycle(_rights(dtype, lefts), across, dtype)
+        case "third":
+            return _cycle(_rights(dtype, lefts)[::-1], across + place, dtype)
+        case "dividend":
+            return _cycle(_LEFT if dtype.is_float else lefts, place, dtype)
+        case "divisor":
+            return _divisors(dtype, _cycle(lefts, place, dtype), across)
+        case "count":
+            most = 8 * dtype.itemsize - 1
+            return _cycle([n for n in (0, 1, 2, 3, 7, 31, 63) if n <= most], across, dtype)
+        case "degree":
+            return _cycle(_DEGREES, across, dtype)
+        case "signed-byte" | "byte":
+            least = -128 if edge == "signed-byte" else 0
+            return _cycle([least + 17 * k for k in range(15)], place, dtype)
+        case "choice":
+            return place % 3 != 1
+
+
+def edge_count(dtype: DType) -> int:
+    """The number of elements that all pairs of `left` and `right` take."""
+    lefts = _floats(dtype) if dtype.is_float else _integers(dtype)
+    return len(lefts) * max(len(_rights(dtype, lefts)), len(_DIVISORS))
+
+
+def _cycle(values: tuple[float, ...] | list[int], places: Tensor, dtype: DType) -> Tensor:
+    table = torch.tensor(values, dtype=torch.float64 if dtype.is_float else torch.int64)
+    return table[places % len(values)].to(torch_dtype(dtype))
+
+
+def _floats(dtype: DType) -> tuple[float, ...]:
+    """`_LEFT`, and numbers near the ends of the type's range."""
+    info = torch.finfo(torch_dtype(dtype))
+    # not the very largest: what rounds it to another type may overflow
+    ends: Mapping[str, float] = {"most": 0.99 * info.max, "least": info.tiny, "subnormal": info.tiny / 8}
+    return (*_LEFT, *ends.values(), *(-value for value in ends.values()))
+
+
+def _rights(dtype: DType, lefts: tuple[float, ...] | list[int]) -> tuple[float, ...] | list[int]:
+    return _RIGHT if dtype.is_float else lefts
+
+
+def _integers(dtype: DType) -> list[int]:
+    if dtype.is_bool:
+        return [0, 1]
+    info = torch.iinfo(torch_dtype(dtype))
+    ends = [info.max, info.max - 1, info.min, info.min + 1]
+    return [value for value in (*_WHOLE, *ends) if info.min <= value <= info.max]
+
+
+def _divisors(dtype: DType, dividends: Tensor, places: Tensor) -> Tensor:
+    if dtype.is_float:
+        return _cycle(_RIGHT, places, dtype)
+    if dtype.is_bool:
+        return torch.ones(len(places), dtype=torch.bool)
+    divisors = _cycle([d for d in _DIVISORS if d > 0 or dtype.is_signed_integer], places, dtype)
+    least = torch.iinfo(torch_dtype(dtype)).min
+    return torch.where((dividends == least) & (divisors == -1), torch.ones_like(divisors), divisors)
+
+
+# ---- Cases ----
+
 
 Plain = Literal[
     "normal", "positive", "special", "index", "bad-index", "bool", "range", "near-one", "ties", "lows", "zero"
@@ -54,16 +173,16 @@ class Case:
         kernel = parse_kernel(self.text)
         fills = dict(self.fills)
         generator = torch.Generator().manual_seed(len(self.name) + sum(sizes.values()))
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for arg in kernel.args:
             count = max(evaluate(arg.span, sizes), 0)
             dtype = torch_dtype(arg.dtype)
             if arg.role == "out":
-                made[arg.name] = torch.full((count,), 3, dtype=torch.float64).to(dtype)
+                tensors[arg.name] = torch.full((count,), 3, dtype=torch.float64).to(dtype)
             else:
                 fill: Fill = fills.get(arg.name, "normal")
-                made[arg.name] = _fill(fill, arg.dtype, count, self.limit, generator).to(dtype)
-        return made
+                tensors[arg.name] = _fill(fill, arg.dtype, count, self.limit, generator).to(dtype)
+        return tensors
 
 
 def _fill(fill: Fill, dtype: DType, count: int, limit: int, generator: torch.Generator) -> Tensor:

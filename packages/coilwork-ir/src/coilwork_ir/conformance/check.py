@@ -1,4 +1,7 @@
-"""Running a code generator's output on the cases and comparing with the reference interpreter."""
+"""Runs a code generator's output on all cases and compares it with the reference interpreter.
+
+`CASES` lists the cases of every file beside this one, and `coverage` what of the op tables they visit.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,70 @@ from typing import Final, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.conformance.case import Case
-from coilwork_ir.conformance.coverage import CASES
+from coilwork_ir.conformance.dataflow_cases import WRITTEN_CASES
+from coilwork_ir.conformance.op_cases import COMBINING_CASES, OP_CASES
+from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel, Numerics
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.scalar import Combine, Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
+
+# ---- Cases ----
+
+
+CASES: Final[tuple[Case, ...]] = (*WRITTEN_CASES, *OP_CASES, *COMBINING_CASES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Names with the types of their operands: of scalar ops, of reductions and scans (`"function"` for those
+    that have none), of sorts (whether descending), and of stores by mode.
+
+    A value that was widened from a 16 bit float counts as one of that type.
+    """
+
+    ops: frozenset[tuple[str, DType]]
+    reductions: frozenset[tuple[str, DType]]
+    scans: frozenset[tuple[str, DType]]
+    sorts: frozenset[tuple[bool, DType]]
+    stores: frozenset[tuple[str, DType]]
+
+
+def coverage(cases: Iterable[Case] = CASES) -> Coverage:
+    """The ops, types and modes that `cases` visit."""
+    kernels = [parse_kernel(case.text) for case in cases]
+    nodes = [node for kernel in kernels for node in postorder(_roots(kernel))]
+    return Coverage(
+        ops=frozenset((n.op, _memory_type(n.operands[-1])) for n in nodes if isinstance(n, Op)),
+        reductions=frozenset((n.kind, _memory_type(n.operands[0])) for n in nodes if isinstance(n, Reduce)),
+        scans=frozenset(
+            ("function" if isinstance(n.kind, Combine) else n.kind, _memory_type(n.operands[0]))
+            for n in nodes
+            if isinstance(n, Scan)
+        ),
+        sorts=frozenset((n.descending, _memory_type(n.operands[0])) for n in nodes if isinstance(n, Sort)),
+        stores=frozenset((s.mode, s.value.dtype) for kernel in kernels for s in kernel.stores),
+    )
+
+
+def _roots(kernel: Kernel) -> tuple[Scalar, ...]:
+    return (*(s.value for s in kernel.stores), *(check.condition for check in kernel.checks))
+
+
+def _memory_type(value: Scalar) -> DType:
+    if isinstance(value, Op) and value.op == "cast" and value.operands[0].dtype.is_low_precision:
+        return value.operands[0].dtype
+    return value.dtype
+
+
+# ---- Check ----
+
 
 Runner: TypeAlias = Callable[[KernelSource, Mapping[str, Tensor], Mapping[str, int]], None]
 """Builds a kernel's source and runs it on CPU tensors of one dimension, by argument name, which it
@@ -37,7 +94,7 @@ TOLERANCES: Final[Mapping[torch.dtype, float]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of one case.
+    """The outcome of one case.
 
     Attributes:
         case: its name.
@@ -132,11 +189,11 @@ def _run_case(
     expected = case.make(sizes)
     given = {name: value.clone() for name, value in expected.items()}
     wanted = _outcome(lambda: interpret_kernel(kernel, expected, sizes))
-    found = _outcome(lambda: run(source, given, sizes))
-    if wanted is not None or found is not None:
+    raised = _outcome(lambda: run(source, given, sizes))
+    if wanted is not None or raised is not None:
         # a target that can only say that a check failed says so with a RuntimeError
-        same = wanted is not None and type(found) in (type(wanted), RuntimeError)
-        return "" if same else f"ended with {found!r}, should end with {wanted!r}"
+        same = wanted is not None and type(raised) in (type(wanted), RuntimeError)
+        return "" if same else f"ended with {raised!r}, should end with {wanted!r}"
     labels = dict(case.labels)
     faults = [
         _difference(case, arg.name, given[arg.name], expected[arg.name])
@@ -155,16 +212,16 @@ def _outcome(action: Callable[[], None]) -> Exception | None:
     return None
 
 
-def _difference(case: Case, name: str, found: Tensor, wanted: Tensor) -> str:
+def _difference(case: Case, name: str, result: Tensor, wanted: Tensor) -> str:
     tolerance = TOLERANCES.get(wanted.dtype, 0.0)
     absolute = tolerance
     if case.relative and wanted.dtype.is_floating_point and name not in case.cancelling:
         absolute = torch.finfo(wanted.dtype).tiny
-    close = torch.isclose(found, wanted, rtol=tolerance, atol=absolute, equal_nan=True)
+    close = torch.isclose(result, wanted, rtol=tolerance, atol=absolute, equal_nan=True)
     if bool(close.all()):
         return ""
     label = dict(case.labels).get(name)
     what = name if label is None else f"{name} ({label})"
     where = torch.nonzero(~close).flatten()
-    shown = [f"[{at}] is {found[at].item()!r}, should be {wanted[at].item()!r}" for at in where[:3].tolist()]
+    shown = [f"[{at}] is {result[at].item()!r}, should be {wanted[at].item()!r}" for at in where[:3].tolist()]
     return f"{what} differs at {len(where)} of {len(wanted)} places: {', '.join(shown)}"

@@ -47,12 +47,12 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.conformance.check import TOLERANCES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, evaluate, extent_of
-from coilwork_ir.interpret_ops import torch_dtype
-from coilwork_ir.kernels.interpret import interpret_kernel, interpret_schedule
+from coilwork_ir.interpretation.ops import torch_dtype
+from coilwork_ir.kernels.interpreter import interpret_kernel, interpret_schedule
 from coilwork_ir.kernels.nodes import Kernel, Schedule
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel, verify_schedule
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.nodes import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -68,7 +68,7 @@ _EXPECT: Final = "# expect:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What the input becomes: the settings that differ from the file's, as written, and the text."""
+    """The expected form of the input: the settings that differ from the file's, as written, and the text."""
 
     changes: str
     text: str
@@ -105,7 +105,7 @@ class TextCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformed:
-    """What passes made of an input.
+    """The result of passes on an input.
 
     Attributes:
         text: how the file shows it.
@@ -147,11 +147,11 @@ def read_text_case(path: Path) -> TextCase:
     given, *expected = ("\n".join(block).strip() + "\n" for block in blocks)
     if not given.strip() or not expected:
         raise ValueError(f"{path}: wanted an input and at least one line {_EXPECT!r}")
-    found = [(match[1], match[2]) for line in head if (match := _SETTING.fullmatch(line))]
+    settings = [(match[1], match[2]) for line in head if (match := _SETTING.fullmatch(line))]
     return TextCase(
         path=path,
         head="\n".join(head),
-        settings=dict(found),
+        settings=dict(settings),
         given=given,
         expectations=tuple(Expectation(changes=c, text=t) for c, t in zip(changes, expected, strict=True)),
     )
@@ -179,10 +179,10 @@ def check_text_case(
         unknown = [name for name in settings if name not in known and not _OWN_SETTINGS.fullmatch(name)]
         if unknown:
             raise ValueError(f"{path}: there is no setting {unknown[0]!r}")
-        found = transform(given, settings)
-        texts.append(found.text)
-        _verify(found.result)
-        _compare_results(case, settings, given, found.result)
+        transformed = transform(given, settings)
+        texts.append(transformed.text)
+        _verify(transformed.result)
+        _compare_results(case, settings, given, transformed.result)
     written = path.read_text(encoding="utf-8")
     now = case.format(texts)
     if update:
@@ -215,9 +215,9 @@ class _Draw:
 
     def size(self, symbol: Expr) -> int:
         given = self.settings.get(f"size.{symbol.name}")
-        found = max(symbol.lo or 0, 3) if given is None else int(given)
-        self.sizes[symbol.name] = found
-        return found
+        size = max(symbol.lo or 0, 3) if given is None else int(given)
+        self.sizes[symbol.name] = size
+        return size
 
     def values(self, name: str, dtype: DType, count: int) -> Tensor:
         """`count` values: multiples of an eighth in [-2, 2], or small integers."""

@@ -5,14 +5,24 @@ minimum or a maximum. Equal normal forms are the same object. Open `expression.p
 the rules, `proofs.py` what can be proved. `sympy_bridge.py`, imported on its own, converts from and to sympy.
 """
 
-from coilwork_ir.index.affine import coefficients, stride_of
-from coilwork_ir.index.division import ceildiv, floordiv, mod
-from coilwork_ir.index.errors import IndexArithmeticError, IndexSyntaxError
-from coilwork_ir.index.expression import Expr, as_expr, as_int, const, extent_of, extents_of, symbol
-from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.interval import Interval, bounds
-from coilwork_ir.index.magnitude import largest_operands, magnitude
+from coilwork_ir.index.division import ceildiv, floordiv, mod, recombine
+from coilwork_ir.index.expression import (
+    Expr,
+    IndexArithmeticError,
+    IndexSyntaxError,
+    as_expr,
+    as_int,
+    const,
+    extent_of,
+    extents_of,
+    product,
+    symbol,
+    total,
+)
+from coilwork_ir.index.interval import Interval, bounds, largest_operands, magnitude
 from coilwork_ir.index.proofs import (
+    maximum,
+    minimum,
     provably_divisible,
     provably_eq,
     provably_le,
@@ -20,9 +30,7 @@ from coilwork_ir.index.proofs import (
     provably_nonneg,
     provably_positive,
 )
-from coilwork_ir.index.recombination import recombine
-from coilwork_ir.index.ring import product, total
-from coilwork_ir.index.substitution import evaluate, substitute
+from coilwork_ir.index.substitution import coefficients, evaluate, stride_of, substitute
 from coilwork_ir.index.text import format_expr, parse_expr
 from coilwork_ir.index.view import (
     Add,
@@ -34,11 +42,12 @@ from coilwork_ir.index.view import (
     Mul,
     Node,
     Sym,
+    TreeSize,
     fold,
     is_subtracted,
     node,
+    tree_size,
 )
-from coilwork_ir.index.written import WrittenSize, written_size
 
 __all__ = [
     "Add",
@@ -54,7 +63,7 @@ __all__ = [
     "Mul",
     "Node",
     "Sym",
-    "WrittenSize",
+    "TreeSize",
     "as_expr",
     "as_int",
     "bounds",
@@ -87,5 +96,5 @@ __all__ = [
     "substitute",
     "symbol",
     "total",
-    "written_size",
+    "tree_size",
 ]

@@ -2,40 +2,46 @@
 
 Canonical directions: `(x % (a*b)) // a` becomes `(x // a) % b`; `(x // a) // b` becomes `x // (a*b)`;
 constants inside lie in `0..d-1`; coefficients inside are smaller than d in magnitude; constant divisors are
-positive.
+positive. `recombine` puts quotient and remainder together again: `d*(x//d) + x%d` is `x`, also as part of a
+larger sum. `symbolic_division.py` has the rules of other divisors.
 """
 
 from __future__ import annotations
 
 from math import gcd
 
-from coilwork_ir.index.errors import IndexArithmeticError
 from coilwork_ir.index.expression import (
     CONST,
     FLOORDIV,
     MOD,
+    PRODUCT,
     RULES,
+    SYMBOL,
     ZERO,
     Expr,
-    as_expr,
-    atoms_of,
-    const,
-    make_atom,
-    make_sum,
-)
-from coilwork_ir.index.interval import limits, sum_limits
-from coilwork_ir.index.ring import (
+    IndexArithmeticError,
     accumulate,
     add,
     add_int,
+    as_expr,
+    atoms_of,
+    const,
     finish,
-    from_terms,
+    make_atom,
+    make_sum,
     mono_from_atoms,
     multiply,
     scale,
+    subtract,
+    sum_terms,
 )
+from coilwork_ir.index.interval import limits, sum_limits
+from coilwork_ir.index.proofs import provably_positive
 from coilwork_ir.index.symbolic_division import floordiv_symbolic, mod_symbolic
-from coilwork_ir.interning import MemoTable
+from coilwork_ir.intern_table import MemoTable
+
+# ---- Division by constants ----
+
 
 _QUOTIENTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
 _REMAINDERS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
@@ -48,9 +54,9 @@ def floordiv(a: Expr | int, b: Expr | int) -> Expr:
     if type(b) is not Expr:
         b = as_expr(b)
     key = (a, b)
-    found = _QUOTIENTS.get(key)
-    if found is not None:
-        return found
+    known = _QUOTIENTS.get(key)
+    if known is not None:
+        return known
     if b._monos:
         result = floordiv_symbolic(a, b)
     else:
@@ -65,9 +71,9 @@ def mod(a: Expr | int, b: Expr | int) -> Expr:
     if type(b) is not Expr:
         b = as_expr(b)
     key = (a, b)
-    found = _REMAINDERS.get(key)
-    if found is not None:
-        return found
+    known = _REMAINDERS.get(key)
+    if known is not None:
+        return known
     if b._monos:
         result = mod_symbolic(a, b)
     else:
@@ -207,8 +213,8 @@ def _split_small(a: Expr, d: int) -> tuple[int, Expr, Expr] | None:
         if lo is None or hi is None or lo // g != hi // g:
             continue
         shift = lo // g
-        low = from_terms(dict(zip(low_monos, low_coeffs)), a._constant - shift * g)
-        return g, from_terms(high, shift), low
+        low = sum_terms(dict(zip(low_monos, low_coeffs)), a._constant - shift * g)
+        return g, sum_terms(high, shift), low
     return None
 
 
@@ -228,17 +234,17 @@ def _floordiv_of_mono(a: Expr, divisor: Expr, d: int) -> Expr:
 
 def _merge_quotient(a: Expr, d: int) -> Expr | None:
     """`(x//b + rest) // d` is `(x + b*rest) // (b*d)`; applied when exactly one term is such a quotient."""
-    found: Expr | None = None
+    quotient: Expr | None = None
     for m, c in zip(a._monos, a._coeffs):
         if c == 1 and m._tag == FLOORDIV and m._args[1]._tag == CONST:
-            if found is not None:
+            if quotient is not None:
                 return None
-            found = m
-    if found is None:
+            quotient = m
+    if quotient is None:
         return None
-    num, den = found._args
+    num, den = quotient._args
     b = den._constant
-    return floordiv(add(num, scale(add(a, scale(found, -1)), b)), const(b * d))
+    return floordiv(add(num, scale(add(a, scale(quotient, -1)), b)), const(b * d))
 
 
 def _drop_inner_mods(a: Expr, d: int) -> Expr:
@@ -259,7 +265,7 @@ def _drop_inner_mods(a: Expr, d: int) -> Expr:
                 terms[mono] = terms.get(mono, 0) + c
         else:
             terms[mono] = terms.get(mono, 0) + c
-    return from_terms(terms, constant) if changed else a
+    return sum_terms(terms, constant) if changed else a
 
 
 def _floordiv_of(b: Expr, a: Expr | int) -> Expr:
@@ -274,3 +280,111 @@ RULES.floordiv = Expr.__floordiv__ = floordiv
 RULES.mod = Expr.__mod__ = mod
 Expr.__rfloordiv__ = _floordiv_of
 Expr.__rmod__ = _mod_of
+
+
+# ---- Recombination ----
+
+
+def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -> Expr:
+    """The sum of these terms (canonical order, at least two) with every pair of matching terms replaced.
+
+    c*m*d*(x//d)     + c*m*(x%d)  becomes  c*m*x
+    c*m*d*((x//d)%k) + c*m*(x%d)  becomes  c*m*(x % (d*k)), for d, k > 0
+    """
+    terms = dict(zip(monos, coeffs))
+    for mono, coeff in zip(monos, coeffs):
+        if not mono._has_mod:
+            continue
+        factors = atoms_of(mono)
+        for i, atom in enumerate(factors):
+            if atom._tag != MOD:
+                continue
+            rest = factors[:i] + factors[i + 1 :]
+            others = mono_from_atoms(rest)
+            replacement = _whole(terms, atom, others, coeff) if _may_be_whole(terms, atom, rest) else None
+            if replacement is None:
+                replacement = _partial(terms, atom, others, coeff)
+            if replacement is not None:
+                del terms[mono]
+                constant += accumulate(terms, replacement, 1)
+                return sum_terms(terms, constant)
+    return make_sum(monos, coeffs, constant, True)
+
+
+def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) -> Expr | None:
+    """`coeff*others*x` when the terms of `coeff*others*d*(x//d)` are all there; they are removed."""
+    num, den = remainder._args
+    partner = multiply(floordiv(num, den), others)
+    factor = coeff
+    if den._monos:
+        partner = multiply(partner, den)
+    else:
+        factor = coeff * den._constant
+    if not partner._monos or partner._constant:
+        return None
+    for m, c in zip(partner._monos, partner._coeffs):
+        if terms.get(m) != c * factor:
+            return None
+    for m in partner._monos:
+        del terms[m]
+    return scale(multiply(num, others), coeff)
+
+
+def _partial(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) -> Expr | None:
+    """`coeff*others*(x % (d*k))` when the terms of `coeff*others*d*(p % k)` with x//d in p are all there;
+    they are removed.
+    """
+    candidates = _list_remainders(terms)
+    if len(candidates) == 1:
+        return None
+    num, den = remainder._args
+    quotient = floordiv(num, den)
+    for atom in candidates:
+        high, count = atom._args
+        if quotient is not high and not _has_term(high, quotient):
+            continue
+        partner = multiply(multiply(others, den), atom)
+        if any(terms.get(m) != c * coeff for m, c in zip(partner._monos, partner._coeffs)):
+            continue
+        if not (provably_positive(den) and provably_positive(count)):
+            continue
+        merged = add(multiply(den, subtract(high, quotient)), num)
+        for m in partner._monos:
+            del terms[m]
+        return scale(multiply(others, mod(merged, multiply(den, count))), coeff)
+    return None
+
+
+def _list_remainders(terms: dict[Expr, int]) -> list[Expr]:
+    """The remainders among the factors of `terms`."""
+    remainders = [atom for mono in terms if mono._has_mod for atom in atoms_of(mono) if atom._tag == MOD]
+    return list(dict.fromkeys(remainders))
+
+
+def _may_be_whole(terms: dict[Expr, int], remainder: Expr, others: tuple[Expr, ...]) -> bool:
+    """False if no term has the factors `others` and x//d: then `_whole` need not make products that are not
+    there.
+    """
+    num, den = remainder._args
+    quotient = floordiv(num, den)
+    if not SYMBOL <= quotient._tag < PRODUCT:
+        return True
+    for term in terms:
+        factors = atoms_of(term)
+        if quotient in factors:
+            for other in others:
+                if other not in factors:
+                    break
+            else:
+                return True
+    return False
+
+
+def _has_term(e: Expr, mono: Expr) -> bool:
+    for m, c in zip(e._monos, e._coeffs):
+        if m is mono:
+            return c == 1
+    return False
+
+
+RULES.recombine = recombine

@@ -21,8 +21,30 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final, NoReturn
 from weakref import ref
 
-from coilwork_ir.index.errors import IndexArithmeticError
-from coilwork_ir.interning import InternTable, MemoTable
+from coilwork_ir.intern_table import InternTable, MemoTable
+
+# ---- Errors ----
+
+
+class IndexArithmeticError(ValueError):
+    """A meaningless operation on index expressions: division by the constant zero, the name of a sum, ..."""
+
+
+class IndexSyntaxError(IndexArithmeticError):
+    """Text that is not an index expression.
+
+    `position` counts characters from 0 in `text`.
+    """
+
+    def __init__(self, reason: str, *, text: str, position: int) -> None:
+        super().__init__(f"{reason} at column {position + 1}\n  {text}\n  {' ' * position}^")
+        self.reason = reason
+        self.text = text
+        self.position = position
+
+
+# ---- Expressions ----
+
 
 _DIGITS: Final = re.compile(r"\d+")
 
@@ -69,7 +91,7 @@ class Expr:
         "_monos",
         "_nonneg",
         "_tag",
-        "_written",
+        "_tree_size",
     )
     _tag: int
     _monos: tuple[Expr, ...]
@@ -85,7 +107,7 @@ class Expr:
     _bounds: tuple[int | None, int | None] | None
     _free: frozenset[Expr] | None
     _nonneg: bool | None
-    _written: tuple[int, int] | None
+    _tree_size: tuple[int, int] | None
 
     @property
     def is_const(self) -> bool:
@@ -110,14 +132,14 @@ class Expr:
 
     @property
     def value(self) -> int:
-        """Of a constant. Raises IndexArithmeticError for anything else."""
+        """The value of a constant. Raises IndexArithmeticError for anything else."""
         if self._tag != CONST:
             raise IndexArithmeticError(f"not a constant: {self!r}")
         return self._constant
 
     @property
     def name(self) -> str:
-        """Of a symbol. Raises IndexArithmeticError for anything else, as do `lo`, `hi` and `extent`."""
+        """The name of a symbol. As `lo`, `hi` and `extent`, raises IndexArithmeticError for anything else."""
         return self._symbol()[0]
 
     @property
@@ -247,9 +269,9 @@ def const(n: int) -> Expr:
     recent = _RECENT_CONSTS.get(n)
     if recent is not None:
         return recent
-    found = _find_const(n)
-    if found is not None:
-        e = found()
+    reference = _find_const(n)
+    if reference is not None:
+        e = reference()
         if e is not None:
             return _RECENT_CONSTS.put(e._constant, e)
     e = _new(Expr)
@@ -259,7 +281,7 @@ def const(n: int) -> Expr:
     e._has_mod = False
     e._bounds = (e._constant, e._constant)
     e._key = ()
-    e._free = e._nonneg = e._written = None
+    e._free = e._nonneg = e._tree_size = None
     return _RECENT_CONSTS.put(e._constant, _CONSTS.add(e._constant, e))
 
 
@@ -293,9 +315,9 @@ def symbol(
     if lo is not None and hi is not None and lo > hi:
         raise IndexArithmeticError(f"symbol {name!r}: empty range {lo}..{hi}")
     data: SymbolData = (name, lo, hi, extent)
-    found = _find_symbol(data)
-    if found is not None:
-        e = found()
+    reference = _find_symbol(data)
+    if reference is not None:
+        e = reference()
         if e is not None:
             return e
     e = _new(Expr)
@@ -313,16 +335,16 @@ def symbol(
         (lo is not None, lo or 0, hi is not None, hi or 0, () if extent is None else extent.sort_key),
     )
     e._free = frozenset((e,))
-    e._bounds = e._nonneg = e._written = None
+    e._bounds = e._nonneg = e._tree_size = None
     return _SYMBOLS.add(data, e)
 
 
 def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     """A FLOORDIV, MOD, MIN, MAX or PRODUCT that no rule simplifies. `args` must be in canonical order."""
     key = (tag, args)
-    found = _find_atom(key)
-    if found is not None:
-        e = found()
+    reference = _find_atom(key)
+    if reference is not None:
+        e = reference()
         if e is not None:
             return e
     e = _new(Expr)
@@ -331,7 +353,7 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     e._coeffs = (1,)
     e._constant = 0
     e._args = args
-    e._bounds = e._free = e._nonneg = e._written = None
+    e._bounds = e._free = e._nonneg = e._tree_size = None
     if tag == PRODUCT:
         e._has_mod = False
         for a in args:
@@ -346,7 +368,7 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
         e._has_mod = False
         e._key = (-1, tag, tuple([a.sort_key for a in args]))
     mine = ref(e)
-    if found is None and _insert_atom(key, mine) is mine and len(_atom_refs) <= _ATOMS.sweep_at:
+    if reference is None and _insert_atom(key, mine) is mine and len(_atom_refs) <= _ATOMS.sweep_at:
         return e
     return _ATOMS.add(key, e)
 
@@ -358,9 +380,9 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     if constant == 0 and len(monos) == 1 and coeffs[0] == 1:
         return monos[0]
     key = (monos, coeffs, constant)
-    found = _find_sum(key)
-    if found is not None:
-        e = found()
+    reference = _find_sum(key)
+    if reference is not None:
+        e = reference()
         if e is not None:
             return e
     e = _new(Expr)
@@ -370,9 +392,9 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     e._constant = constant
     e._has_mod = has_mod
     e._key = ()
-    e._bounds = e._free = e._nonneg = e._written = None
+    e._bounds = e._free = e._nonneg = e._tree_size = None
     mine = ref(e)
-    if found is None and _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
+    if reference is None and _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
         return e
     return _SUMS.add(key, e)
 
@@ -397,3 +419,170 @@ def extent_of(symbol: Expr) -> Expr:
 def extents_of(symbols: Iterable[Expr]) -> tuple[Expr, ...]:
     """The number of points of each of several range symbols."""
     return tuple([extent_of(symbol) for symbol in symbols])
+
+
+# ---- Sums and products ----
+
+
+_PRODUCTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
+
+
+def finish(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_mod: bool) -> Expr:
+    """The expression with these parts, in canonical order, after recombination."""
+    if has_mod and len(monos) > 1:
+        return RULES.recombine(monos, coeffs, constant)
+    return make_sum(monos, coeffs, constant, has_mod)
+
+
+def sum_terms(terms: dict[Expr, int], constant: int) -> Expr:
+    """`sum(coeff * mono) + constant`; zero coefficients are allowed."""
+    if len(terms) == 1:
+        ((m, c),) = terms.items()
+        return make_sum((m,), (c,), constant, m._has_mod) if c else const(constant)
+    if 0 in terms.values():
+        terms = {m: c for m, c in terms.items() if c}
+    monos = sorted(terms, key=_key_of)
+    has_mod = False
+    for m in monos:
+        if m._has_mod:
+            has_mod = True
+            break
+    return finish(tuple(monos), tuple(map(terms.__getitem__, monos)), constant, has_mod)
+
+
+def add_int(a: Expr, n: int) -> Expr:
+    """`a + n`. Can't recombine: the monomials stay."""
+    return make_sum(a._monos, a._coeffs, a._constant + n, a._has_mod) if n else a
+
+
+def scale(a: Expr, n: int) -> Expr:
+    """`a * n`. Can't recombine: coefficients keep their ratios."""
+    if n == 1:
+        return a
+    if n == 0:
+        return const(0)
+    coeffs = a._coeffs
+    scaled = (coeffs[0] * n,) if len(coeffs) == 1 else tuple(map(n.__mul__, coeffs))
+    return make_sum(a._monos, scaled, a._constant * n, a._has_mod)
+
+
+def add(a: Expr, b: Expr | int) -> Expr:
+    """`a + b`."""
+    if type(b) is not Expr:
+        return add_int(a, b) if type(b) is int else add(a, as_expr(b))
+    ma, mb = a._monos, b._monos
+    if not mb:
+        n = b._constant
+        return make_sum(ma, a._coeffs, a._constant + n, a._has_mod) if n else a
+    if not ma:
+        n = a._constant
+        return make_sum(mb, b._coeffs, b._constant + n, b._has_mod) if n else b
+    constant = a._constant + b._constant
+    has_mod = a._has_mod or b._has_mod
+    if ma[-1]._key < mb[0]._key:
+        monos, coeffs = ma + mb, a._coeffs + b._coeffs
+    elif mb[-1]._key < ma[0]._key:
+        monos, coeffs = mb + ma, b._coeffs + a._coeffs
+    else:
+        terms = dict(zip(ma, a._coeffs))
+        for m, c in zip(mb, b._coeffs):
+            terms[m] = terms.get(m, 0) + c
+        return sum_terms(terms, constant)
+    if has_mod:
+        return RULES.recombine(monos, coeffs, constant)
+    return make_sum(monos, coeffs, constant, False)
+
+
+def subtract(a: Expr, b: Expr | int) -> Expr:
+    """`a - b`."""
+    if type(b) is not Expr:
+        return add_int(a, -b) if type(b) is int else subtract(a, as_expr(b))
+    if a is b:
+        return const(0)
+    if not b._monos:
+        return add_int(a, -b._constant)
+    terms = dict(zip(a._monos, a._coeffs))
+    for m, c in zip(b._monos, b._coeffs):
+        terms[m] = terms.get(m, 0) - c
+    return sum_terms(terms, a._constant - b._constant)
+
+
+def multiply_monos(x: Expr, y: Expr) -> Expr:
+    """The product of two monomials."""
+    if x._tag != PRODUCT != y._tag:
+        return make_atom(PRODUCT, (x, y) if x._key <= y._key else (y, x))
+    key = (x, y)
+    known = _PRODUCTS.get(key)
+    if known is not None:
+        return known
+    factors = sorted(atoms_of(x) + atoms_of(y), key=_key_of)
+    return _PRODUCTS.put(key, make_atom(PRODUCT, tuple(factors)))
+
+
+def mono_from_atoms(atoms: tuple[Expr, ...]) -> Expr:
+    """The product of sorted atoms, as an expression; none: 1."""
+    if not atoms:
+        return ONE
+    return atoms[0] if len(atoms) == 1 else make_atom(PRODUCT, atoms)
+
+
+def accumulate(terms: dict[Expr, int], a: Expr, factor: int) -> int:
+    """Add `factor * a` to `terms`; return what it adds to the constant."""
+    for m, c in zip(a._monos, a._coeffs):
+        terms[m] = terms.get(m, 0) + c * factor
+    return a._constant * factor
+
+
+def multiply(a: Expr, b: Expr | int) -> Expr:
+    """`a * b`, expanded."""
+    if type(b) is not Expr:
+        return scale(a, b) if type(b) is int else multiply(a, as_expr(b))
+    if CONST < a._tag < SUM and CONST < b._tag < SUM:
+        return multiply_monos(a, b)
+    if not b._monos:
+        return scale(a, b._constant)
+    if not a._monos:
+        return scale(b, a._constant)
+    if len(a._monos) == 1 == len(b._monos) and not a._constant and not b._constant:
+        m = multiply_monos(a._monos[0], b._monos[0])
+        c = a._coeffs[0] * b._coeffs[0]
+        return m if c == 1 else make_sum((m,), (c,), 0, m._has_mod)
+    terms: dict[Expr, int] = {}
+    for ma, ca in zip(a._monos, a._coeffs):
+        for mb, cb in zip(b._monos, b._coeffs):
+            m = multiply_monos(ma, mb)
+            terms[m] = terms.get(m, 0) + ca * cb
+    if b._constant:
+        for m, c in zip(a._monos, a._coeffs):
+            terms[m] = terms.get(m, 0) + c * b._constant
+    if a._constant:
+        for m, c in zip(b._monos, b._coeffs):
+            terms[m] = terms.get(m, 0) + c * a._constant
+    return sum_terms(terms, a._constant * b._constant)
+
+
+def total(xs: Iterable[Expr | int]) -> Expr:
+    """The sum; of nothing: 0."""
+    terms: dict[Expr, int] = {}
+    constant = 0
+    for x in xs:
+        constant += x if type(x) is int else accumulate(terms, as_expr(x), 1)
+    return sum_terms(terms, constant)
+
+
+def product(xs: Iterable[Expr | int]) -> Expr:
+    """The product; of nothing: 1."""
+    result = ONE
+    for x in xs:
+        result = multiply(result, as_expr(x))
+    return result
+
+
+def _subtract_from(b: Expr, a: Expr | int) -> Expr:
+    return subtract(as_expr(a), b)
+
+
+Expr.__add__ = Expr.__radd__ = add
+Expr.__sub__ = subtract
+Expr.__rsub__ = _subtract_from
+Expr.__mul__ = Expr.__rmul__ = multiply

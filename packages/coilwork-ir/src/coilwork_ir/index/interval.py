@@ -1,10 +1,31 @@
-"""Numeric interval bounds, sound for every value of the symbols that keeps their promises."""
+"""Numeric bounds of expressions, sound for every value of the symbols that keeps their promises.
+
+`magnitude` and `largest_operands` bound positions by expressions over sizes instead. Sums and products may
+wrap around, for the result is the same; what is divided may not.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from coilwork_ir.index.expression import CONST, FLOORDIV, MAX, MIN, MOD, PRODUCT, SYMBOL, Expr
+from coilwork_ir.index.expression import (
+    CONST,
+    FLOORDIV,
+    MAX,
+    MIN,
+    MOD,
+    PRODUCT,
+    SYMBOL,
+    Expr,
+    as_expr,
+    product,
+    total,
+)
+from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Sym, node
+
+# ---- Intervals ----
+
 
 Bound = int | None
 
@@ -153,3 +174,72 @@ def _extremum_limits(args: tuple[Expr, ...], is_min: bool) -> tuple[Bound, Bound
     if is_min:
         return min(known_los) if len(known_los) == len(los) else None, min(known_his, default=None)
     return max(known_los, default=None), max(known_his) if len(known_his) == len(his) else None
+
+
+# ---- Magnitudes ----
+
+
+def largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:
+    """Numbers that no operand of a division, a remainder, a minimum or a maximum in `positions` exceeds, as
+    expressions over sizes.
+
+    `None` if one depends on data.
+    """
+    magnitudes: dict[Expr, None] = {}
+    for operand in _operands(positions):
+        if any(isinstance(node(part), Mul) for part in _parts(operand)):
+            most = magnitude(operand)
+            if most is None:
+                return None
+            magnitudes[most] = None
+    return tuple(magnitudes)
+
+
+def _operands(positions: Iterable[Expr]) -> Iterable[Expr]:
+    for position in positions:
+        for part in _parts(position):
+            match node(part):
+                case FloorDiv(a, b) | Mod(a, b):
+                    yield from (a, b)
+                case Min(operands) | Max(operands):
+                    yield from operands
+
+
+def _parts(expr: Expr) -> Iterable[Expr]:
+    yield expr
+    match node(expr):
+        case Add(operands) | Mul(operands) | Min(operands) | Max(operands):
+            for operand in operands:
+                yield from _parts(operand)
+        case FloorDiv(a, b) | Mod(a, b):
+            yield from _parts(a)
+            yield from _parts(b)
+
+
+def magnitude(expr: Expr) -> Expr | None:
+    """No less than the magnitude of `expr`, whatever its ranges are at, as an expression over sizes; None if
+    it depends on data.
+    """
+    match node(expr):
+        case Const(value):
+            return as_expr(abs(value))
+        case Sym(_, symbol):
+            return None if symbol.name.startswith("@") else symbol if symbol.extent is None else symbol.extent
+        case Add(operands) | Min(operands) | Max(operands):
+            parts = _list_magnitudes(operands)
+            return None if parts is None else total(parts)
+        case Mul(operands):
+            parts = _list_magnitudes(operands)
+            return None if parts is None else product(parts)
+        case FloorDiv(a, b):
+            # rounded down: of a negative one the magnitude may be one more
+            parts = _list_magnitudes((a, b))
+            return None if parts is None else parts[0] + 1
+        case Mod(_, b):
+            return magnitude(b)
+
+
+def _list_magnitudes(operands: Iterable[Expr]) -> list[Expr] | None:
+    parts = [magnitude(operand) for operand in operands]
+    known = [part for part in parts if part is not None]
+    return known if len(known) == len(parts) else None

@@ -1,4 +1,4 @@
-"""Sound proofs of signs and order. True means proved; False means unknown.
+"""Sound proofs of signs and order, and minima and maxima simplified by them. True means proved.
 
 Tried in this order, cheapest first: the numeric interval; positivity of all coefficients once every atom is
 shifted to its lower bound (proves `s0*s1 - s0 >= 0` for s0, s1 >= 1); replacing range symbols, modulos and
@@ -20,21 +20,25 @@ from coilwork_ir.index.expression import (
     SYMBOL,
     ZERO,
     Expr,
-    as_expr,
-    atoms_of,
-)
-from coilwork_ir.index.interval import limits
-from coilwork_ir.index.ring import (
+    IndexArithmeticError,
     accumulate,
     add,
     add_int,
-    from_terms,
+    as_expr,
+    atoms_of,
+    const,
+    make_atom,
     mono_from_atoms,
     multiply,
     scale,
     subtract,
+    sum_terms,
 )
-from coilwork_ir.interning import MemoTable
+from coilwork_ir.index.interval import limits
+from coilwork_ir.intern_table import MemoTable
+
+# ---- Proofs ----
+
 
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
 # Steps of a proof in all, as an elimination may try several atoms and operands at every level. Proofs that
@@ -43,7 +47,7 @@ _STEPS = 500
 
 
 class _Work:
-    """How many steps a proof may still take."""
+    """The number of steps that a proof may still take."""
 
     __slots__ = ("steps",)
 
@@ -183,7 +187,7 @@ def _expand_mods(e: Expr) -> Expr:
                 atom = RULES.floordiv(num, den)
             factor = multiply(factor, atom)
         constant += accumulate(terms, factor, coeff)
-    return from_terms(terms, constant)
+    return sum_terms(terms, constant)
 
 
 def _prove(e: Expr, fuel: int, work: _Work) -> bool:
@@ -250,7 +254,7 @@ def _split(e: Expr, atom: Expr) -> tuple[Expr, Expr] | None:
             constant += coeff
         else:
             inside[mono_from_atoms(tuple([f for f in factors if f is not atom]))] = coeff
-    return from_terms(inside, constant), from_terms(rest, e._constant)
+    return sum_terms(inside, constant), sum_terms(rest, e._constant)
 
 
 def _prove_by_extremes(e: Expr, fuel: int, work: _Work) -> bool:
@@ -356,4 +360,49 @@ def _upper_of_sum(e: Expr) -> Expr | None:
         if bound is None:
             return None
         constant += accumulate(terms, bound, coeff)
-    return from_terms(terms, constant)
+    return sum_terms(terms, constant)
+
+
+# ---- Minimum and maximum ----
+
+
+def minimum(*xs: Expr | int) -> Expr:
+    """The least of `xs`. Raises IndexArithmeticError when there are none."""
+    return _extremum(MIN, xs)
+
+
+def maximum(*xs: Expr | int) -> Expr:
+    """The greatest of `xs`. Raises IndexArithmeticError when there are none."""
+    return _extremum(MAX, xs)
+
+
+def _extremum(tag: int, xs: tuple[Expr | int, ...]) -> Expr:
+    """Flat, without repetition, at most one constant, no operand that another provably beats; sorted."""
+    operands: dict[Expr, None] = {}
+    limit: int | None = None
+    for x in xs:
+        e = as_expr(x)
+        for operand in e._args if e._tag == tag else (e,):
+            if operand._monos:
+                operands[operand] = None
+            elif limit is None:
+                limit = operand._constant
+            else:
+                limit = min(limit, operand._constant) if tag == MIN else max(limit, operand._constant)
+    if limit is not None:
+        operands[const(limit)] = None
+    if not operands:
+        raise IndexArithmeticError("minimum or maximum of nothing")
+    kept = sorted(operands, key=lambda e: e.sort_key)
+    i = 0
+    while i < len(kept) and len(kept) > 1:
+        beaten = any(j != i and _beats(tag, other, kept[i]) for j, other in enumerate(kept))
+        if beaten:
+            del kept[i]
+        else:
+            i += 1
+    return kept[0] if len(kept) == 1 else make_atom(tag, tuple(kept))
+
+
+def _beats(tag: int, a: Expr, b: Expr) -> bool:
+    return provably_le(a, b) if tag == MIN else provably_le(b, a)

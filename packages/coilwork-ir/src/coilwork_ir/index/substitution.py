@@ -1,11 +1,10 @@
-"""Replacing symbols by expressions, and by numbers."""
+"""Replace symbols by expressions or numbers, and read off how an index moves as a symbol moves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from coilwork_ir.index.division import floordiv, mod
-from coilwork_ir.index.errors import IndexArithmeticError
 from coilwork_ir.index.expression import (
     FLOORDIV,
     MIN,
@@ -13,10 +12,23 @@ from coilwork_ir.index.expression import (
     ONE,
     PRODUCT,
     SYMBOL,
+    ZERO,
     Expr,
+    IndexArithmeticError,
+    accumulate,
+    add,
+    add_int,
+    atoms_of,
+    const,
+    mono_from_atoms,
+    multiply,
+    scale,
+    subtract,
+    sum_terms,
 )
-from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.ring import accumulate, add_int, from_terms, multiply, scale
+from coilwork_ir.index.proofs import maximum, minimum
+
+# ---- Substitution ----
 
 
 def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
@@ -44,7 +56,7 @@ def _substitute(e: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Expr]) -
             terms[new] = terms.get(new, 0) + c
         else:
             constant += accumulate(terms, new, c)
-    return from_terms(terms, constant)
+    return sum_terms(terms, constant)
 
 
 def _substitute_mono(m: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Expr]) -> Expr:
@@ -57,9 +69,9 @@ def _substitute_mono(m: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Exp
             new = mapping.get(atom, atom) if atom._tag == SYMBOL else _substitute_mono(atom, mapping, done)
             result = new if result is ONE else multiply(result, new)
         return result
-    found = done.get(m)
-    if found is not None:
-        return found
+    known = done.get(m)
+    if known is not None:
+        return known
     if m.free_symbols.isdisjoint(mapping):
         return m
     args = [_substitute(a, mapping, done) for a in m._args]
@@ -109,3 +121,56 @@ def _evaluate_mono(m: Expr, env: Mapping[str, int], done: dict[Expr, int]) -> in
             raise IndexArithmeticError(f"division by zero in {m!r}")
         return values[0] // values[1] if tag == FLOORDIV else values[0] % values[1]
     return min(values) if tag == MIN else max(values)
+
+
+# ---- Strides ----
+
+
+def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr] | None:
+    """`((c_0, c_1, ...), rest)` with `e = sum(c_k * symbols[k]) + rest`, all of them free of `symbols`.
+
+    None when `e` is not affine in them. `symbols` must be distinct symbols (IndexArithmeticError).
+    """
+    position = dict(zip(symbols, range(len(symbols))))
+    if len(position) != len(symbols):
+        raise IndexArithmeticError(f"not distinct symbols: {list(symbols)!r}")
+    for s in symbols:
+        if s._tag != SYMBOL:
+            raise IndexArithmeticError(f"not distinct symbols: {list(symbols)!r}")
+    strides = [ZERO] * len(position)
+    symbolic: dict[int, dict[Expr, int]] = {}  # the terms of strides that are no numbers
+    rest: dict[Expr, int] = {}
+    for m, c in zip(e._monos, e._coeffs):
+        at = position.get(m)
+        if at is not None:
+            strides[at] = const(c)
+            continue
+        outside: list[Expr] = []
+        for f in atoms_of(m):
+            place = position.get(f)
+            if place is None:
+                if f._tag != SYMBOL and not f.free_symbols.isdisjoint(position):
+                    return None
+                outside.append(f)
+            elif at is None:
+                at = place
+            else:
+                return None
+        if at is None:
+            rest[m] = c
+        else:
+            accumulate(symbolic.setdefault(at, {}), mono_from_atoms(tuple(outside)), c)
+    for at, terms in symbolic.items():
+        strides[at] = sum_terms(terms, strides[at]._constant)
+    return tuple(strides), sum_terms(rest, e._constant) if rest else const(e._constant)
+
+
+def stride_of(e: Expr, sym: Expr) -> Expr | None:
+    """`e` at `sym + 1` minus `e` at `sym`, if that does not depend on `sym`; else None."""
+    if sym not in e.free_symbols:
+        return ZERO
+    affine = coefficients(e, (sym,))
+    if affine is not None:
+        return affine[0][0]
+    difference = subtract(substitute(e, {sym: add(sym, ONE)}), e)
+    return None if sym in difference.free_symbols else difference

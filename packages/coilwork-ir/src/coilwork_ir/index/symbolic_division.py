@@ -17,21 +17,19 @@ from coilwork_ir.index.expression import (
     RULES,
     ZERO,
     Expr,
+    accumulate,
+    add,
     atoms_of,
     make_atom,
     make_sum,
-)
-from coilwork_ir.index.interval import limits
-from coilwork_ir.index.proofs import provably_lt, provably_nonneg
-from coilwork_ir.index.ring import (
-    accumulate,
-    add,
-    from_terms,
     mono_from_atoms,
     multiply,
     scale,
     subtract,
+    sum_terms,
 )
+from coilwork_ir.index.interval import limits
+from coilwork_ir.index.proofs import provably_lt, provably_nonneg
 
 
 def floordiv_symbolic(a: Expr, b: Expr) -> Expr:
@@ -139,7 +137,7 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
         return ZERO, a
     if not single and (len(rest._monos) >= len(a._monos)):
         return ZERO, a
-    return from_terms(quotient, constant), rest
+    return sum_terms(quotient, constant), rest
 
 
 def _drop_factors(mono: Expr, factors: tuple[Expr, ...]) -> Expr | None:
@@ -163,9 +161,9 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
     """
     content = gcd(*b._coeffs, b._constant)
     if content > 1:
-        found = _split_by(a, b, ZERO, content)
-        if found is not None:
-            return found
+        split = _split_by(a, b, ZERO, content)
+        if split is not None:
+            return split
     if b._constant:
         return None
     for atom in dict.fromkeys(atoms_of(b._monos[0])):
@@ -173,9 +171,9 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
             continue
         everywhere = len(b._monos) == 1 or all(atom in atoms_of(m) for m in b._monos)
         if everywhere and provably_nonneg(atom):
-            found = _split_by(a, b, atom, 1)
-            if found is not None:
-                return found
+            split = _split_by(a, b, atom, 1)
+            if split is not None:
+                return split
     return None
 
 
@@ -206,11 +204,11 @@ def _split_by(a: Expr, b: Expr, atom: Expr, content: int) -> tuple[Expr, Expr, E
                 high_constant += accumulate(high, others, coeff)
     if not high and not high_constant:
         return None
-    rest = from_terms(low, low_constant)
+    rest = sum_terms(low, low_constant)
     if not (provably_nonneg(rest) and provably_lt(rest, factor)):
         return None
     divisor = exact_quotient(b, factor)
-    return None if divisor is None else (factor, from_terms(high, high_constant), divisor, rest)
+    return None if divisor is None else (factor, sum_terms(high, high_constant), divisor, rest)
 
 
 def _flatten(a: Expr, b: Expr) -> Expr | None:
@@ -245,4 +243,4 @@ def _drop_inner_mods(a: Expr, b: Expr) -> Expr:
         else:
             constant += accumulate(terms, replaced, coeff)
             changed = True
-    return from_terms(terms, constant) if changed else a
+    return sum_terms(terms, constant) if changed else a

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import sympy
 
 from coilwork_ir.index.division import ceildiv, floordiv, mod
-from coilwork_ir.index.errors import IndexArithmeticError
-from coilwork_ir.index.expression import ONE, Expr, const
-from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.proofs import provably_nonneg, provably_positive
-from coilwork_ir.index.ring import add, multiply, product, total
+from coilwork_ir.index.expression import ONE, Expr, IndexArithmeticError, add, const, multiply, product, total
+from coilwork_ir.index.proofs import maximum, minimum, provably_nonneg, provably_positive
 from coilwork_ir.index.view import fold
 
 
@@ -64,10 +61,10 @@ class _Reader:
         return [self.integer(a) for a in expr.args]
 
     def ratio(self, expr: sympy.Basic) -> _Ratio:
-        found = self.done.get(expr)
-        if found is None:
-            found = self.done[expr] = self.read(expr)
-        return found
+        value = self.done.get(expr)
+        if value is None:
+            value = self.done[expr] = self.read(expr)
+        return value
 
     def read(self, expr: sympy.Basic) -> _Ratio:
         name = type(expr).__name__
@@ -81,10 +78,10 @@ class _Reader:
                 raise _make_unsupported_error(expr, "products with it are rounded")
             return _Ratio(const(numerator), const(denominator))
         if isinstance(expr, sympy.Symbol):
-            found = self.symbols.get(expr.name)
-            if found is None:
+            symbol = self.symbols.get(expr.name)
+            if symbol is None:
                 raise _make_unsupported_error(expr, "no such symbol")
-            return _Ratio(found, ONE)
+            return _Ratio(symbol, ONE)
         if isinstance(expr, sympy.Add):
             return self.sum(expr)
         if isinstance(expr, sympy.Mul):
@@ -112,7 +109,7 @@ class _Reader:
         for value, condition in expr.args:
             holds = self.truth(condition)
             parts.append(product([left, holds, self.integer(value)]))
-            left = multiply(left, _not(holds))
+            left = multiply(left, _negate_truth(holds))
         if left is not _ZERO:
             raise _make_unsupported_error(expr, "no case may hold")
         return total(parts)
@@ -124,15 +121,15 @@ class _Reader:
         if isinstance(condition, sympy.And):
             return product([self.truth(a) for a in condition.args])
         if isinstance(condition, sympy.Or):
-            return _not(product([_not(self.truth(a)) for a in condition.args]))
+            return _negate_truth(product([_negate_truth(self.truth(a)) for a in condition.args]))
         if isinstance(condition, sympy.Not):
-            return _not(self.truth(condition.args[0]))
+            return _negate_truth(self.truth(condition.args[0]))
         if not isinstance(condition, sympy.core.relational.Relational):
             raise _make_unsupported_error(condition, "it is no comparison")
         less = _minus(self.integer(condition.rhs), self.integer(condition.lhs))
         match condition.rel_op:
             case "==":
-                return _not(minimum(ONE, maximum(less, _minus(_ZERO, less))))
+                return _negate_truth(minimum(ONE, maximum(less, _minus(_ZERO, less))))
             case "!=":
                 return minimum(ONE, maximum(less, _minus(_ZERO, less)))
             case "<":
@@ -189,7 +186,7 @@ def _minus(a: Expr, b: Expr) -> Expr:
     return add(a, multiply(const(-1), b))
 
 
-def _not(truth: Expr) -> Expr:
+def _negate_truth(truth: Expr) -> Expr:
     return _minus(ONE, truth)
 
 
@@ -249,7 +246,7 @@ def _floor_of_quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SympyFunctions:
-    """What to build divisions and extrema from.
+    """The functions that divisions and extrema are built from.
 
     For torch's shape environment: floordiv=FloorDiv, mod=PythonMod, minimum=Min, maximum=Max, all of
     `torch.utils._sympy.functions`.
@@ -273,10 +270,10 @@ def to_sympy(
     """
 
     def look_up(s: Expr) -> sympy.Expr:
-        found = symbols.get(s.name)
-        if found is None:
+        symbol = symbols.get(s.name)
+        if symbol is None:
             raise IndexArithmeticError(f"no sympy symbol for {s.name!r}")
-        return found
+        return symbol
 
     return fold(
         e,

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from coilwork_ir.index.division import floordiv, mod
-from coilwork_ir.index.errors import IndexArithmeticError, IndexSyntaxError
 from coilwork_ir.index.expression import (
     CONST,
     FLOORDIV,
@@ -21,11 +20,15 @@ from coilwork_ir.index.expression import (
     SUM,
     SYMBOL,
     Expr,
+    IndexArithmeticError,
+    IndexSyntaxError,
     atoms_of,
     const,
+    multiply,
+    scale,
+    total,
 )
-from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.ring import multiply, scale, total
+from coilwork_ir.index.proofs import maximum, minimum
 
 
 def format_expr(e: Expr) -> str:
@@ -101,17 +104,17 @@ class _Parser:
         return IndexSyntaxError(reason, text=self.text, position=self.at if position is None else position)
 
     def advance(self) -> None:
-        found = _TOKEN.match(self.text, self.end)
-        if found is None:
+        match = _TOKEN.match(self.text, self.end)
+        if match is None:
             rest = self.text[self.end :]
             self.at = self.end + len(rest) - len(rest.lstrip())
             if rest.strip():
                 raise self.error(f"unexpected character {self.text[self.at]!r}")
             self.token = _END
             return
-        self.token = found[1] or found[2] or found[3]
-        self.at = found.end() - len(self.token)
-        self.end = found.end()
+        self.token = match[1] or match[2] or match[3]
+        self.at = match.end() - len(self.token)
+        self.end = match.end()
 
     def expect(self, token: str) -> None:
         if self.token != token:
@@ -163,10 +166,10 @@ class _Parser:
             self.advance()
             if self.token == "(" and token in ("min", "max"):
                 return self.call(token)
-            found = self.symbols.get(token)
-            if found is None:
+            symbol = self.symbols.get(token)
+            if symbol is None:
                 raise self.error(f"unknown symbol {token!r}", position)
-            return found
+            return symbol
         raise self.error(f"expected an operand, found {token!r}" if token else "expected an operand")
 
     def call(self, function: str) -> Expr:

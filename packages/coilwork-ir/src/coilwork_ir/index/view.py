@@ -1,10 +1,15 @@
-"""Looking into an expression without knowing its representation: `node` for one level, `fold` for all."""
+"""Look into an expression without knowing its representation: `node` for one level, `fold` for all.
+
+`tree_size` is the length of an expression that is written out, by which index arithmetic is kept short.
+Equal parts are one object, so an expression takes little memory whatever it says: with `y = x // 3 + x % 3`
+and that `y` for the next `x` again and again, text doubles at each step and memory grows by two nodes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, assert_never
+from typing import Final, NamedTuple, TypeVar, assert_never
 
 from coilwork_ir.index.expression import (
     CONST,
@@ -17,6 +22,9 @@ from coilwork_ir.index.expression import (
     as_expr,
     make_sum,
 )
+
+# ---- Operations ----
+
 
 T = TypeVar("T")
 
@@ -162,3 +170,57 @@ def fold(
         return result
 
     return visit(e)
+
+
+# ---- Written size ----
+
+
+# Beyond it nobody tells sizes apart, and numbers stay small.
+_MOST: Final = 1 << 40
+
+
+class TreeSize(NamedTuple):
+    """The size of an expression that is written out.
+
+    Attributes:
+        nodes: operations, symbols and numbers, each as often as it is written.
+        symbols: how many of them are symbols.
+    """
+
+    nodes: int
+    symbols: int
+
+    def bound_substitution(self, most: TreeSize) -> TreeSize:
+        """A bound on the size, before simplification, once each symbol is of size `most` or less."""
+        return TreeSize(
+            min(self.nodes + self.symbols * (most.nodes - 1), _MOST), min(self.symbols * most.symbols, _MOST)
+        )
+
+
+def tree_size(e: Expr) -> TreeSize:
+    """The size of `e` written out. Takes time once per node: expressions remember it."""
+    known = e._tree_size
+    if known is not None:
+        return TreeSize(*known)
+    tag = e._tag
+    if tag == CONST:
+        nodes, symbols = 1, 0
+    elif tag == SYMBOL:
+        nodes, symbols = 1, 1
+    elif tag <= PRODUCT:
+        # one operation less than there are operands of a product or an extremum, as of a division
+        nodes, symbols = len(e._args) - 1, 0
+        for part in e._args:
+            nodes, symbols = _sum(nodes, symbols, part)
+    else:
+        terms = len(e._monos) + (e._constant != 0)
+        nodes, symbols = terms - 1 + (e._constant != 0), 0
+        for m, c in zip(e._monos, e._coeffs):
+            nodes, symbols = _sum(nodes + (0 if c in (1, -1) else 2), symbols, m)
+    e._tree_size = (min(nodes, _MOST), min(symbols, _MOST))
+    return TreeSize(*e._tree_size)
+
+
+def _sum(nodes: int, symbols: int, part: Expr) -> tuple[int, int]:
+    size = tree_size(part)
+    return nodes + size.nodes, symbols + size.symbols

@@ -1,24 +1,42 @@
-"""Named tensors and sizes of one run of a graph, schedule or program."""
+"""Named tensors and sizes of one run of a graph, schedule or program, and calls of torch operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput, Ref
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    Constant,
+    DeviceValue,
+    GraphInput,
+    GraphOutput,
+    Item,
+    ListValue,
+    Ref,
+    ResultPath,
+    SymbolOutput,
+    TorchValue,
+)
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
+from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr, evaluate
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.scalars import Access
+
+# ---- Memory ----
+
 
 Value: TypeAlias = Tensor | int | None
 
 
 class Memory:
-    """What the names of one run stand for.
+    """The tensors and sizes that the names of one run stand for.
 
     Tensors have exactly the layout of their buffers. All memory of a run is where its first tensor is: a
     graph for a GPU may be interpreted with CPU tensors. Without `poison` fresh memory holds zeros.
@@ -72,18 +90,18 @@ class Memory:
 
         Without poison it is filled with zeros.
         """
-        made = torch.empty_strided(
+        tensor = torch.empty_strided(
             self.shape(buffer), self.strides(buffer), dtype=torch_dtype(buffer.dtype), device=self.device
         )
-        line = flat(made)
+        line = flat(tensor)
         if not self._poison:
             line.zero_()
         elif line.dtype.is_floating_point or line.dtype.is_complex:
             line.fill_(float("nan"))
         else:
             line.view(torch.uint8).fill_(0 if line.dtype is torch.bool else 0x5A)
-        self.tensors[buffer.name] = made
-        return made
+        self.tensors[buffer.name] = tensor
+        return tensor
 
     def view(self, buffer: Buffer, source: Tensor, offset: int) -> Tensor:
         """`buffer` as the memory of `source`, `offset` elements of `buffer` after its first."""
@@ -95,15 +113,15 @@ class Memory:
         start = source.storage_offset() * source.element_size()
         if start % dtype.itemsize:
             raise InterpretError("view", f"%{buffer.name} would start at byte {start} of its memory")
-        made = torch.empty(0, dtype=dtype, device=source.device)
-        made.set_(
+        tensor = torch.empty(0, dtype=dtype, device=source.device)
+        tensor.set_(
             source.untyped_storage(),
             start // dtype.itemsize + offset,
             self.shape(buffer),
             self.strides(buffer),
         )
-        self.tensors[buffer.name] = made
-        return made
+        self.tensors[buffer.name] = tensor
+        return tensor
 
     def settle(self, buffer: Buffer, value: Tensor) -> Tensor:
         """`buffer` is `value`, copied if it has another layout, unless it is quantised: then it stays as its
@@ -127,11 +145,11 @@ class Memory:
 
     def access(self, names: Iterable[str]) -> dict[str, Access]:
         """Buffers as loads with one index per dimension see them."""
-        found: dict[str, Access] = {}
+        accesses: dict[str, Access] = {}
         for name in names:
             value = self.tensors[name]
-            found[name] = Access(flat(value), tuple(value.shape), tuple(value.stride()))
-        return found
+            accesses[name] = Access(flat(value), tuple(value.shape), tuple(value.stride()))
+        return accesses
 
     def output(self, value: GraphOutput) -> Value:
         """A result of the run."""
@@ -248,3 +266,121 @@ def flat(value: Tensor) -> Tensor:
         return value.as_strided((0,), (1,))
     span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
     return value.as_strided((span,), (1,))
+
+
+# ---- Calls ----
+
+
+def find_operator(target: str) -> Callable[..., object]:
+    """The operator overload that `target`, e.g. `"aten.mm.default"`, names.
+
+    Raises:
+        InterpretError: torch knows no such operator.
+    """
+    operator: object = torch.ops
+    try:
+        for part in target.split("."):
+            operator = getattr(operator, part)
+    except AttributeError:
+        operator = None
+    if target.count(".") == 2 and callable(operator):
+        return operator
+    raise InterpretError(
+        "unknown-operator",
+        f"torch has no operator {target!r}",
+        remedy="import the library that registers it; names are namespace.name.overload",
+    )
+
+
+def argument_value(argument: Argument, memory: Memory) -> object:
+    """The value that torch is given for `argument`."""
+    match argument:
+        case Ref(name):
+            return memory.tensors[name]
+        case Item(name):
+            return memory.tensors[name].item()
+        case Expr():
+            return memory.size(argument)
+        case DType():
+            return torch_dtype(argument)
+        case TorchValue(attribute):
+            return getattr(torch, attribute)
+        case DeviceValue(device):
+            return torch.device(device) if has_trait(device, HOST_MEMORY) else memory.device
+        case ListValue(items):
+            return [argument_value(item, memory) for item in items]
+        case _:
+            return argument
+
+
+def call(
+    target: str,
+    args: Sequence[Argument],
+    kwargs: Mapping[str, Argument],
+    memory: Memory,
+    single: bool,
+    paths: Sequence[ResultPath] = (),
+) -> tuple[object, ...]:
+    """The results of the operator, in order; with `paths`, those that lie there.
+
+    Raises:
+        InterpretError: there is no such operator, or no result at one of `paths`.
+    """
+    operator = find_operator(target)
+    with torch.no_grad():
+        result = operator(
+            *[argument_value(a, memory) for a in args],
+            **{name: argument_value(value, memory) for name, value in kwargs.items()},
+        )
+    if single:
+        return (result,)
+    if paths:
+        return tuple(_follow_path(result, path) for path in paths)
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def _follow_path(result: object, path: ResultPath) -> object:
+    """The part of `result` that `path` leads to."""
+    for step in path:
+        if not isinstance(result, tuple | list) or step >= len(result):
+            raise InterpretError("result", f"the operator returned nothing at {list(path)}")
+        result = result[step]
+    return result
+
+
+def take_results(
+    outputs: Sequence[Buffer | SymbolOutput | None],
+    binds: Sequence[tuple[Expr, int, int]],
+    results: Sequence[object],
+    memory: Memory,
+) -> None:
+    """Bind symbols and buffers to the results of a call.
+
+    Raises:
+        InterpretError: results of another number, type or shape than declared.
+    """
+    if len(results) < len(outputs):
+        raise InterpretError("result", f"{len(outputs)} results are declared, {len(results)} were returned")
+    for output, result in zip(outputs, results, strict=False):
+        if isinstance(output, SymbolOutput):
+            memory.bind(output.symbol, _integer(result))
+    for symbol, number, dim in binds:
+        result = results[number]
+        if not isinstance(result, Tensor):
+            raise InterpretError("result", f"result {number} is no tensor, {symbol!r} is one of its sizes")
+        memory.bind(symbol, result.shape[dim])
+    for output, result in zip(outputs, results, strict=False):
+        if isinstance(output, Buffer):
+            if not isinstance(result, Tensor):
+                raise InterpretError("result", f"%{output.name} is a {type(result).__name__}, not a tensor")
+            memory.settle(output, result)
+
+
+def _integer(result: object) -> int:
+    match result:
+        case Tensor():
+            return int(result.item())
+        case int() | float():
+            return int(result)
+        case _:
+            raise InterpretError("result", f"a size is a {type(result).__name__}, not a number")

@@ -1,21 +1,30 @@
-"""Evaluating scalar graphs over a whole domain at once."""
+"""Evaluates scalar graphs over a whole iteration domain at once.
+
+A `Domain` holds its ranges as index tensors, and index expressions over them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.index import Expr
-from coilwork_ir.interpret_ops import SMALL_FLOATS, apply_op, literal, torch_dtype
-from coilwork_ir.interpretation.domain import Domain
-from coilwork_ir.interpretation.reductions import reduce_last, scan_all, sort_last
+from coilwork_ir.index import Expr, evaluate, fold
+from coilwork_ir.interpretation.ops import (
+    SMALL_FLOATS,
+    apply_op,
+    literal,
+    reduce_last,
+    scan_all,
+    sort_last,
+    torch_dtype,
+)
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import (
     Const,
@@ -31,6 +40,111 @@ from coilwork_ir.scalar import (
     postorder,
 )
 from coilwork_ir.scalar.nodes import Check, CheckError
+
+# ---- Domains ----
+
+
+Number: TypeAlias = int | Tensor
+
+
+class Domain:
+    """A product of ranges, one tensor dimension per range, in order.
+
+    A value over the domain is a tensor that broadcasts to `shape`: size 1 (or no dimensions at all) along
+    ranges that it does not vary along.
+    """
+
+    def __init__(
+        self, ranges: Sequence[Expr], sizes: Mapping[str, int], device: torch.device | None = None
+    ) -> None:
+        self.sizes = sizes
+        self.position = {value: k for k, value in enumerate(ranges)}
+        self.shape = tuple(_extent(value, sizes) for value in ranges)
+        self.grid: dict[Expr, Tensor] = {}
+        for k, value in enumerate(ranges):
+            line = torch.arange(self.shape[k], dtype=torch.int64, device=device)
+            self.grid[value] = line.reshape([-1 if d == k else 1 for d in range(len(self.shape))])
+
+    @property
+    def empty(self) -> bool:
+        """True if there is no point."""
+        return 0 in self.shape
+
+    def index(self, expr: Expr, placeholders: Mapping[str, Tensor]) -> Tensor:
+        """The value of `expr` at every point; `placeholders` are the values that `@k` stands for."""
+
+        def symbol(value: Expr) -> Number:
+            known = self.grid.get(value)
+            if known is not None:
+                return known
+            if value.name in placeholders:
+                return placeholders[value.name]
+            return evaluate(value, self.sizes)
+
+        result: Number = fold(
+            expr,
+            const=lambda n: n,
+            symbol=symbol,
+            add=_chain(_add),
+            mul=_chain(_mul),
+            floordiv=_floordiv,
+            mod=_mod,
+            minimum=_chain(_minimum),
+            maximum=_chain(_maximum),
+        )
+        return torch.as_tensor(result, dtype=torch.int64)
+
+
+def _extent(value: Expr, sizes: Mapping[str, int]) -> int:
+    if value.extent is None:
+        raise InterpretError("range", f"{value!r} is not a range symbol")
+    return max(evaluate(value.extent, sizes), 0)
+
+
+def _chain(step: Callable[[Number, Number], Number]) -> Callable[[Sequence[Number]], Number]:
+    def apply(operands: Sequence[Number]) -> Number:
+        result = operands[0]
+        for operand in operands[1:]:
+            result = step(result, operand)
+        return result
+
+    return apply
+
+
+def _add(a: Number, b: Number) -> Number:
+    return a + b
+
+
+def _mul(a: Number, b: Number) -> Number:
+    return a * b
+
+
+def _floordiv(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    return torch.div(torch.as_tensor(a), torch.as_tensor(b), rounding_mode="floor")
+
+
+def _mod(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    return torch.remainder(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _minimum(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _maximum(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
+
+
+# ---- Evaluation ----
+
 
 _ERRORS: Final[Mapping[CheckError, type[Exception]]] = MappingProxyType(
     {"IndexError": IndexError, "RuntimeError": RuntimeError, "ZeroDivisionError": ZeroDivisionError}
@@ -103,8 +217,8 @@ class Evaluator:
                 return self._scan(node)
             case Sort():
                 value, dim = self._whole_axis(node.operands[0], node.axis)
-                found = sort_last(value.movedim(dim, -1), descending=node.descending)
-                return found[node.output].movedim(-1, dim)
+                ordered = sort_last(value.movedim(dim, -1), descending=node.descending)
+                return ordered[node.output].movedim(-1, dim)
         raise TypeError(f"not a scalar node: {node!r}")
 
     def _index(self, expr: Expr, indirect: Sequence[Tensor]) -> Tensor:
@@ -123,8 +237,8 @@ class Evaluator:
         values = [self.value(v) for v in indirect]
         total: Tensor | None = None
         for dim, (expr, size, stride) in enumerate(zip(index, access.shape, access.strides, strict=True)):
-            found = self._within(name, dim, expr, self._index(expr, values), size, mask)
-            part = found if stride == 1 else found * stride
+            position = self._within(name, dim, expr, self._index(expr, values), size, mask)
+            part = position if stride == 1 else position * stride
             total = part if total is None else total + part
         return torch.zeros((), dtype=torch.int64) if total is None else total
 
@@ -167,16 +281,18 @@ class Evaluator:
 
     def _reduce(self, node: Reduce) -> Tensor:
         dims = [self.domain.position[axis] for axis in node.axes]
-        value = self._along(self.done[node.operands[0]], dims)
-        mask = self._along(self.done[node.operands[1]], dims) if len(node.operands) > 1 else None
+        value = self._flatten_dims(self.done[node.operands[0]], dims)
+        mask = self._flatten_dims(self.done[node.operands[1]], dims) if len(node.operands) > 1 else None
         return _insert_axes(reduce_last(node.kind, value, mask)[node.output], dims)
 
     def _contract(self, node: Contraction) -> Tensor:
         dims = [self.domain.position[axis] for axis in node.axes]
         factors = [self.done[factor].to(torch_dtype(node.dtype)) for factor in node.operands]
-        return _insert_axes(reduce_last("sum", self._along(factors[0] * factors[1], dims), None)[0], dims)
+        return _insert_axes(
+            reduce_last("sum", self._flatten_dims(factors[0] * factors[1], dims), None)[0], dims
+        )
 
-    def _along(self, value: Tensor, dims: Sequence[int]) -> Tensor:
+    def _flatten_dims(self, value: Tensor, dims: Sequence[int]) -> Tensor:
         """`value` with the dimensions `dims`, at full size, flattened into a last one."""
         rank = len(self.domain.shape)
         while value.dim() < rank:

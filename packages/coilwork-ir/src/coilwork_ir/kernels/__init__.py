@@ -1,7 +1,7 @@
 """Kernel IR: what one launch does, in no target's syntax.
 
-Open `nodes.py` first. `text.py`, `verify.py` and `interpret.py` are its text, its rules and its meaning;
-`cores/` has convolutions and attention, and the other files hold facts about kernels.
+Open `nodes.py` first. `text.py` and `parser.py` are its text, `verify.py` its rules, `interpreter.py` its
+meaning; the other files hold facts about kernels and rewrites of them.
 """
 
 from coilwork_ir.kernels.nodes import (

@@ -1,7 +1,8 @@
 """The verifier of kernel IR: kernels and schedules.
 
-`KERNEL_RULES` and `SCHEDULE_RULES` list the invariants: each name is the code of the `VerifyError` that
-breaking it raises. Linear in the size of the kernel or schedule.
+`KERNEL_RULES` and `SCHEDULE_RULES` list the invariants, `COMBINED_RULES` those of several computations in one
+launch, whose body is checked as a kernel of its own. Each name is the code of the `VerifyError` that breaking
+it raises. Linear in the size of the kernel or schedule. `verify_cores.py` has the rules of cores.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr
-from coilwork_ir.kernels.aliasing import ALIASING_RULES, check_aliasing
-from coilwork_ir.kernels.cores.verify import CORE_RULES, check_core
+from coilwork_ir.index import Expr, substitute
+from coilwork_ir.kernels.alias_analysis import ALIASING_RULES, check_aliasing, check_pairs
 from coilwork_ir.kernels.nodes import (
+    Combined,
     Kernel,
     KernelCall,
+    Member,
     Proposal,
     RangeKind,
     Schedule,
     Store,
     TensorArg,
 )
-from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
-from coilwork_ir.kernels.verify_contraction import CONTRACTION_RULES, check_contraction
+from coilwork_ir.kernels.verify_cores import CORE_RULES, check_core
 from coilwork_ir.kernels.workspace import WORKSPACE_RULES, check_workspace
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
-from coilwork_ir.loops.verify_computed import check_same_layout
+from coilwork_ir.loops.verify_compute import check_same_layout
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import (
     Contraction,
@@ -42,19 +43,167 @@ from coilwork_ir.scalar import (
     Scan,
     Sort,
     find_contraction,
+    find_parts,
     postorder,
 )
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
-from coilwork_ir.verification.rules import Place, Rule
-from coilwork_ir.verification.scalars import (
+from coilwork_ir.verification import (
     SCALAR_RULES,
+    SCOPE_RULES,
+    STREAM_RULES,
+    Place,
+    Rule,
+    Scope,
+    StreamChecker,
     check_index,
     check_load,
     check_mask,
     check_symbols_of,
+    open_scope,
 )
-from coilwork_ir.verification.scope import SCOPE_RULES, Scope, open_scope
-from coilwork_ir.verification.streams import STREAM_RULES, StreamChecker
+
+# ---- Combined kernels ----
+
+
+COMBINED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "combined-alone": Rule(
+            (
+                "a combined kernel has no ranges, stores or checks besides its body, which is not combined "
+                "itself"
+            ),
+            "move them into the body",
+        ),
+        "combined-names": Rule(
+            "arguments and sizes of a combined kernel have other names than those of its body",
+            "name them after the members, m0_in0, m1_in0, ...",
+        ),
+        "member-arity": Rule(
+            "a member names one argument for each of the body's and one size for each of its symbols",
+            "pass what is missing",
+        ),
+        "member-arg": Rule(
+            "what a member passes has the type, span, alignment and role that the body declares",
+            "declare the argument of the kernel as the body does",
+        ),
+        "member-apart": Rule(
+            "what one member writes no other member touches", "run them one after the other, in two launches"
+        ),
+    }
+)
+
+
+def check_combined(kernel: Kernel, combined: Combined, place: Place) -> None:
+    """Check `kernel`, which is `combined`; its body is checked elsewhere.
+
+    Raises:
+        VerifyError: the first rule that is broken.
+    """
+    if kernel.ranges or kernel.stores or kernel.checks or combined.body.combined is not None:
+        place.fail("combined-alone", f"of {len(combined.members)} members")
+    if not combined.members:
+        place.fail("effect", "there is no member")
+    symbols = {size.name: size for size in kernel.sizes}
+    if len(symbols) != len(kernel.sizes):
+        place.fail("unique-symbol", "a size symbol is listed twice")
+    args = {arg.name: arg for arg in kernel.args}
+    if len(args) != len(kernel.args):
+        place.fail("unique-arg", "an argument is declared twice")
+    formal = {a.name for a in combined.body.args} | {s.name for s in combined.body.sizes}
+    for name in (*args, *symbols):
+        if name in formal:
+            place.fail("combined-names", f"{name} is a name of the body")
+    # argument -> the first member that uses it
+    users: dict[str, int] = {}
+    for number, member in enumerate(combined.members):
+        _check_member(member, number, combined.body, args, place)
+        for size in member.sizes:
+            for symbol in size.free_symbols:
+                if symbols.get(symbol.name) is not symbol:
+                    place.fail("symbol-declared", f"{symbol.name} in {size!r} is not declared")
+        for name in dict.fromkeys(member.args):
+            if users.setdefault(name, number) == number:
+                continue
+            if args[name].role != "in":
+                place.fail("member-apart", f"{name} is written, and member {number} uses it too")
+    for name in args:
+        if name not in users:
+            place.fail("arg-unused", f"{name} belongs to no member")
+    check_pairs(kernel.aliasing, args, place)
+    shared = {pair for member in combined.members for pair in member_aliasing(combined.body, member)}
+    for output, source in kernel.aliasing:
+        if (output, source) not in shared:
+            place.fail("aliasing", f"no member may have {output} in the memory of {source}")
+        if sum(source in member.args for member in combined.members) > 1:
+            place.fail("aliasing", f"{output} of {source}, which several members read")
+
+
+def member_aliasing(body: Kernel, member: Member) -> tuple[tuple[str, str], ...]:
+    """The pairs of `body.aliasing`, by the arguments that `member` passes."""
+    actual = {formal.name: name for formal, name in zip(body.args, member.args, strict=True)}
+    return tuple((actual[output], actual[source]) for output, source in body.aliasing)
+
+
+def _check_member(
+    member: Member, number: int, body: Kernel, args: Mapping[str, TensorArg], place: Place
+) -> None:
+    if len(member.args) != len(body.args) or len(member.sizes) != len(body.sizes):
+        place.fail("member-arity", f"member {number}: {len(member.args)} and {len(member.sizes)}")
+    values = dict(zip(body.sizes, member.sizes, strict=True))
+    for formal, name in zip(body.args, member.args, strict=True):
+        arg = args.get(name)
+        if arg is None:
+            place.fail("member-arg", f"{name} of member {number} is not declared")
+        wanted = (formal.dtype, formal.role, formal.aligned, substitute(formal.span, values))
+        if (arg.dtype, arg.role, arg.aligned, arg.span) != wanted:
+            place.fail("member-arg", f"{name} of member {number} is declared otherwise than {formal.name}")
+    if len(set(member.args)) != len(member.args):
+        place.fail("member-apart", f"member {number} passes one argument twice")
+
+
+# ---- Contractions ----
+
+
+CONTRACTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "contraction": Rule(
+            "a kernel with a contraction combines nothing else, its left factor varies along rows, its "
+            "right one along "
+            "columns, both along the sum, and what the kernel does besides varies along parallel ranges only",
+            "write the sum as a reduction, or put the rest into a kernel of its own",
+        ),
+    }
+)
+
+
+def check_contraction(
+    kernel: Kernel,
+    node: Contraction,
+    level_of: Mapping[Scalar, frozenset[Expr]],
+    roots: tuple[Scalar, ...],
+    place: Place,
+) -> None:
+    """`node`, a value of `kernel`, which stores or checks `roots`, is all that the kernel combines.
+
+    Raises:
+        VerifyError: the kernel breaks the rule `contraction`.
+    """
+    combining = [v for v in postorder(roots) if isinstance(v, Contraction | Reduce | Scan | Sort)]
+    if combining != [node]:
+        place.fail("contraction", f"it combines {len(combining)} times")
+    others = frozenset(r.symbol for r in kernel.ranges if r.kind != "parallel")
+    if frozenset(node.axes) != others or len(node.axes) != len(others):
+        place.fail("contraction", "the products are not summed over all ranges that are not parallel")
+    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    if find_parts(node.left, node.right, parallel, node.axes) is None:
+        place.fail("contraction", "its factors do not tell rows, columns and a batch apart")
+    touched = frozenset().union(*(level_of[r] for r in roots), *(s.index.free_symbols for s in kernel.stores))
+    for symbol in sorted(touched & others, key=lambda s: s.name):
+        place.fail("contraction", f"something besides the products varies along {symbol.name}")
+
+
+# ---- Kernels and schedules ----
+
 
 KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
@@ -147,11 +296,11 @@ class _KernelScope:
 
     def check_symbols(self, expr: Expr, local: object, place: Place) -> None:
         known = local if isinstance(local, frozenset | set) else frozenset()
-        for found in expr.free_symbols:
-            if found in known or self.symbols.get(found.name) is found:
+        for symbol in expr.free_symbols:
+            if symbol in known or self.symbols.get(symbol.name) is symbol:
                 continue
-            reason = "has other bounds than declared" if found.name in self.symbols else "is not declared"
-            place.fail("symbol-declared", f"{found.name} in {expr!r} {reason}")
+            reason = "has other bounds than declared" if symbol.name in self.symbols else "is not declared"
+            place.fail("symbol-declared", f"{symbol.name} in {expr!r} {reason}")
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -363,10 +512,10 @@ def _check_walked(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], pl
 def check_proposals(proposals: Iterable[Proposal], kernels: Mapping[str, Kernel], place: Place) -> None:
     """Check that `proposals` are for `kernels`, as rule `proposal` says."""
     seen: set[str] = set()
-    for one in proposals:
-        if one.kernel not in kernels or one.kernel in seen or not one.candidates:
-            place.fail("proposal", f"@{one.kernel} is unknown, proposed for twice, or has no candidate")
-        seen.add(one.kernel)
+    for proposal in proposals:
+        if proposal.kernel not in kernels or proposal.kernel in seen or not proposal.candidates:
+            place.fail("proposal", f"@{proposal.kernel} is unknown, proposed for twice, or has no candidate")
+        seen.add(proposal.kernel)
 
 
 def verify_schedule(schedule: Schedule) -> None:
@@ -395,7 +544,7 @@ def verify_schedule(schedule: Schedule) -> None:
         if isinstance(step, ForkStream | RecordEvent | WaitEvent | JoinStream):
             streams.follow(step, place)
             continue
-        for buffer in defined(step):
+        for buffer in buffers_defined_by(step):
             if declared.get(buffer.name) != buffer:
                 place.fail("buffer-declared", f"%{buffer.name} is missing, or listed with another layout")
         verify_node(step, scope)

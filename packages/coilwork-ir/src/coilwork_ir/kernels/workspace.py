@@ -1,4 +1,4 @@
-"""What programs that share the rows of scans tell each other, and where.
+"""The workspace by which programs that share the rows of scans tell each other their results.
 
 A kernel with a `workspace` may have a program for each piece of each row. The workspace is memory of `i64`,
 all of it 0 before. It begins with a counter, from which every program takes a number: the pieces that come
@@ -19,10 +19,10 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, ceildiv, product, provably_le
 from coilwork_ir.kernels.nodes import Kernel, RangeKind
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort, postorder
-from coilwork_ir.verification.rules import Place, Rule
+from coilwork_ir.verification import Place, Rule
 
 _POSITIONED = frozenset({"min", "max", "argmin", "argmax"})
 
@@ -51,9 +51,7 @@ def check_workspace(kernel: Kernel, used: Collection[str], place: Place) -> None
 
 
 def scan_words(kind: ScanKind, dtype: DType) -> int:
-    """How many words the running value of a scan of `dtype` takes: with its position, or as a logarithm in
-    two parts.
-    """
+    """Count the words of a scan's running value: with its position, or as a logarithm in two parts."""
     words = -(-dtype.itemsize // 4)
     if kind in _POSITIONED:
         return words + 1
@@ -62,11 +60,11 @@ def scan_words(kind: ScanKind, dtype: DType) -> int:
 
 def scans_of(roots: Iterable[Scalar]) -> tuple[Scan, ...]:
     """One node for each scan that `roots` need, operands first."""
-    found: dict[object, Scan] = {}
+    scans: dict[object, Scan] = {}
     for node in postorder(tuple(roots)):
         if isinstance(node, Scan):
-            found.setdefault((node.kind, node.operands, node.axis, node.reverse), node)
-    return tuple(found.values())
+            scans.setdefault((node.kind, node.operands, node.axis, node.reverse), node)
+    return tuple(scans.values())
 
 
 def words_of(scans: Iterable[Scan]) -> int:

@@ -1,12 +1,13 @@
 """Loop IR: one node per operation of the captured graph, with its loops.
 
-Open `nodes.py` first. `text.py`, `verify.py` and `interpret.py` are its text, its rules and its meaning;
-`matrix_products.py`, `convolutions.py` and `attention/` are nodes that libraries may compute.
+Open `nodes.py` first. `text.py` and `parser.py` are its text, `verify.py` its rules, `interpreter.py` its
+meaning; `matrix_products.py`, `convolutions.py` and `attention.py` are nodes that libraries may compute.
 """
 
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Body,
     Check,
     Cond,

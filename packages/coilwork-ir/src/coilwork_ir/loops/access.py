@@ -1,13 +1,14 @@
-"""What a loop node defines, reads and overwrites: the facts that ordering and fusion rest on."""
+"""Buffers that a loop node defines, reads and overwrites, on which ordering and fusion rest."""
 
 from __future__ import annotations
 
 from coilwork_ir.buffers import Argument, Buffer, SymbolOutput, references
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import Origin
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Check,
     Cond,
     Contraction,
@@ -26,7 +27,7 @@ from coilwork_ir.loops.nodes import (
 from coilwork_ir.scalar import Scalar, loads
 
 
-def defined(node: Node) -> tuple[Buffer, ...]:
+def buffers_defined_by(node: Node) -> tuple[Buffer, ...]:
     """Buffers that `node` defines, in order; those that take over older memory included."""
     match node:
         case Pointwise() | Scatter() | Contraction() | View():
@@ -46,7 +47,7 @@ def defined(node: Node) -> tuple[Buffer, ...]:
             return ()
 
 
-def bound_symbols(node: Node) -> tuple[Expr, ...]:
+def symbols_bound_by(node: Node) -> tuple[Expr, ...]:
     """Symbols whose value `node` determines."""
     if isinstance(node, Attention):
         return tuple(o.symbol for o in node.state if isinstance(o, SymbolOutput))
@@ -71,13 +72,13 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
         case Attention() | AttentionGradient():
             return node.bodies
         case Convolution():
-            found = (node.value, node.weight, node.gradient, node.epilogue)
-            return tuple(body.value for body in found if body is not None)
+            operands = (node.value, node.weight, node.gradient, node.epilogue)
+            return tuple(body.value for body in operands if body is not None)
         case _:
             return ()
 
 
-def read(node: Node) -> tuple[str, ...]:
+def buffers_read_by(node: Node) -> tuple[str, ...]:
     """Names of the buffers whose contents `node` reads, each once, in first-use order."""
     names: dict[str, None] = {}
     for access in loads(bodies(node)):
@@ -87,7 +88,7 @@ def read(node: Node) -> tuple[str, ...]:
     return tuple(names)
 
 
-def overwritten(node: Node) -> tuple[tuple[str, str], ...]:
+def buffers_overwritten_by(node: Node) -> tuple[tuple[str, str], ...]:
     """Pairs (old buffer, new buffer) for memory that `node` takes over and changes."""
     match node:
         case Pointwise(into=str(old)):
@@ -100,7 +101,7 @@ def overwritten(node: Node) -> tuple[tuple[str, str], ...]:
             return ()
 
 
-def shares_memory(node: Node) -> tuple[tuple[str, str], ...]:
+def memory_aliases(node: Node) -> tuple[tuple[str, str], ...]:
     """Pairs (buffer defined, buffer whose memory it is) for results without memory of their own."""
     match node:
         case View():
@@ -113,7 +114,7 @@ def shares_memory(node: Node) -> tuple[tuple[str, str], ...]:
                     pairs.append((result.name, source))
             return tuple(pairs) + tuple((m.output.name, m.source) for m in node.mutates)
         case _:
-            return tuple((new, old) for old, new in overwritten(node))
+            return tuple((new, old) for old, new in buffers_overwritten_by(node))
 
 
 def origins(node: Node) -> tuple[Origin, ...]:

@@ -51,15 +51,15 @@ class Roles:
 
 
 class Windowed(Protocol):
-    """How the tensors of a convolution relate, in graphs and in kernels."""
+    """The relation between the tensors of a convolution, in graphs and in kernels."""
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """How windows lie, one for each dimension of space."""
+        """Stride, padding and dilation, one for each dimension of space."""
 
     @property
     def groups(self) -> int:
-        """How many groups of channels are convolved apart."""
+        """The number of groups of channels, which are convolved apart."""
 
 
 def roles_of(node: Convolution) -> Roles:
@@ -69,8 +69,8 @@ def roles_of(node: Convolution) -> Roles:
     """
     result = node.epilogue if node.gradient is None else node.gradient
     assert result is not None
-    value, made = _extents(node.value), _extents(result)
-    image, features = (made, value) if node.transposed else (value, made)
+    value, output = _extents(node.value), _extents(result)
+    image, features = (output, value) if node.transposed else (value, output)
     weight = _extents(node.weight)
     return Roles(
         batch=image[0],
@@ -93,7 +93,7 @@ def contractions_of(node: Convolution) -> tuple[Contraction, ...]:
         (output,) = node.outputs
         assert output is not None
         return (_contraction(node, operands, output, of_result, node.epilogue),)
-    made = []
+    contractions = []
     for output, role in zip(node.outputs, (of_value, "weight"), strict=False):
         if output is not None:
             sums = Body(
@@ -101,12 +101,12 @@ def contractions_of(node: Convolution) -> tuple[Contraction, ...]:
                 value=cast(parameter(0, node.accumulate), output.dtype),
             )
             others = {other: body for other, body in operands.items() if other != role}
-            made.append(_contraction(node, {**others, of_result: node.gradient}, output, role, sums))
-    return tuple(made)
+            contractions.append(_contraction(node, {**others, of_result: node.gradient}, output, role, sums))
+    return tuple(contractions)
 
 
-def fitting_windows(window: Window, size: Expr, taps: Expr) -> Expr:
-    """How many windows of so many `taps` an image of `size` elements has along a dimension."""
+def count_windows(window: Window, size: Expr, taps: Expr) -> Expr:
+    """Count the windows of `taps` elements along a dimension of an image of `size` elements."""
     return (size + 2 * window.padding - window.dilation * (taps - 1) - 1) // window.stride + 1
 
 
@@ -161,7 +161,7 @@ def _contraction(
 ) -> Contraction:
     """The contraction that computes what is `role` of the other two tensors."""
     extents = roles_of(node)
-    names = iter(_unused_names(result.ranges))
+    names = iter(_free_names(result.ranges))
     axes = _axes(extents_summed(extents, node.groups, role), names)
     left, right = read_factors(node, extents, operands, role, result.ranges, axes)
     return Contraction(
@@ -203,7 +203,7 @@ def read_factors(
     if role == "features":
         places = places_of(node, extents, features=ranges, inner=axes[0], taps=axes[1:])
     elif role == "image":
-        places = _transposed_places(node, extents, image=ranges, inner=axes[0], taps=axes[1:])
+        places = _places_of_transposed(node, extents, image=ranges, inner=axes[0], taps=axes[1:])
     else:
         feature, inner, *taps = ranges
         windows = (axes[0], feature, *axes[1:])
@@ -239,7 +239,7 @@ def places_of(
     }
 
 
-def _transposed_places(
+def _places_of_transposed(
     node: Windowed, extents: Roles, *, image: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
     """As `places_of`, at a point of the image and a feature of its group.
@@ -300,8 +300,8 @@ def _number(size: Expr) -> Scalar:
 
 
 def _both(a: Scalar, b: Scalar) -> Scalar:
-    for one, other in ((a, b), (b, a)):
-        if one is _TRUE or other is _FALSE:
+    for first, other in ((a, b), (b, a)):
+        if first is _TRUE or other is _FALSE:
             return other
     return op("bitwise_and", a, b)
 
@@ -315,7 +315,7 @@ def _axes(extents: Sequence[Expr], names: Iterator[str]) -> tuple[Expr, ...]:
     return tuple(symbol(next(names), extent=extent) for extent in extents)
 
 
-def _unused_names(ranges: Sequence[Expr]) -> list[str]:
+def _free_names(ranges: Sequence[Expr]) -> list[str]:
     """Names for axes beside `ranges`: as many as a convolution has at most."""
     used = {r.name for r in ranges}
     most = 2 * len(ranges) + 2

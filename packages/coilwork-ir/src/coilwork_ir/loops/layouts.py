@@ -1,13 +1,13 @@
-"""Layouts of the buffers of a graph: layouts are fixed, with a reason, or free.
+"""Layouts of a graph's buffers: which are fixed and why, and what views become when one changes.
 
-Most reasons stand in the graph itself, and are read off it here, so that no pass can leave a stale one
-behind: memory that comes from outside, that a call reads or makes, that another name shows as another type,
-or that the caller sees. What the graph cannot know by itself, that nobody depends on a result's strides, it
-is told: `Graph.free_results`. Views fix nothing: they are made anew for the strides of what they show
-(`view_strides.py`).
+Most reasons stand in the graph itself and are read off it, so that no pass can leave a stale one behind:
+memory that comes from outside, that a call reads or makes, that another name shows as another type, or that
+the caller sees. One reason the graph cannot know: that nobody depends on a result's strides. It is told so by
+`Graph.free_results`. Free memory has the strides of capture until layouts are assigned.
 
-Free memory still has strides, those of capture. Passes that run before layouts are assigned read them, and
-they are kept where no others are better.
+Views fix nothing. `remake_view` reads off a view's strides and offset which dimensions of its source each of
+its own runs through, and says how it shows the same elements of a source with other strides. `ViewsOf` does
+that for all views of a graph.
 """
 
 from __future__ import annotations
@@ -15,15 +15,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref, references
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int
-from coilwork_ir.loops.access import defined, read, shares_memory
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
-from coilwork_ir.loops.nodes import Cond, Contraction, Convolution, Extern, Graph, Node, View, While
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, total
+from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by, memory_aliases
+from coilwork_ir.loops.nodes import (
+    Attention,
+    AttentionGradient,
+    Cond,
+    Contraction,
+    Convolution,
+    Extern,
+    Graph,
+    Node,
+    View,
+    While,
+)
+
+# ---- Fixed layouts ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +78,24 @@ def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHIN
             why[buffer.name] = "a constant" if isinstance(entry, Constant) else "an input"
             types[buffer.name] = buffer.dtype
     for position, node in enumerate(graph.nodes):
-        for buffer in defined(node):
+        for buffer in buffers_defined_by(node):
             types[buffer.name] = buffer.dtype
             if roots[buffer.name] == buffer.name:
                 first[buffer.name] = buffer
         if isinstance(node, View) and node.output.dtype is not types[node.source]:
             why.setdefault(roots[node.source], f"%{node.output.name} shows its bits as another type")
         obliged = obliging.get(position, ())
-        for name, reason in _fixed_by(node):
+        for name, reason in _list_fixed_buffers(node):
             if name not in obliged:
                 why.setdefault(roots[name], reason)
     for output in graph.outputs:
         if isinstance(output, Ref) and output.name not in graph.free_results:
             why.setdefault(roots[output.name], "a result whose strides the caller sees")
-    found: dict[str, Layout] = {}
+    layouts: dict[str, Layout] = {}
     for name, buffer in first.items():
         known = why[name] if name in why else _irregular(buffer)
-        found[name] = Free(buffer.shape) if known is None else Fixed(buffer.strides, known)
-    return found
+        layouts[name] = Free(buffer.shape) if known is None else Fixed(buffer.strides, known)
+    return layouts
 
 
 def release_results(graph: Graph, unseen: Iterable[str]) -> Graph:
@@ -104,8 +117,8 @@ def memory_roots(graph: Graph) -> Mapping[str, str]:
         if isinstance(buffer, Buffer):
             roots[buffer.name] = buffer.name
     for node in graph.nodes:
-        shared = dict(shares_memory(node))
-        for buffer in defined(node):
+        shared = dict(memory_aliases(node))
+        for buffer in buffers_defined_by(node):
             source = shared.get(buffer.name)
             roots[buffer.name] = buffer.name if source is None else roots[source]
     return roots
@@ -161,23 +174,23 @@ def nested_strides(shape: tuple[Expr, ...], order: tuple[int, ...]) -> tuple[Exp
     return tuple(strides)
 
 
-def _fixed_by(node: Node) -> Iterator[tuple[str, str]]:
+def _list_fixed_buffers(node: Node) -> Iterator[tuple[str, str]]:
     """Pairs (buffer, reason) of what `node` holds to its strides."""
     match node:
         case Extern():
             for argument in (*node.args, *(value for _, value in node.kwargs)):
                 for name in references(argument):
                     yield name, f"{node.target} reads it"
-            for buffer in defined(node):
+            for buffer in buffers_defined_by(node):
                 yield buffer.name, f"{node.target} makes it"
         case Contraction() | Convolution():
-            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, f"a {type(node).__name__.lower()} reads or makes it"
         case Attention() | AttentionGradient():
-            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, "an attention reads or makes it"
         case Cond() | While():
-            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+            for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, "it is handed to a region or by one"
         case _:
             return
@@ -188,3 +201,211 @@ def _irregular(buffer: Buffer) -> str | None:
     if any(as_int(extent) == 0 for extent in buffer.shape):
         return "it has no elements"
     return None if dense_order(buffer) is not None else "its rows are padded"
+
+
+# ---- Strides of views ----
+
+
+Strides: TypeAlias = tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The way of one dimension of a view through dimensions of its source.
+
+    Attributes:
+        dimensions: the source's, the innermost first.
+        step: elements of the innermost one at once.
+        reach: how far it moves in each of `dimensions`, at most.
+    """
+
+    dimensions: tuple[int, ...]
+    step: int
+    reach: tuple[Expr, ...]
+
+
+def list_runs(view: Buffer, source: Buffer) -> tuple[Run | None, ...] | None:
+    """The run of each dimension of `view` through `source`, None for one that stands still.
+
+    None if strides do not tell.
+    """
+    runs: list[Run | None] = []
+    for extent, stride in zip(view.shape, view.strides, strict=True):
+        if as_int(extent) == 1 or as_int(stride) == 0:
+            runs.append(None)
+            continue
+        run = _run_of(extent, stride, source)
+        if run is None:
+            return None
+        runs.append(run)
+    return tuple(runs)
+
+
+def remake_view(view: Buffer, offset: Expr, source: Buffer, strides: Strides) -> tuple[Strides, Expr] | None:
+    """Strides and offset of `view` where `source` has `strides`; None if no strides show the same elements
+    then.
+    """
+    runs = list_runs(view, source)
+    place = _digits(offset, source)
+    if runs is None or place is None or _may_carry(runs, place, source):
+        return None
+    remade_strides: list[Expr] = []
+    for run, extent, captured in zip(runs, view.shape, view.strides, strict=True):
+        if run is None:
+            remade_strides.append(captured if as_int(extent) == 1 else as_expr(0))
+            continue
+        for below, dimension in pairwise(run.dimensions):
+            if strides[dimension] is not strides[below] * source.shape[below]:
+                return None
+        remade_strides.append(strides[run.dimensions[0]] * run.step)
+    return tuple(remade_strides), total(digit * stride for digit, stride in zip(place, strides, strict=True))
+
+
+class ViewsOf:
+    """The views of one graph, and how they show memory that is laid out anew."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._source: dict[str, str] = {}
+        self._views: dict[str, View] = {}
+        self._buffers: dict[str, Buffer] = {}
+        self._made: dict[tuple[str, Strides], tuple[Strides, Expr] | None] = {}
+        # views that are equal but for names, as layers have them, are remade once
+        self._shown: dict[tuple[object, ...], tuple[Strides, Expr] | None] = {}
+        self._runs: dict[tuple[Strides, ...], tuple[Run | None, ...] | None] = {}
+        for entry in graph.inputs:
+            if isinstance(entry, Buffer):
+                self._buffers[entry.name] = entry
+        for constant in graph.constants:
+            self._buffers[constant.buffer.name] = constant.buffer
+        for node in graph.nodes:
+            for buffer in buffers_defined_by(node):
+                self._buffers[buffer.name] = buffer
+            self._source.update(memory_aliases(node))
+            if isinstance(node, View):
+                self._views[node.output.name] = node
+
+    def strides_of(self, name: str, strides: Strides) -> Strides | None:
+        """Strides of `name` where the memory that it lies in has `strides`; None if there are none."""
+        if name not in self._source:
+            return strides
+        layout = self.remake(name, strides)
+        return None if layout is None else layout[0]
+
+    def remake(self, name: str, strides: Strides) -> tuple[Strides, Expr] | None:
+        """Strides of `name` where the memory that it lies in has `strides`, and its offset in what it is a
+        view of.
+        """
+        key = (name, strides)
+        if key not in self._made:
+            self._made[key] = self._remake(name, strides)
+        return self._made[key]
+
+    def list_runs(self, view: Buffer, source: Buffer) -> tuple[Run | None, ...] | None:
+        """`list_runs`, found once for what is equal but for names."""
+        key = (view.shape, view.strides, source.shape, source.strides)
+        if key not in self._runs:
+            self._runs[key] = list_runs(view, source)
+        return self._runs[key]
+
+    def _remake(self, name: str, strides: Strides) -> tuple[Strides, Expr] | None:
+        source = self._source.get(name)
+        if source is None:
+            return strides, as_expr(0)
+        around = self.strides_of(source, strides)
+        view = self._views.get(name)
+        if around is None or view is None:
+            return None if around is None else (around, as_expr(0))
+        output, shown = view.output, self._buffers[source]
+        if output.dtype is not shown.dtype:
+            return None
+        key = (output.shape, output.strides, view.offset, shown.shape, shown.strides, around)
+        if key not in self._shown:
+            self._shown[key] = remake_view(output, view.offset, shown, around)
+        return self._shown[key]
+
+
+def remade(view: View, found: tuple[Strides, Expr]) -> View:
+    """`view` with those strides and that offset."""
+    strides, offset = found
+    return replace(view, output=replace(view.output, strides=strides), offset=offset)
+
+
+def _list_moving_dims(source: Buffer) -> list[int]:
+    return [
+        d
+        for d, (extent, stride) in enumerate(zip(source.shape, source.strides, strict=True))
+        if as_int(extent) != 1 and as_int(stride) != 0
+    ]
+
+
+def _run_of(extent: Expr, stride: Expr, source: Buffer) -> Run | None:
+    dimensions = _list_moving_dims(source)
+    for d in dimensions:
+        if source.strides[d] is stride:
+            return _run_outwards(extent, d, 1, source)
+    far = as_int(stride)
+    if far is None:
+        return None
+    near = {d: s for d in dimensions if (s := as_int(source.strides[d])) is not None and s < far}
+    inner = max(near, key=near.__getitem__, default=None)
+    if inner is None or far % near[inner]:
+        return None
+    return _run_outwards(extent, inner, far // near[inner], source)
+
+
+def _run_outwards(extent: Expr, inner: int, step: int, source: Buffer) -> Run | None:
+    """The run of `extent` points, `step` elements apart, that begins in dimension `inner`, and goes on in
+    those around it.
+    """
+    room = source.shape[inner]
+    if _is_at_least(room - 1 - (extent - 1) * step):
+        return Run((inner,), step, ((extent - 1) * step,))
+    length = as_int(room)
+    if step != 1 and (length is None or length % step):
+        return None
+    dimensions, reach, covered, wanted = [inner], [room - step], room, extent * step
+    while covered is not wanted:
+        edge = source.strides[dimensions[-1]] * source.shape[dimensions[-1]]
+        outer = next((d for d in _list_moving_dims(source) if source.strides[d] is edge), None)
+        if outer is None or outer in dimensions:
+            return None
+        dimensions.append(outer)
+        inside, whole = as_int(covered), as_int(wanted)
+        covered = covered * source.shape[outer]
+        if inside and whole and whole % inside == 0 and _is_at_least(covered - wanted):
+            reach.append(as_expr(whole // inside - 1))
+            break
+        reach.append(source.shape[outer] - 1)
+    return Run(tuple(dimensions), step, tuple(reach))
+
+
+def _digits(offset: Expr, source: Buffer) -> tuple[Expr, ...] | None:
+    """The element of `source` that lies at `offset`, as an index; None if that cannot be told."""
+    digits = [as_expr(0)] * len(source.shape)
+    rest = as_int(offset)
+    if rest == 0:
+        return tuple(digits)
+    numbers = {d: as_int(source.strides[d]) for d in _list_moving_dims(source)}
+    if rest is None or None in numbers.values():
+        return None
+    for d, number in sorted(numbers.items(), key=lambda item: -(item[1] or 0)):
+        digit, rest = divmod(rest, number or 1)
+        digits[d] = as_expr(digit)
+    return None if rest else tuple(digits)
+
+
+def _may_carry(runs: tuple[Run | None, ...], place: tuple[Expr, ...], source: Buffer) -> bool:
+    """Tell if runs together may move past the end of a dimension of `source`, to the next element of the one
+    around it.
+    """
+    reached = list(place)
+    for run in runs:
+        if run is not None:
+            for d, far in zip(run.dimensions, run.reach, strict=True):
+                reached[d] = reached[d] + far
+    return not all(_is_at_least(extent - 1 - far) for extent, far in zip(source.shape, reached, strict=True))
+
+
+def _is_at_least(difference: Expr) -> bool:
+    low = bounds(difference).lo
+    return low is not None and low >= 0

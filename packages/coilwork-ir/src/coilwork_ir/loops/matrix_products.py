@@ -1,9 +1,10 @@
-"""Contractions in the form that libraries take: two matrices, or one and a vector, as they lie in memory, and
-what becomes of the sums.
+"""Contractions in the form that libraries take: products of matrices, and of groups of unequal size.
 
-`make_product` builds such a node, `matrix_product_of` reads one back. Lowering builds products so;
-implementations that are calls of a library claim what is of this form, and nobody looks at the name of an
-operator.
+`make_product` builds a product of two matrices, or of one and a vector, as they lie in memory, and
+`matrix_product_of` reads one back. `make_grouped_product` and `grouped_product_of` do so for groups: two
+tensors, where each group ends, and scales, as for the tokens of each expert of a mixture. Lowering builds
+products so; implementations that are calls of a library claim what has this form, and nobody looks at the
+name of an operator.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, symbol
 from coilwork_ir.loc import UNKNOWN, Origin
-from coilwork_ir.loops.nodes import Contraction
+from coilwork_ir.loops.nodes import Contraction, Groups
 from coilwork_ir.scalar import Const, Load, Op, Parameter, Scalar, cast, const, load, op, parameter
 from coilwork_ir.scalar.nodes import Literal_
+
+# ---- Products ----
+
 
 Activation: TypeAlias = Literal["", "relu", "gelu", "gelu_tanh"]
 """What is done to every sum at the end; `gelu_tanh` is GELU by its tanh form."""
@@ -151,7 +155,7 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
     value, scaling = strip_scales(value)
     if not isinstance(value, Parameter) or len(scaling) not in (0, 2):
         return None
-    found = MatrixProduct(
+    product = MatrixProduct(
         node=node,
         left=buffers[left.buffer],
         right=buffers[right.buffer],
@@ -162,29 +166,31 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
         scales=(buffers[scaling[0]], buffers[scaling[1]]) if scaling else None,
     )
     rank = len(node.output.shape)
-    ranks = (2, 1) if found.is_of_vector else (rank, rank)
-    broadcast = (*(found.scales or ()), *(() if added is None else (added,)))
-    if (len(found.left.shape), len(found.right.shape)) != ranks or rank != ranks[0] - found.is_of_vector:
+    ranks = (2, 1) if product.is_of_vector else (rank, rank)
+    broadcast = (*(product.scales or ()), *(() if added is None else (added,)))
+    if (len(product.left.shape), len(product.right.shape)) != ranks or rank != ranks[
+        0
+    ] - product.is_of_vector:
         return None
-    if any(len(one.shape) > rank for one in broadcast):
+    if any(len(operand.shape) > rank for operand in broadcast):
         return None
     again = make_product(
         node.output,
-        found.left,
-        found.right,
+        product.left,
+        product.right,
         added,
         alpha=alpha,
         beta=beta,
         activation=activation,
-        scales=found.scales,
+        scales=product.scales,
         approximate=node.approximate,
         origins=node.origins,
     )
-    return found if again == node else None
+    return product if again == node else None
 
 
 def _activate(value: Scalar, activation: Activation) -> Scalar:
-    """Return what `activation` makes of `value`."""
+    """Apply `activation` to `value`."""
     dtype = value.dtype
     if activation == "relu":
         return op("maximum", value, const(0, dtype))
@@ -200,7 +206,7 @@ def _activate(value: Scalar, activation: Activation) -> Scalar:
 
 
 def _split_activation(value: Scalar) -> tuple[Scalar, Activation]:
-    """Return what `_activate` was given."""
+    """Undo `_activate`: the operand and the activation."""
     if isinstance(value, Op) and value.op in ("maximum", "mul"):
         first = value.operands[0]
         inner = first if value.op == "maximum" else first.operands[0] if first.operands else first
@@ -211,14 +217,14 @@ def _split_activation(value: Scalar) -> tuple[Scalar, Activation]:
 
 
 def strip_scales(value: Scalar) -> tuple[Scalar, tuple[str, ...]]:
-    """Return what `value` is before it is scaled, and the buffers of the scales."""
-    found: list[str] = []
+    """`value` without its scales, and the buffers of the scales."""
+    scales: list[str] = []
     while isinstance(value, Op) and value.op == "mul":
         value, scale = value.operands[0], _strip_cast(value.operands[1])
         if not isinstance(scale, Load):
             return value, ()
-        found.insert(0, scale.buffer)
-    return value, tuple(found)
+        scales.insert(0, scale.buffer)
+    return value, tuple(scales)
 
 
 def _weigh(value: Scalar, weight: Literal_) -> Scalar:
@@ -226,9 +232,7 @@ def _weigh(value: Scalar, weight: Literal_) -> Scalar:
 
 
 def _split_weight(value: Scalar) -> tuple[Scalar, Literal_]:
-    """Return what `_weigh` was given; a whole number of floats as an integer, unless 64 bits do not hold
-    it.
-    """
+    """Undo `_weigh`; a whole number of floats is an integer, unless 64 bits do not hold it."""
     if not isinstance(value, Op) or value.op != "mul" or not isinstance(value.operands[1], Const):
         return value, 1
     number = value.operands[1].value
@@ -253,3 +257,124 @@ def _broadcast_index(added: Buffer, output: Buffer, ranges: tuple[Expr, ...]) ->
     behind = len(ranges) - len(added.shape)
     pairs = zip(added.shape, output.shape[behind:], ranges[behind:], strict=True)
     return tuple(as_expr(0) if as_int(own) == 1 and as_int(size) != 1 else r for own, size, r in pairs)
+
+
+# ---- Products of groups ----
+
+
+GROUPED_PRODUCT: Final = "grouped product"
+"""What calls of a library implement whose operands are two tensors, scales, and where groups end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedProduct:
+    """`output = left @ right * scales`, for each of the groups that `ends` tells apart.
+
+    | left | right | output | groups are of |
+    |---|---|---|---|
+    | `[t, k]` | `[g, k, n]` | `[t, n]` | rows |
+    | `[g, m, k]` | `[k, t]` | `[m, t]` | columns |
+    | `[m, t]` | `[t, n]` | `[g, m, n]` | terms |
+    | `[g, m, k]` | `[g, k, n]` | `[g, m, n]` | one size, without `ends`, scaled |
+
+    The two `scales`, if there are any, are one number for each row of the left factor and for each column of
+    the right one, in each matrix; in both lines of them where groups are of terms, one behind the other.
+    """
+
+    node: Contraction
+    left: Buffer
+    right: Buffer
+    ends: Buffer | None
+    scales: tuple[Buffer, Buffer] | None = None
+
+    @property
+    def output(self) -> Buffer:
+        """The buffer that the product is stored in."""
+        return self.node.output
+
+    @property
+    def operands(self) -> tuple[Buffer, ...]:
+        """Every buffer that is read."""
+        ends = () if self.ends is None else (self.ends,)
+        return (self.left, self.right, *ends, *(self.scales or ()))
+
+
+def make_grouped_product(
+    output: Buffer,
+    left: Buffer,
+    right: Buffer,
+    ends: Buffer | None,
+    *,
+    scales: tuple[Buffer, Buffer] | None = None,
+    approximate: bool = False,
+    origins: tuple[Origin, ...] = UNKNOWN,
+) -> Contraction:
+    """`output = left @ right * scales` in groups, as in `GroupedProduct`, rounded once, at the end.
+
+    Sums are in the type that arithmetic on the output's type is carried out in.
+    """
+    accumulate = output.dtype.compute
+    ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(output.shape))
+    axis = symbol("r0", extent=left.shape[-1])
+    rows, columns = ranges[-2:]
+    groups: Groups | None = None
+    number, in_left, in_right = ranges[0], len(left.shape) == 3, len(right.shape) == 3
+    if len(output.shape) == 2:
+        number = symbol("g0", extent=(left if in_left else right).shape[0])
+    if ends is not None:
+        cut = axis if len(output.shape) == 3 else columns if in_left else rows
+        groups = Groups(index=number, along=cut, ends=ends.name)
+    of_left, of_right = ((number,) if is_in else () for is_in in (in_left, in_right))
+    value: Scalar = parameter(0, accumulate)
+    if scales is not None:
+        places = (*of_left, rows), (*of_right, columns)
+        if groups is not None and groups.along is axis:
+            places = (number * output.shape[1] + rows,), (number * output.shape[2] + columns,)
+        for scale, place in zip(scales, places, strict=True):
+            value = op("mul", value, cast(load(scale.name, place, scale.dtype), accumulate))
+    return Contraction(
+        output=output,
+        ranges=ranges,
+        axes=(axis,),
+        left=load(left.name, (*of_left, rows, axis), left.dtype),
+        right=load(right.name, (*of_right, axis, columns), right.dtype),
+        accumulate=accumulate,
+        epilogue=cast(value, output.dtype),
+        groups=groups,
+        approximate=approximate,
+        origins=origins,
+    )
+
+
+def grouped_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> GroupedProduct | None:
+    """`node` as `make_grouped_product` makes it, of `buffers`; None if it has another form, or is just a
+    batch.
+    """
+    if not isinstance(node.left, Load) or not isinstance(node.right, Load):
+        return None
+    left, right = buffers[node.left.buffer], buffers[node.right.buffer]
+    ends = None if node.groups is None else buffers[node.groups.ends]
+    is_batched = (len(left.shape), len(right.shape)) == (3, 3)
+    if not {len(left.shape), len(right.shape)} <= {2, 3} or is_batched is not (ends is None):
+        return None
+    if len(node.output.shape) != (2 if len(left.shape) != len(right.shape) else 3):
+        return None
+    value = node.epilogue
+    if isinstance(value, Op) and value.op == "cast":
+        (value,) = value.operands
+    value, scaling = strip_scales(value)
+    if not isinstance(value, Parameter) or len(scaling) not in ((2,) if ends is None else (0, 2)):
+        return None
+    scales = (buffers[scaling[0]], buffers[scaling[1]]) if scaling else None
+    again = make_grouped_product(
+        node.output,
+        left,
+        right,
+        ends,
+        scales=scales,
+        approximate=node.approximate,
+        origins=node.origins,
+    )
+    if again != node:
+        return None
+    return GroupedProduct(node=node, left=left, right=right, ends=ends, scales=scales)

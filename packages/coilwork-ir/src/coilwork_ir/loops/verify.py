@@ -13,13 +13,12 @@ from typing import Final
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, Ref, references
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.loops.access import defined, overwritten
-from coilwork_ir.loops.attention.verify import ATTENTION_RULES, check_attention, check_gradient
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
-from coilwork_ir.loops.filling import box_of
+from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by
 from coilwork_ir.loops.layouts import memory_roots
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Cond,
     Contraction,
     Convolution,
@@ -34,8 +33,10 @@ from coilwork_ir.loops.nodes import (
     View,
     While,
 )
-from coilwork_ir.loops.printing import format_node
-from coilwork_ir.loops.verify_computed import (
+from coilwork_ir.loops.text import format_node
+from coilwork_ir.loops.verify_attention import ATTENTION_RULES, check_attention, check_gradient
+from coilwork_ir.loops.verify_compute import (
+    box_of,
     check_axes,
     check_bodies,
     check_contraction,
@@ -50,10 +51,20 @@ from coilwork_ir.loops.verify_computed import (
     check_split,
     define_computed,
 )
-from coilwork_ir.verification.results import FLIGHT_NAMES, check_flight, check_paths, declare_numbers
-from coilwork_ir.verification.rules import Place, Rule, first_line
-from coilwork_ir.verification.scalars import SCALAR_RULES
-from coilwork_ir.verification.scope import SCOPE_RULES, Scope, buffer_of, open_scope
+from coilwork_ir.verification import (
+    FLIGHT_NAMES,
+    SCALAR_RULES,
+    SCOPE_RULES,
+    Place,
+    Rule,
+    Scope,
+    buffer_of,
+    check_flight,
+    check_paths,
+    declare_numbers,
+    first_line,
+    open_scope,
+)
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
@@ -251,12 +262,12 @@ def verify_node(node: Node, scope: Scope) -> None:
             check_axes(node.weights, place)
             check_domain((node.output,), node.weights.ranges, node.weights.axes, scope, place)
             check_attention(node, scope, place)
-            define_computed(defined(node), node, scope, place)
+            define_computed(buffers_defined_by(node), node, scope, place)
         case AttentionGradient():
             check_axes(node.weights, place)
             check_domain((), node.weights.ranges, node.weights.axes, scope, place)
             check_gradient(node, scope, place)
-            define_computed(defined(node), node, scope, place)
+            define_computed(buffers_defined_by(node), node, scope, place)
         case Convolution():
             check_convolution(node, scope, place)
             define_computed(node.outputs, node, scope, place)
@@ -380,7 +391,7 @@ def _region(
     names |= {constant.buffer.name for constant in graph.constants}
     inner = _verify(graph, scope)
     for nested in graph.nodes:
-        for old, _ in overwritten(nested):
+        for old, _ in buffers_overwritten_by(nested):
             if any(inner.shares(old, name) for name in names):
                 place.fail("region-overwrites", f"@{graph.name} overwrites its input through %{old}")
     return inner

@@ -1,11 +1,18 @@
 """Measured figures of devices: how fast memory, launches and libraries are, and when a way of computing pays.
 
-Open `model.py` first: it says what figures there are. `tuning/` holds one file of them per device,
-`data_file.py` reads these, and `by_device.py` finds them where there is no target.
+Open `model.py` first: it says what figures there are. `tuning/` holds one file of them per device, which
+`data_file.py` reads.
 """
 
-from coilwork_ir.machine.by_device import FindModel, find_like_model
-from coilwork_ir.machine.data_file import TUNING, MachineFileError, list_borrowed, read_entries, read_model
+from coilwork_ir.machine.data_file import (
+    TUNING,
+    FindModel,
+    MachineFileError,
+    find_like_model,
+    list_borrowed,
+    read_entries,
+    read_model,
+)
 from coilwork_ir.machine.model import MachineModel, change_figures
 
 __all__ = [

@@ -12,17 +12,24 @@ measured on this device: `scans = "sm_90"`; `rest` is the device whose figures s
 out. What the file itself says is this device's own, and `list_borrowed` says what is not. A device that
 stands in has a file beside this one, or here in `tuning/`. `[sources]` is the last table: what each source
 is, for people.
+
+Lowering runs before graphs have targets and knows devices as torch names them: it is given a `FindModel`.
+`find_like_model` is one that needs no compiler, for a package's own tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.machine.model import MachineModel
+
+# ---- Data files ----
+
 
 TUNING: Final = Path(__file__).parent / "tuning"
 """The folder of the data files of devices that are measured here."""
@@ -178,3 +185,15 @@ def _values(
         if types[figure] == "int" and not isinstance(entry.value, int):
             raise MachineFileError(f"{path}: [{name}] {figure} is a whole number, not {entry.value}")
     return {figure: entry.value for figure, entry in given.items()}
+
+
+# ---- Figures by device name ----
+
+
+FindModel: TypeAlias = Callable[[str], MachineModel]
+"""From a device, `"cuda:0"` or only its type, to what is measured of it."""
+
+
+def find_like_model(device: str) -> MachineModel:
+    """The figures of a device like `device`: a CPU's where kernels are loops of a processor, or an H200's."""
+    return read_model(TUNING / ("cpu.toml" if has_trait(device, PROCESSOR) else "sm_90.toml"))

@@ -1,4 +1,4 @@
-"""What is measured of a machine, as values that are handed down with its target.
+"""Measured figures of a machine, as values that are handed down with its target.
 
 One class per subject. A figure's meaning stands here; its value, unit and source stand in the device's data
 file, since they are the device's (docs/how-to/measure-a-machine.md). What a figure is compared with decides
@@ -270,7 +270,7 @@ class Convolutions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walks:
-    """How kernels of blocks of threads go through the rows that they reduce.
+    """Figures of kernels that reduce rows in blocks of threads.
 
     Attributes:
         kept_bytes: the longest row that a program keeps on chip from one pass over it to the next.

@@ -1,32 +1,11 @@
 """Mappings: how a kernel runs, as values with text, legality rules and equality.
 
-Open `text.py` first: its docstring shows a mapping, and its table lists every directive. `mapping.py` has
+Open `text.py` first: its docstring shows a mapping, and its table lists every directive. `nodes.py` has
 mappings and versions, `verify.py` the verifier; `tiling.py`, `threads.py`, `memory.py` and `units.py` are the
-directives, by what they decide; `given.py` is what users hand in.
+directives, by what they decide; `user_mappings.py` is what users hand in.
 """
 
-from coilwork_ir.mapping.directive import Directive
-from coilwork_ir.mapping.given import (
-    GivenMappings,
-    check_closed,
-    check_given,
-    find_given,
-    parse_given,
-    read_option,
-    refuse_given,
-)
-from coilwork_ir.mapping.mapping import (
-    Condition,
-    Guard,
-    Mapped,
-    Mapping,
-    Nest,
-    Version,
-    Versions,
-    always,
-    find,
-    find_all,
-)
+from coilwork_ir.mapping.directive import Directive, Number, Open
 from coilwork_ir.mapping.memory import (
     Evict,
     Index,
@@ -38,7 +17,18 @@ from coilwork_ir.mapping.memory import (
     Transpose,
     Values,
 )
-from coilwork_ir.mapping.numbers import Number, Open
+from coilwork_ir.mapping.nodes import (
+    Condition,
+    Guard,
+    Mapped,
+    Mapping,
+    Nest,
+    Version,
+    Versions,
+    always,
+    find,
+    find_all,
+)
 from coilwork_ir.mapping.text import (
     DIRECTIVES,
     format_mapped,
@@ -63,6 +53,15 @@ from coilwork_ir.mapping.threads import (
 )
 from coilwork_ir.mapping.tiling import Coarsen, FlatGrid, Keep, Loop, Sequential, Share, Straddle, Tile
 from coilwork_ir.mapping.units import Choose, Contract, Functions, Limit, Order, Unit
+from coilwork_ir.mapping.user_mappings import (
+    GivenMappings,
+    check_closed,
+    check_given,
+    find_given,
+    parse_given,
+    read_option,
+    refuse_given,
+)
 from coilwork_ir.mapping.verify import assume, find_fault, verify_mapping, verify_versions
 
 __all__ = [

@@ -8,9 +8,10 @@ from typing import ClassVar, Final, Literal
 
 from coilwork_ir.index import Expr, bounds, magnitude, product, provably_le
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.values import value_names
+from coilwork_ir.kernels.rewrite import value_names
 from coilwork_ir.mapping.directive import (
     Directive,
+    Number,
     body_of,
     loads_of,
     orders_along,
@@ -20,7 +21,6 @@ from coilwork_ir.mapping.directive import (
     why_no_ranges,
     why_not_positive,
 )
-from coilwork_ir.mapping.numbers import Number
 from coilwork_ir.scalar import Const, IndexValue, Load
 from coilwork_ir.scalar import Sort as SortValue
 
@@ -42,7 +42,7 @@ class Transpose(Directive):
     moves: bool = False
     step: int | None = None
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Two ranges whose points may come in any order; to move, stores are of what is loaded, as it is."""
         if len(self.ranges) != 2 or len(self.by) != 2:
             return "a tile has two ranges and two sizes"
@@ -73,7 +73,7 @@ class Privatise(Directive):
     args: tuple[str, ...]
     bins: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Integers are added, whose sums are the same in whatever order, at indirect places."""
         reason = why_not_positive(self.bins, "the number of bins")
         if reason is not None:
@@ -92,7 +92,7 @@ class Privatise(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sort(Directive):
-    """So many threads of a program share a row to sort, each with so many neighbours at a time."""
+    """Sort a row by `threads` threads of a program, each with `width` neighbours at a time."""
 
     TEMPLATE: ClassVar[str] = (
         "sort {range:name} by {threads:number} width {width:number} [keys {keys:integer|float}]"
@@ -103,7 +103,7 @@ class Sort(Directive):
     width: Number
     keys: Literal["integer", "float"] = "integer"
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Rows are sorted along the range."""
         reason = (
             why_no_ranges(kernel, (self.range,), ("reduction",))
@@ -117,7 +117,7 @@ class Sort(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select(Directive):
-    """Of rows in order, only so many first elements are found, or read by pass `step`.
+    """Find only so many first elements of rows in order, or read them in pass `step`.
 
     On a GPU `share` threads hold a run of them, and they are looked for among `room` elements that reach a
     bound, the best of `groups` groups giving that bound, by `spread` threads; with a room of 0 all of a row
@@ -138,7 +138,7 @@ class Select(Directive):
     spread: Number = 1
     step: int | None = None
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Rows are sorted along the range."""
         reason = why_not_positive(self.first, "the number of elements")
         if reason is not None:
@@ -157,7 +157,7 @@ class Evict(Directive):
     args: tuple[str, ...]
     priority: Literal["first", "last"]
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are loaded."""
         for arg in self.args:
             if not loads_of(kernel, arg):
@@ -176,7 +176,7 @@ class Prefetch(Directive):
     args: tuple[str, ...]
     step: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are accessed at places that no data choose."""
         for arg in self.args:
             plain = [load for load in loads_of(kernel, arg) if not load.operands]
@@ -197,7 +197,7 @@ class Save(Directive):
     values: tuple[str, ...]
     step: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """They are values of the kernel that are computed at each point of a pass."""
         if not reduces(kernel) and not any(r.kind == "reduction" for r in body_of(kernel).ranges):
             return "the kernel has no passes"
@@ -221,7 +221,7 @@ class Index(Directive):
     dtype: Literal["i32", "i64"]
     promised: bool = False
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """In 32 bits: every argument's span and every product of ranges is proved to fit."""
         if self.dtype == "i64" or self.promised:
             return None
@@ -247,11 +247,11 @@ class Values(Directive):
     dtype: Literal["i32"] = "i32"
     promised: bool = False
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Offsets are of 32 bits; every position that is a value is proved to fit, and none that data decide
         is promised to.
         """
-        if not any(isinstance(one, Index) and one.dtype == "i32" for one in beside):
+        if not any(isinstance(d, Index) and d.dtype == "i32" for d in directives):
             return "positions are not of 32 bits"
         for expr in wide_values(kernel):
             if not self.promised:
@@ -263,10 +263,10 @@ class Values(Directive):
 
 def wide_values(kernel: Kernel) -> tuple[Expr, ...]:
     """Positions that are values of `kernel`, and are not proved to fit 32 bits."""
-    found = []
+    positions = []
     for value in values_in(kernel):
         if isinstance(value, IndexValue):
             most = bounds(value.expr)
             if most.lo is None or most.hi is None or most.lo < -INT32_MAX or most.hi > INT32_MAX:
-                found.append(value.expr)
-    return tuple(found)
+                positions.append(value.expr)
+    return tuple(positions)

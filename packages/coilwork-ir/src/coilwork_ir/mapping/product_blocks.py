@@ -21,9 +21,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
 from coilwork_ir.kernels.nodes import Candidate, Kernel, Range
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.mapping.directive import Directive
-from coilwork_ir.mapping.mapping import Mapping
+from coilwork_ir.mapping.nodes import Mapping
 from coilwork_ir.mapping.text import format_mapping
 from coilwork_ir.mapping.threads import Warps
 from coilwork_ir.mapping.tiling import Loop, Tile
@@ -56,7 +56,7 @@ class Factors:
 
     @property
     def unit(self) -> Unit:
-        """Return what multiplies."""
+        """The directive that says which units multiply."""
         return Unit(unit="mma" if self.node.left.dtype.itemsize <= 2 else "fma")
 
 
@@ -97,7 +97,7 @@ def names_of(kernel: Kernel, ranges: tuple[Range, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a contraction comes to.
+    """The amount of work of a contraction.
 
     Attributes:
         rows, columns, length: estimated points.
@@ -137,17 +137,17 @@ class Blocks:
 def propose_blocks(work: Work, target: Target) -> tuple[Blocks, ...]:
     """Blocks to try for `work`. Each fits the shared memory of `target` with all its stages."""
     if min(work.rows, work.columns) <= target.machine.products.skinny_rows:
-        found = _skinny(work, target)
+        blocks = _skinny(work, target)
     else:
-        found = _exact(work) if work.dtype is DType.F32 else _square(work)
-    return tuple(dict.fromkeys(_fit_blocks(block, work, target) for block in found))
+        blocks = _exact(work) if work.dtype is DType.F32 else _square(work)
+    return tuple(dict.fromkeys(_fit_blocks(block, work, target) for block in blocks))
 
 
 def propose_candidates(kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
     """`propose_blocks` of `kernel`, a product, as a template names them."""
     factors = factors_of(kernel)
     blocks = propose_blocks(work_of(factors), target)
-    return tuple(name_blocks(kernel, factors, one) for one in blocks)
+    return tuple(name_blocks(kernel, factors, block) for block in blocks)
 
 
 def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:
@@ -163,7 +163,7 @@ def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:
 
 
 def work_of(factors: Factors) -> Work:
-    """Return what a product comes to."""
+    """The amount of work of the product of `factors`."""
     points = whole_sides(factors)
     left, right = factors.memory_bytes
     return Work(
@@ -198,9 +198,9 @@ def _memory_bytes(factor: Scalar, dtype: DType) -> int:
     """Size of an element of the largest thing that `factor` reads, by the ranges it varies along, else of
     `dtype`.
     """
-    found = [node for node in postorder((factor,)) if isinstance(node, Load)]
-    most = max((len(node.index[0].free_symbols) for node in found), default=0)
-    sizes = [node.dtype.itemsize for node in found if len(node.index[0].free_symbols) == most]
+    loads = [node for node in postorder((factor,)) if isinstance(node, Load)]
+    most = max((len(node.index[0].free_symbols) for node in loads), default=0)
+    sizes = [node.dtype.itemsize for node in loads if len(node.index[0].free_symbols) == most]
     return max(sizes, default=dtype.itemsize)
 
 
@@ -216,11 +216,11 @@ def _skinny(work: Work, target: Target) -> list[Blocks]:
         shapes = ((64, depth // 2, 4, 4), (32, depth // 2, 4, 5), (128, depth // 2, 4, 3))
     else:
         shapes = ((128, depth // 2, 4, 3), (64, depth // 2, 4, 4), (128, depth // 4, 4, 4))
-    found = [
+    blocks = [
         _block(short, long, deep, warps, stages, "strips of the longer factor are read once")
         for long, deep, warps, stages in shapes
     ]
-    return found if right else [replace(b, rows=b.columns, columns=b.rows) for b in found]
+    return blocks if right else [replace(b, rows=b.columns, columns=b.rows) for b in blocks]
 
 
 def _square(work: Work) -> list[Blocks]:

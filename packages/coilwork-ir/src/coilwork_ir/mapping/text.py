@@ -32,9 +32,7 @@ from typing import Final, Literal
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.mapping.directive import Directive
-from coilwork_ir.mapping.form import read_form
-from coilwork_ir.mapping.mapping import Condition, Guard, Mapped, Mapping, Nest, Version, Versions
+from coilwork_ir.mapping.directive import Directive, read_form
 from coilwork_ir.mapping.memory import (
     Evict,
     Index,
@@ -46,6 +44,7 @@ from coilwork_ir.mapping.memory import (
     Transpose,
     Values,
 )
+from coilwork_ir.mapping.nodes import Condition, Guard, Mapped, Mapping, Nest, Version, Versions
 from coilwork_ir.mapping.threads import (
     Accumulators,
     Block,
@@ -78,12 +77,12 @@ _BY_KEYWORD: Final[MappingOf[str, type[Directive]]] = MappingProxyType(
 
 def format_mapping(mapping: Mapping, indent: str = "") -> str:
     """Canonical text of `mapping`, a directive per line."""
-    lines = [indent + one.text for one in mapping.directives]
+    lines = [indent + d.text for d in mapping.directives]
     for nest in mapping.nests:
         parts = [f"store {number}" for number in nest.stores]
         parts += [] if nest.check is None else [f"check {nest.check}"]
         lines.append(f"{indent}nest {', '.join(parts)}:")
-        lines += [f"{indent}  {one.text}" for one in nest.directives]
+        lines += [f"{indent}  {d.text}" for d in nest.directives]
     return "\n".join(lines)
 
 
@@ -94,9 +93,9 @@ def parse_mapping(text: str) -> Mapping:
         ParseError: with line, reason and a caret.
     """
     reader = Reader(text)
-    found = read_mapping(reader)
+    mapping = read_mapping(reader)
     reader.finish()
-    return found
+    return mapping
 
 
 def read_mapping(reader: Reader) -> Mapping:
@@ -119,14 +118,14 @@ def read_mapping(reader: Reader) -> Mapping:
 
 
 def _read_directives(reader: Reader) -> tuple[Directive, ...]:
-    found: list[Directive] = []
+    directives: list[Directive] = []
     while True:
         keyword = next((word for word in _BY_KEYWORD if reader.peek(word)), None)
         if keyword is None:
-            return tuple(found)
+            return tuple(directives)
         reader.expect(keyword)
         kind = _BY_KEYWORD[keyword]
-        found.append(kind(**read_form(kind.TEMPLATE, reader)))
+        directives.append(kind(**read_form(kind.TEMPLATE, reader)))
 
 
 # Versions
@@ -135,15 +134,16 @@ def _read_directives(reader: Reader) -> tuple[Directive, ...]:
 def format_versions(versions: Versions) -> str:
     """Canonical text of `versions`."""
     lines = [f"mapping @{versions.kernel} for {versions.target} {{"]
-    for one in versions.versions:
-        if one.guard is None:
+    for version in versions.versions:
+        if version.guard is None:
             lines.append("  otherwise:")
         else:
             conditions = (
-                f"`{format_expr(c.left)} {c.relation} {format_expr(c.right)}`" for c in one.guard.conditions
+                f"`{format_expr(c.left)} {c.relation} {format_expr(c.right)}`"
+                for c in version.guard.conditions
             )
             lines.append(f"  when {' and '.join(conditions)}:")
-        body = format_mapping(one.mapping, "    ")
+        body = format_mapping(version.mapping, "    ")
         lines += [body] if body else []
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -151,10 +151,10 @@ def format_versions(versions: Versions) -> str:
 def format_mapped(kernel: Kernel, mapped: Sequence[Mapped]) -> str:
     """The mappings of `kernel`, for people, or each piece that a generator made of it and how that runs."""
     parts: list[str] = []
-    for one in mapped:
-        if one.kernel != kernel:
-            parts.append(format_kernel(one.kernel, origins=False))
-        parts.append(format_versions(one.versions))
+    for piece in mapped:
+        if piece.kernel != kernel:
+            parts.append(format_kernel(piece.kernel, origins=False))
+        parts.append(format_versions(piece.versions))
     return "\n".join(parts)
 
 
@@ -165,9 +165,9 @@ def parse_versions(text: str, sizes: tuple[Expr, ...] = ()) -> Versions:
         ParseError: with line, reason and a caret.
     """
     reader = Reader(text)
-    found = read_versions(reader, {size.name: size for size in sizes})
+    versions = read_versions(reader, {size.name: size for size in sizes})
     reader.finish()
-    return found
+    return versions
 
 
 def read_versions(reader: Reader, sizes: MappingOf[str, Expr]) -> Versions:
@@ -178,7 +178,7 @@ def read_versions(reader: Reader, sizes: MappingOf[str, Expr]) -> Versions:
     reader.expect("for")
     target = reader.name()
     reader.expect("{")
-    found: list[Version] = []
+    versions: list[Version] = []
     while not reader.accept("}"):
         guard: Guard | None = None
         if not reader.accept("otherwise"):
@@ -188,8 +188,8 @@ def read_versions(reader: Reader, sizes: MappingOf[str, Expr]) -> Versions:
                 conditions.append(_read_condition(reader, sizes))
             guard = Guard(tuple(conditions))
         reader.expect(":")
-        found.append(Version(guard=guard, mapping=read_mapping(reader)))
-    return Versions(kernel=kernel, target=target, versions=tuple(found))
+        versions.append(Version(guard=guard, mapping=read_mapping(reader)))
+    return Versions(kernel=kernel, target=target, versions=tuple(versions))
 
 
 def _read_condition(reader: Reader, sizes: MappingOf[str, Expr]) -> Condition:

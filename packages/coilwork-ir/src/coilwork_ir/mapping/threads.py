@@ -1,6 +1,4 @@
-"""Who computes what of a tile: the order of threads and vector lanes, how many there are, and what one of
-them takes at a time.
-"""
+"""Directives that divide a tile among threads and vector lanes: order, counts, and points at a time."""
 
 from __future__ import annotations
 
@@ -12,14 +10,15 @@ from coilwork_ir.index import as_int
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.mapping.directive import (
     Directive,
+    Number,
     is_dense_along,
     orders_along,
     ranges_by_name,
     reduces,
+    values_of,
     why_no_ranges,
     why_not_positive,
 )
-from coilwork_ir.mapping.numbers import Number, values_of
 from coilwork_ir.mapping.tiling import Keep, Loop, Sequential, Share, Tile
 from coilwork_ir.scalar import Scan
 
@@ -36,7 +35,7 @@ class Lanes(Directive):
     by: Number
     narrow: bool = False
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """The first range is tiled, kept, looped over or shared, in blocks that hold whole runs of so many
         neighbours.
         """
@@ -45,7 +44,7 @@ class Lanes(Directive):
             return reason
         first = self.ranges[0]
         tile = next(
-            (one for one in beside if isinstance(one, Tile | Keep | Loop | Share) and first in one.ranges),
+            (d for d in directives if isinstance(d, Tile | Keep | Loop | Share) and first in d.ranges),
             None,
         )
         if tile is None:
@@ -65,7 +64,7 @@ class Runs(Directive):
     range: str
     by: Number
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Something is scanned along the range, which is in blocks of at least two runs."""
         reason = why_no_ranges(kernel, (self.range,), ("reduction",)) or why_not_positive(self.by, "the run")
         if reason is not None:
@@ -73,7 +72,7 @@ class Runs(Directive):
         if not any(isinstance(order, Scan) for order in orders_along(kernel, self.range)):
             return f"nothing is scanned along {self.range}"
         walk = next(
-            (one for one in beside if isinstance(one, Keep | Loop | Share) and self.range in one.ranges), None
+            (d for d in directives if isinstance(d, Keep | Loop | Share) and self.range in d.ranges), None
         )
         if walk is None:
             return f"{self.range} is in no block"
@@ -100,16 +99,16 @@ class Vector(Directive):
     shifted: bool = False
     tail: Literal["scalar", "masked", "peel"] = "scalar"
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A range whose points do not have to come in order; of unit stride somewhere, where accesses are of
         whole vectors.
         """
         reason = why_no_ranges(kernel, (self.range,), ("parallel", "reduction"))
         if reason is not None:
             return reason
-        if any(isinstance(one, Vector) and one != self for one in beside):
+        if any(isinstance(d, Vector) and d != self for d in directives):
             return "another range is the vector already"
-        if any(isinstance(one, Sequential) and self.range in one.ranges for one in beside):
+        if any(isinstance(d, Sequential) and self.range in d.ranges for d in directives):
             return f"the points of {self.range} come one after the other"
         if self.by < 0:
             return f"a vector has {self.by} elements"
@@ -128,7 +127,7 @@ class Warps(Directive):
 
     count: Number
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """At least one, a power of two."""
         return why_not_positive(self.count, "the number of warps") or _why_no_power(self.count)
 
@@ -145,20 +144,20 @@ class Threads(Directive):
     ranges: tuple[str, ...] = ()
     together: bool = False
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Parallel ranges that are not sequential; together only along one range, in blocks."""
         reason = why_no_ranges(kernel, self.ranges, ("parallel",))
         if reason is not None:
             return reason
-        for one in beside:
-            if isinstance(one, Sequential):
-                blocked = {other.range for other in beside if isinstance(other, Block)}
-                for name in one.ranges:
+        for directive in directives:
+            if isinstance(directive, Sequential):
+                blocked = {other.range for other in directives if isinstance(other, Block)}
+                for name in directive.ranges:
                     if name in self.ranges and name not in blocked:
-                        return f"`{one.text}` takes the points of {name} one after the other"
+                        return f"`{directive.text}` takes the points of {name} one after the other"
         if self.together:
-            blocks = [one for one in beside if isinstance(one, Block)]
-            if len(self.ranges) != 1 or [one.range for one in blocks] != list(self.ranges):
+            blocks = [d for d in directives if isinstance(d, Block)]
+            if len(self.ranges) != 1 or [d.range for d in blocks] != list(self.ranges):
                 return "units are one piece only along one range, in blocks"
         return None
 
@@ -172,14 +171,14 @@ class Block(Directive):
     range: str
     by: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A range that threads share; at least one point."""
         reason = why_no_ranges(kernel, (self.range,), ("parallel",)) or why_not_positive(self.by, "the block")
         if reason is not None:
             return reason
-        if any(isinstance(one, Block) and one != self and one.range == self.range for one in beside):
+        if any(isinstance(d, Block) and d != self and d.range == self.range for d in directives):
             return f"{self.range} is in blocks already"
-        shared = any(isinstance(one, Threads) and self.range in one.ranges for one in beside)
+        shared = any(isinstance(d, Threads) and self.range in d.ranges for d in directives)
         return None if shared else f"threads do not share {self.range}"
 
 
@@ -192,7 +191,7 @@ class Grain(Directive):
     instructions: int
     at: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Both are numbers of instructions."""
         return why_not_positive(self.instructions, "the grain") or why_not_positive(self.at, "a point")
 
@@ -205,13 +204,13 @@ class Join(Directive):
 
     TEMPLATE: ClassVar[str] = "join"
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Units of work that are points, of ranges that threads share one by one; nothing is reduced."""
         if reduces(kernel):
             return "the nest reduces"
-        if not any(isinstance(one, Threads) and one.ranges and not one.together for one in beside):
+        if not any(isinstance(d, Threads) and d.ranges and not d.together for d in directives):
             return "threads share no range of the nest"
-        blocks = [one for one in beside if isinstance(one, Block)]
+        blocks = [d for d in directives if isinstance(d, Block)]
         return f"`{blocks[0].text}` cuts the units" if blocks else None
 
 
@@ -229,10 +228,10 @@ class Accumulators(Directive):
     count: int
     step: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Something is reduced, scanned or sorted; a power of two."""
         reason = why_not_positive(self.count, "the number of partial results") or _why_no_power(self.count)
-        return reason or _why_no_pass(kernel, self, self.step, beside)
+        return reason or _why_no_pass(kernel, self, self.step, directives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,17 +244,17 @@ class Fold(Directive):
     by: int
     step: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A reduced range; along the innermost one, whole groups of accumulators."""
         reason = (
             why_no_ranges(kernel, (self.range,), ("reduction",))
             or why_not_positive(self.by, "the block")
-            or _why_no_pass(kernel, self, self.step, beside)
+            or _why_no_pass(kernel, self, self.step, directives)
         )
         if reason is not None:
             return reason
         innermost = [r.symbol.name for r in kernel.ranges if r.kind == "reduction"][-1]
-        each = [one.count for one in beside if isinstance(one, Accumulators) and one.step == self.step]
+        each = [d.count for d in directives if isinstance(d, Accumulators) and d.step == self.step]
         if self.range == innermost and any(self.by % count for count in each):
             return f"{self.by} points are no whole groups of accumulators"
         return None
@@ -271,17 +270,17 @@ class Peel(Directive):
     count: int
     step: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Rows of known length; what is left are whole groups of accumulators."""
         reason = (
             why_no_ranges(kernel, (self.range,), ("reduction",))
             or why_not_positive(self.count, "the number of points")
-            or _why_no_pass(kernel, self, self.step, beside)
+            or _why_no_pass(kernel, self, self.step, directives)
         )
         if reason is not None:
             return reason
         length = as_int(ranges_by_name(kernel)[self.range].extent)
-        each = [one.count for one in beside if isinstance(one, Accumulators) and one.step == self.step]
+        each = [d.count for d in directives if isinstance(d, Accumulators) and d.step == self.step]
         if length is None or self.count > length:
             return f"{self.range} is not known to have {self.count} points"
         if not each or (length - self.count) % each[0]:
@@ -300,7 +299,7 @@ class Invariant(Directive):
     lanes: int
     block: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Both are positive, and blocks hold whole groups of lanes; no row is walked in pieces, whose number
         would decide the order.
         """
@@ -312,9 +311,11 @@ class Invariant(Directive):
         if self.block % self.lanes:
             return f"{self.lanes} lanes do not divide {self.block}"
         walked = {name for name, entry in ranges_by_name(kernel).items() if entry.kind == "walked"}
-        for one in beside:
-            if isinstance(one, Share) or (isinstance(one, Sequential) and walked.intersection(one.ranges)):
-                return f"`{one.text}` walks rows in pieces, whose number decides the order"
+        for directive in directives:
+            if isinstance(directive, Share) or (
+                isinstance(directive, Sequential) and walked.intersection(directive.ranges)
+            ):
+                return f"`{directive.text}` walks rows in pieces, whose number decides the order"
         return None
 
 
@@ -324,11 +325,13 @@ def _why_no_power(number: Number) -> str | None:
     return f"{odd[0]} is no power of two" if odd else None
 
 
-def _why_no_pass(kernel: Kernel, directive: Directive, step: int, beside: Sequence[Directive]) -> str | None:
+def _why_no_pass(
+    kernel: Kernel, directive: Directive, step: int, directives: Sequence[Directive]
+) -> str | None:
     """Why nothing can be said of pass number `step`, or has been said already; None if it can."""
     if step < 0 or not any(r.kind == "reduction" for r in ranges_by_name(kernel).values()):
         return f"there is no pass {step}: no range is reduced"
-    for other in beside:
+    for other in directives:
         if type(other) is type(directive) and other != directive and getattr(other, "step", None) == step:
             return f"`{other.text}` says it of pass {step} already"
     return None

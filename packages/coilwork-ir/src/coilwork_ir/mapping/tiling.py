@@ -9,20 +9,21 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
 from coilwork_ir.index import as_int, bounds, extent_of, product
+from coilwork_ir.kernels.alias_analysis import loads_ahead
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.overwriting import loads_ahead
 from coilwork_ir.kernels.workspace import why_no_room, why_not_shared
 from coilwork_ir.mapping.directive import (
     Directive,
+    Number,
     body_of,
     orders_along,
     ranges_by_name,
     values_in,
+    values_of,
     why_no_ranges,
     why_not_positive,
     why_twice,
 )
-from coilwork_ir.mapping.numbers import Number, values_of
 from coilwork_ir.scalar import Scan
 
 _MOST_GRID_AXES: Final = 3
@@ -45,14 +46,14 @@ class Tile(Directive):
     padded: int = 0
     to: Literal["program", "thread"] = "program"
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Parallel ranges, each in one tile; at most three grid axes unless they are flat; rows fit their
         lanes.
         """
         reason = (
             why_no_ranges(kernel, self.ranges, ("parallel",))
             or why_not_positive(self.by, "the tile")
-            or why_twice(self, self.ranges, beside)
+            or why_twice(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
@@ -60,8 +61,8 @@ class Tile(Directive):
             length = bounds(ranges_by_name(kernel)[self.ranges[-1]].extent).hi
             if length is None or length > self.padded:
                 return f"rows of {self.ranges[-1]} may be longer than {self.padded} lanes"
-        axes = [one for one in beside if isinstance(one, Tile) and one.to == "program"]
-        if len(axes) > _MOST_GRID_AXES and not any(isinstance(one, FlatGrid) for one in beside):
+        axes = [d for d in directives if isinstance(d, Tile) and d.to == "program"]
+        if len(axes) > _MOST_GRID_AXES and not any(isinstance(d, FlatGrid) for d in directives):
             return f"there are {len(axes)} grid axes, and the grid is not flat"
         return None
 
@@ -72,9 +73,9 @@ class FlatGrid(Directive):
 
     TEMPLATE: ClassVar[str] = "flat"
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """There is a tile to count."""
-        known = any(isinstance(one, Tile) for one in beside)
+        known = any(isinstance(d, Tile) for d in directives)
         return None if known else "no range is tiled"
 
 
@@ -92,14 +93,14 @@ class Keep(Directive):
     by: Number
     first: bool = False
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Reduced ranges of which it is known that a row fits the tile; nothing else says how they are
         walked.
         """
         reason = (
             why_no_ranges(kernel, self.ranges, ("reduction",))
             or why_not_positive(self.by, "the tile")
-            or _why_walked(self, self.ranges, beside)
+            or _why_walked(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
@@ -121,7 +122,7 @@ class Loop(Directive):
     by: Number
     stages: Number = 1
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Reduced ranges that nothing is sorted along; later blocks are loaded early only where no store
         changes them.
         """
@@ -129,7 +130,7 @@ class Loop(Directive):
             why_no_ranges(kernel, self.ranges, ("reduction",))
             or why_not_positive(self.by, "the block")
             or why_not_positive(self.stages, "the number of stages")
-            or _why_walked(self, self.ranges, beside)
+            or _why_walked(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
@@ -162,7 +163,7 @@ class Sequential(Directive):
     by: Number = 1
     stages: Number = 1
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Parallel or walked ranges that are not tiled too; later points are loaded early only where no store
         changes them.
         """
@@ -170,15 +171,15 @@ class Sequential(Directive):
             why_no_ranges(kernel, self.ranges, ("parallel", "walked"))
             or why_not_positive(self.by, "the number of points")
             or why_not_positive(self.stages, "the number of stages")
-            or why_twice(self, self.ranges, beside)
+            or why_twice(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
-        tiled = {name for one in beside if isinstance(one, Tile) for name in one.ranges}
+        tiled = {name for d in directives if isinstance(d, Tile) for name in d.ranges}
         for name in self.ranges:
             if name in tiled:
                 return f"{name} is tiled"
-        kept = {name for one in beside if isinstance(one, Keep) for name in one.ranges}
+        kept = {name for d in directives if isinstance(d, Keep) for name in d.ranges}
         if max(values_of(self.stages)) > 1 and not loads_ahead(
             body_of(kernel), values_in(kernel), within=kept
         ):
@@ -198,14 +199,14 @@ class Share(Directive):
     by: Number
     workspace: str
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Reduced ranges of known length that are scanned in one direction, by kinds that have names, and
         nothing else; the workspace is the kernel's own, which is zero before, and has room for all pieces.
         """
         reason = (
             why_no_ranges(kernel, self.ranges, ("reduction",))
             or why_not_positive(self.by, "the piece")
-            or _why_walked(self, self.ranges, beside)
+            or _why_walked(self, self.ranges, directives)
         )
         if reason is not None:
             return reason
@@ -226,7 +227,7 @@ class Coarsen(Directive):
     range: str
     by: int
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A parallel range; the stores of its neighbours are there, as many times as it says."""
         reason = why_no_ranges(kernel, (self.range,), ("parallel",)) or why_not_positive(self.by, "the step")
         if reason is not None:
@@ -246,14 +247,14 @@ class Straddle(Directive):
     range: str
     rows: int = 2
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """The innermost range of a tile, whose blocks are no longer than its rows of known length."""
         reason = why_no_ranges(kernel, (self.range,), ("parallel",))
         if reason is not None:
             return reason
         if self.rows < 2:
             return f"blocks that begin anywhere lie in more than {self.rows} row"
-        tile = next((one for one in beside if isinstance(one, Tile) and one.ranges[-1] == self.range), None)
+        tile = next((d for d in directives if isinstance(d, Tile) and d.ranges[-1] == self.range), None)
         if tile is None or len(tile.ranges) < 2:
             return f"{self.range} is not the innermost range of a tile of rows"
         length = as_int(extent_of(ranges_by_name(kernel)[self.range].symbol))
@@ -263,9 +264,9 @@ class Straddle(Directive):
         return None
 
 
-def _why_walked(directive: Directive, names: Sequence[str], beside: Sequence[Directive]) -> str | None:
+def _why_walked(directive: Directive, names: Sequence[str], directives: Sequence[Directive]) -> str | None:
     """Why another directive says already how the reduced ranges `names` are walked; None if none does."""
-    for other in beside:
+    for other in directives:
         if other != directive and isinstance(other, Keep | Loop | Share) and set(other.ranges) & set(names):
             return f"`{other.text}` says how they are walked"
     return None

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from coilwork_ir.index import Expr
-from coilwork_ir.kernels.core_nodes import factors_of
-from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.roots import kernel_roots
-from coilwork_ir.mapping.directive import Directive, body_of, why_no_ranges, why_not_positive
-from coilwork_ir.mapping.numbers import Number
+from coilwork_ir.kernels.nodes import Kernel, factors_of
+from coilwork_ir.kernels.rewrite import kernel_roots
+from coilwork_ir.mapping.directive import Directive, Number, body_of, why_no_ranges, why_not_positive
 from coilwork_ir.mapping.tiling import Tile
 from coilwork_ir.scalar import find_contraction
 
@@ -28,13 +26,13 @@ class Unit(Directive):
 
     unit: Literal["mma", "fma"]
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """The kernel contracts, or has a core that does."""
         core = body_of(kernel).core
-        found = find_contraction(kernel_roots(body_of(kernel)))
-        if found is None and core is None:
+        contraction = find_contraction(kernel_roots(body_of(kernel)))
+        if contraction is None and core is None:
             return "the kernel is no contraction"
-        factors = factors_of(core) if core is not None else () if found is None else (found.left,)
+        factors = factors_of(core) if core is not None else () if contraction is None else (contraction.left,)
         exact = any(factor.dtype.itemsize > 2 for factor in factors)
         return "matrix units do not multiply exactly in f32" if exact and self.unit == "mma" else None
 
@@ -50,12 +48,12 @@ class Order(Directive):
     ranges: tuple[str, ...]
     by: Number
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Parallel ranges that are tiled to programs."""
         reason = why_no_ranges(kernel, self.ranges, ("parallel",)) or why_not_positive(self.by, "the group")
         if reason is not None:
             return reason
-        tiled = {name for one in beside if isinstance(one, Tile) for name in one.ranges}
+        tiled = {name for d in directives if isinstance(d, Tile) for name in d.ranges}
         missing = [name for name in self.ranges if name not in tiled]
         return f"{missing[0]} is not tiled" if missing else None
 
@@ -68,13 +66,13 @@ class Functions(Directive):
 
     kind: Literal["exact", "vector"]
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Vector functions only where the numerics are not strict and no order of results is promised."""
         if self.kind == "exact":
             return None
         if kernel.numerics == "strict":
             return "strict numerics allow exact functions alone"
-        invariant = [one for one in beside if one.keyword() == "invariant"]
+        invariant = [d for d in directives if d.keyword() == "invariant"]
         return "an element's place would decide how it is rounded" if invariant else None
 
 
@@ -84,25 +82,23 @@ class Contract(Directive):
 
     TEMPLATE: ClassVar[str] = "contract"
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Fast numerics."""
         return None if kernel.numerics == "fast" else f"{kernel.numerics} numerics round every operation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit(Directive):
-    """Of the mapping's open numbers, those are chosen alone of which the first expression is at most the
-    second.
-    """
+    """Choose only open numbers of which the first expression is at most the second."""
 
     TEMPLATE: ClassVar[str] = "limit {left:expr} at most {right:expr}"
 
     left: Expr
     right: Expr
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """Both are over open numbers of the mapping."""
-        known = {number.name for one in beside for number in one.open_numbers}
+        known = {number.name for d in directives for number in d.open_numbers}
         unknown = sorted(
             s.name for s in self.left.free_symbols | self.right.free_symbols if s.name not in known
         )
@@ -111,7 +107,7 @@ class Limit(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choose(Directive):
-    """Of the mapping's open numbers, these are chosen together, in one of the ways that are listed so.
+    """Choose these open numbers together, in one of the ways that are listed.
 
     A mapping has one of these for each way.
     """
@@ -121,11 +117,11 @@ class Choose(Directive):
     names: tuple[str, ...]
     values: tuple[int, ...]
 
-    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+    def why_illegal(self, kernel: Kernel, directives: Sequence[Directive]) -> str | None:
         """A value for each name, of those that the open number may have."""
         if len(self.names) != len(self.values):
             return f"there are {len(self.values)} values for {len(self.names)} numbers"
-        known = {number.name: number.values for one in beside for number in one.open_numbers}
+        known = {number.name: number.values for d in directives for number in d.open_numbers}
         for name, value in zip(self.names, self.values, strict=True):
             if value not in known.get(name, ()):
                 return f"{name} is no open number" if name not in known else f"?{name} is never {value}"

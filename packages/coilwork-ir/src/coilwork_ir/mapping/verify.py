@@ -10,10 +10,10 @@ from dataclasses import replace
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import Expr, as_expr, as_int, magnitude, provably_le, substitute, symbol
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.resized import with_sizes
+from coilwork_ir.kernels.rewrite import replace_sizes
 from coilwork_ir.mapping.directive import Directive, body_of
-from coilwork_ir.mapping.mapping import Guard, Mapping, Nest, Versions, known_divisor
 from coilwork_ir.mapping.memory import INT32_MAX, Values, wide_values
+from coilwork_ir.mapping.nodes import Guard, Mapping, Nest, Versions, find_divisor
 
 
 def verify_mapping(kernel: Kernel, mapping: Mapping) -> None:
@@ -39,20 +39,20 @@ def find_fault(kernel: Kernel, mapping: Mapping) -> tuple[Directive | None, str]
     """The first directive of `mapping` that may not be said of `kernel`, and why; None instead of one: the
     nests are to blame.
     """
-    for one in mapping.directives:
-        reason = one.why_illegal(kernel, mapping.directives)
+    for directive in mapping.directives:
+        reason = directive.why_illegal(kernel, mapping.directives)
         if reason is not None:
-            return one, reason
+            return directive, reason
     reason = _why_no_nests(kernel, mapping)
     if reason is not None:
         return None, reason
     for nest in mapping.nests:
         scope = (*mapping.directives, *nest.directives)
         part = nest_kernel(kernel, nest)
-        for one in nest.directives:
-            reason = one.why_illegal(kernel if one.NAMES_VALUES else part, scope)
+        for directive in nest.directives:
+            reason = directive.why_illegal(kernel if directive.NAMES_VALUES else part, scope)
             if reason is not None:
-                return one, reason
+                return directive, reason
     return None
 
 
@@ -69,17 +69,19 @@ def verify_versions(kernel: Kernel, versions: Versions) -> None:
 
     if not versions.versions or versions.versions[-1].guard is not None:
         raise fail("the last version has a guard")
-    for one in versions.versions[:-1]:
-        if one.guard is None:
+    for directive in versions.versions[:-1]:
+        if directive.guard is None:
             raise fail("a version that is not the last has no guard")
-        unknown = one.guard.distance.free_symbols - frozenset(kernel.sizes)
+        unknown = directive.guard.distance.free_symbols - frozenset(kernel.sizes)
         if unknown:
             raise fail(f"{min(s.name for s in unknown)} is no size of the kernel")
-    for one in versions.versions:
-        verify_mapping(kernel if one.guard is None else assume(kernel, one.guard), one.mapping)
-        promised = one.mapping.find(Values)
-        if one.guard is not None and promised is not None and promised.promised:
-            broken = _why_unkept(kernel, one.guard)
+    for directive in versions.versions:
+        verify_mapping(
+            kernel if directive.guard is None else assume(kernel, directive.guard), directive.mapping
+        )
+        promised = directive.mapping.find(Values)
+        if directive.guard is not None and promised is not None and promised.promised:
+            broken = _why_unkept(kernel, directive.guard)
             if broken is not None:
                 raise VerifyError(
                     "mapping-values",
@@ -102,9 +104,9 @@ def _why_unkept(kernel: Kernel, guard: Guard) -> str | None:
     """Why `guard` does not keep the positions that are values of `kernel` in 32 bits; None if it does."""
     special, (renewed, _) = assume(kernel, guard), _renew(kernel, guard)
     most = [
-        substitute(one.left, renewed)
-        for one in guard.conditions
-        if one.relation == "<=" and provably_le(one.right, INT32_MAX)
+        substitute(d.left, renewed)
+        for d in guard.conditions
+        if d.relation == "<=" and provably_le(d.right, INT32_MAX)
     ]
     for expr in wide_values(special):
         largest = magnitude(expr)
@@ -118,18 +120,16 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
     if kernel.combined is not None:
         return kernel
     renewed, sizes = _renew(kernel, guard)
-    return with_sizes(kernel, renewed, sizes)
+    return replace_sizes(kernel, renewed, sizes)
 
 
 def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, ...]]:
-    """Return what the sizes of `kernel` are where `guard` holds, and the symbols that they then are in terms
-    of.
-    """
+    """The sizes of `kernel` where `guard` holds, and the symbols that they are expressed by."""
     most: dict[str, int] = {}
     unit: dict[str, int] = {}
     for condition in guard.conditions:
         number = as_int(condition.right)
-        divided = known_divisor(condition)
+        divided = find_divisor(condition)
         if divided is not None:
             unit[divided[0].name] = divided[1]
         elif condition.relation == "<=" and condition.left.is_symbol and number is not None:

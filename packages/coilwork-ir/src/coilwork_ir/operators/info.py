@@ -21,7 +21,7 @@ Relation = Literal["ne", "ge", "gt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagerLimits:
-    """What eager's kernels of one operator take. What they refuse, a compiled program refuses with eager's
+    """Operands that eager's kernels of one operator take. A compiled program refuses others with eager's
     own error.
 
     Attributes:
@@ -87,7 +87,7 @@ NO_LIMITS: Final = EagerLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductRoles:
-    """Which arguments of an operator that multiplies play which part, and what it does besides.
+    """The arguments of an operator that multiplies by the part that they play, and what it does besides.
 
     Attributes:
         left, right: the factors.

@@ -1,7 +1,7 @@
 """Program: the instructions that a wrapper or executor carries out, in order.
 
-Open `nodes.py` first. `text.py`, `verify.py` and `interpret.py` are its text, its rules and its meaning;
-`regions.py` says which stretches a driver may replay, `verify_in_flight.py` checks memory in flight.
+Open `nodes.py` first. `text.py` and `parser.py` are its text, `verify.py` its rules, `interpreter.py` its
+meaning; `regions.py` says which stretches a driver may replay or call, `walk.py` goes through programs.
 """
 
 from coilwork_ir.program.nodes import (

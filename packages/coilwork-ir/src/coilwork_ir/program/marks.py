@@ -43,7 +43,9 @@ def resolve_marks(program: Program, *, kept: int | None = 0) -> Program:
     The first `kept` results (`None`: all) may come back marked, as the operator gave them. Nested programs
     are left as they are.
     """
-    calls = [one for one in program.instructions if isinstance(one, ExternCall) and list(_list_markable(one))]
+    calls = [
+        call for call in program.instructions if isinstance(call, ExternCall) and list(_list_markable(call))
+    ]
     if not calls:
         return program
     return _Resolution(program=program, uses=_find_uses(program, kept), kept=kept).run()
@@ -60,7 +62,7 @@ def _list_markable(call: ExternCall) -> Iterator[Buffer]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Uses:
-    """What becomes of a program's buffers.
+    """The uses of a program's buffers.
 
     Attributes:
         read: those that something other than a view or the caller reads.
@@ -170,8 +172,10 @@ class _Resolution:
         self.used = set(self.known)
 
     def run(self) -> Program:
-        made = [one for instruction in self.program.instructions for one in self._convert(instruction)]
-        return replace(self.program, instructions=tuple(made))
+        instructions = [
+            step for instruction in self.program.instructions for step in self._convert(instruction)
+        ]
+        return replace(self.program, instructions=tuple(instructions))
 
     def _convert(self, instruction: Instruction) -> Iterator[Instruction]:
         match instruction:
@@ -180,7 +184,7 @@ class _Resolution:
             case Reinterpret(buffer=buffer, source=source) if source in self.names:
                 is_markable = buffer.dtype == self.known[source].dtype
                 if is_markable and self.uses.is_shown(buffer):
-                    marked = self._marked_name(buffer.name)
+                    marked = self._add_mark(buffer.name)
                     yield replace(instruction, buffer=replace(buffer, name=marked), source=self.names[source])
                 if self.uses.is_read(buffer, is_markable=is_markable):
                     yield instruction
@@ -211,7 +215,7 @@ class _Resolution:
             is_kept = self.uses.is_shown(buffer) and self._may_be_marked(buffer)
             if is_kept and not self.uses.is_read(buffer):
                 continue
-            marked = self._marked_name(buffer.name) if is_kept else self._new_name(buffer.name)
+            marked = self._add_mark(buffer.name) if is_kept else self._new_name(buffer.name)
             resolved[buffer.name] = replace(buffer, name=marked)
             if not is_kept:
                 freed.append(marked)
@@ -240,25 +244,25 @@ class _Resolution:
         source = marked.name
         if buffer.dtype.is_complex:
             between = replace(buffer, name=self._new_name(buffer.name))
-            yield _resolving_call("conj", source, between, call)
+            yield _make_resolve_call("conj", source, between, call)
             source = between.name
-        yield _resolving_call("neg", source, buffer, call)
+        yield _make_resolve_call("neg", source, buffer, call)
         if source != marked.name:
             yield Free(names=(source,))
 
-    def _marked_name(self, name: str) -> str:
+    def _add_mark(self, name: str) -> str:
         self.names[name] = self._new_name(name)
         return self.names[name]
 
     def _new_name(self, name: str) -> str:
         number = 0
-        while (made := f"{name}_marked{number or ''}") in self.used:
+        while (fresh := f"{name}_marked{number or ''}") in self.used:
             number += 1
-        self.used.add(made)
-        return made
+        self.used.add(fresh)
+        return fresh
 
 
-def _resolving_call(mark: str, source: str, buffer: Buffer, call: ExternCall) -> ExternCall:
+def _make_resolve_call(mark: str, source: str, buffer: Buffer, call: ExternCall) -> ExternCall:
     return ExternCall(
         target=f"aten.resolve_{mark}.default", args=(Ref(source),), outputs=(buffer,), origins=call.origins
     )

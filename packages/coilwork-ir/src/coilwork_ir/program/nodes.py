@@ -266,7 +266,7 @@ Instruction: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What the generated wrapper does, in order.
+    """The instructions of the generated wrapper, in order.
 
     Attributes:
         name: identifier.

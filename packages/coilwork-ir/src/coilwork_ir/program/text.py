@@ -16,18 +16,10 @@ What is called as a subprogram stands once, behind the kernels of the outermost 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Final
-
 from coilwork_ir.buffers import Buffer, SymbolOutput
-from coilwork_ir.index import Expr, format_expr
-from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.parsing import read_kernel, read_proposals
-from coilwork_ir.kernels.printing import format_kernel, format_proposals
-from coilwork_ir.loops.headers import read_header
-from coilwork_ir.loops.parsing import RELATIONS
-from coilwork_ir.loops.printing import format_header
+from coilwork_ir.index import format_expr
+from coilwork_ir.kernels.text import format_kernel, format_proposals
+from coilwork_ir.loops.text import format_header
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -49,37 +41,25 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
+from coilwork_ir.program.parser import parse_program
 from coilwork_ir.program.regions import straight
 from coilwork_ir.program.walk import distinct_programs
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.text.atoms import (
-    Symbols,
     format_argument,
     format_buffer,
+    format_flight,
     format_list,
+    format_on,
     format_origins,
     format_output,
-    format_symbol,
-    parse_argument,
-    parse_buffer,
-    parse_indices,
-    parse_list,
-    parse_origins,
-    parse_output,
-    parse_ref,
-    parse_symbol,
-)
-from coilwork_ir.text.calls import (
-    format_flight,
     format_paths,
-    read_binds,
-    read_call_arguments,
-    read_flight,
-    read_paths,
-    read_result,
+    format_stream_instruction,
+    format_symbol,
 )
-from coilwork_ir.text.reader import Reader, quote
-from coilwork_ir.text.streams import STREAM_READERS, format_on, format_stream_instruction, read_on
+from coilwork_ir.text.reader import quote
+
+__all__ = ["format_instruction", "format_program", "parse_program"]
 
 
 def format_program(program: Program, *, origins: bool = True, indent: str = "") -> str:
@@ -248,277 +228,3 @@ def _result(output: Buffer | SymbolOutput | None) -> str:
             return f"size {format_symbol(output.symbol)}"
         case Buffer():
             return format_buffer(output)
-
-
-def parse_program(text: str) -> Program:
-    """The program that `text` spells.
-
-    Raises:
-        ParseError: with line, reason and a caret.
-    """
-    reader = _ProgramReader(text)
-    program = _read_program(reader, {})
-    reader.finish()
-    return program
-
-
-class _ProgramReader(Reader):
-    """A place in the text of a program, and the subprograms that stand before it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.subprograms: dict[str, Program] = {}
-
-
-def _read_program(reader: _ProgramReader, outer: Symbols) -> Program:
-    reader.expect("program")
-    reader.expect("@")
-    name = reader.name()
-    reader.expect("{")
-    symbols = dict(outer)
-    declared, inputs, constants = read_header(reader, symbols)
-    kernels: list[Kernel] = []
-    while reader.peek("kernel"):
-        kernels.append(read_kernel(reader))
-    proposals = read_proposals(reader)
-    while reader.peek("program"):
-        body = _read_program(reader, {})
-        reader.subprograms[body.name] = body
-    peak = _read_backquoted(reader, symbols) if reader.accept("peak") else None
-    instructions = _read_instructions(reader, symbols)
-    return Program(
-        name=name,
-        symbols=declared,
-        inputs=inputs,
-        constants=constants,
-        kernels=tuple(kernels),
-        proposals=proposals,
-        instructions=instructions,
-        peak_bytes=peak,
-    )
-
-
-def _read_instructions(reader: _ProgramReader, symbols: Symbols) -> tuple[Instruction, ...]:
-    """Return what stands before the next closing brace."""
-    instructions: list[Instruction] = []
-    while not reader.accept("}"):
-        at = reader.at
-        word = reader.name()
-        if word not in _READERS:
-            raise reader.error(f"there is no instruction {word!r}", at)
-        instructions.append(_READERS[word](reader, symbols))
-    return tuple(instructions)
-
-
-def _read_backquoted(reader: Reader, symbols: Symbols) -> Expr:
-    reader.expect("`")
-    value = reader.index(symbols, "`")
-    reader.expect("`")
-    return value
-
-
-def _read_bind(reader: Reader, symbols: Symbols) -> Instruction:
-    value = parse_symbol(reader, symbols)
-    if reader.choice(("size", "stride"), "size or stride") == "size":
-        return BindSymbol(symbol=value, buffer=parse_ref(reader), dim=reader.integer())
-    return BindSymbol(symbol=value, buffer=parse_ref(reader), dim=reader.integer(), what="stride")
-
-
-def _read_check(reader: Reader, symbols: Symbols) -> Instruction:
-    return CheckLayout(buffer=parse_ref(reader), aligned=reader.accept("aligned"))
-
-
-def _read_alloc(reader: Reader, symbols: Symbols) -> Instruction:
-    return Alloc(buffer=parse_buffer(reader, symbols))
-
-
-def _read_pool(reader: Reader, symbols: Symbols) -> Instruction:
-    return AllocPool(
-        pool=parse_ref(reader), size_bytes=_read_backquoted(reader, symbols), device=reader.string()
-    )
-
-
-def _read_carve(reader: Reader, symbols: Symbols) -> Instruction:
-    buffer = parse_buffer(reader, symbols)
-    reader.expect("of")
-    pool = parse_ref(reader)
-    reader.expect("at")
-    return PoolView(buffer=buffer, pool=pool, offset_bytes=_read_backquoted(reader, symbols))
-
-
-def _read_reuse(reader: Reader, symbols: Symbols) -> Instruction:
-    buffer = parse_buffer(reader, symbols)
-    reader.expect("of")
-    return Reuse(buffer=buffer, source=parse_ref(reader))
-
-
-def _read_view(reader: Reader, symbols: Symbols) -> Instruction:
-    buffer = parse_buffer(reader, symbols)
-    reader.expect("of")
-    source = parse_ref(reader)
-    reader.expect("offset")
-    offset = _read_backquoted(reader, symbols)
-    return Reinterpret(buffer=buffer, source=source, offset=offset, origins=parse_origins(reader))
-
-
-def _read_launch(reader: Reader, symbols: Symbols) -> Instruction:
-    reader.expect("@")
-    kernel = reader.name()
-    args = parse_list(reader, lambda: parse_ref(reader))
-    sizes = parse_indices(reader, symbols, "[", "]") if reader.accept("sizes") else ()
-    stream = read_on(reader)
-    return Launch(kernel=kernel, args=args, sizes=sizes, stream=stream, origins=parse_origins(reader))
-
-
-def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
-    target = reader.string()
-    args, kwargs = read_call_arguments(reader, symbols)
-    implements = reader.string() if reader.accept("implements") else ""
-    out: tuple[tuple[str, str], ...] = ()
-    if reader.accept("out"):
-        out = parse_list(reader, lambda: (reader.string(), parse_ref(reader)))
-    binds = read_binds(reader, symbols)
-    outputs: tuple[Buffer | SymbolOutput | None, ...] = ()
-    if reader.accept("defines"):
-        outputs = parse_list(reader, lambda: read_result(reader, symbols))
-    aligned = parse_list(reader, reader.integer) if reader.accept("aligned") else ()
-    single = not reader.accept("tuple")
-    paths = read_paths(reader)
-    in_flight, until, waits = read_flight(reader)
-    stream = read_on(reader)
-    return ExternCall(
-        target=target,
-        args=args,
-        kwargs=kwargs,
-        out=out,
-        outputs=outputs,
-        single=single,
-        paths=paths,
-        binds=binds,
-        aligned=aligned,
-        in_flight=in_flight,
-        until=until,
-        waits=waits,
-        implements=implements,
-        stream=stream,
-        origins=parse_origins(reader),
-    )
-
-
-def _read_assert(reader: Reader, symbols: Symbols) -> Instruction:
-    lhs = _read_backquoted(reader, symbols)
-    word = reader.choice(RELATIONS, "a relation")
-    rhs = _read_backquoted(reader, symbols)
-    message = reader.string()
-    origins = parse_origins(reader)
-    match word:
-        case "eq" | "ne" | "lt" | "le":
-            return CheckSize(lhs=lhs, relation=word, rhs=rhs, message=message, origins=origins)
-    raise AssertionError(word)
-
-
-def _read_cond(reader: _ProgramReader, symbols: Symbols) -> Instruction:
-    predicate = parse_ref(reader)
-    operands = parse_list(reader, lambda: parse_argument(reader, symbols))
-    reader.expect("defines")
-    outputs = parse_list(reader, lambda: parse_buffer(reader, symbols))
-    reader.expect("{")
-    then = _read_program(reader, symbols)
-    otherwise = _read_program(reader, symbols)
-    reader.expect("}")
-    origins = parse_origins(reader)
-    return CondCall(
-        predicate=predicate,
-        then=then,
-        otherwise=otherwise,
-        operands=operands,
-        outputs=outputs,
-        origins=origins,
-    )
-
-
-def _read_while(reader: _ProgramReader, symbols: Symbols) -> Instruction:
-    carried = parse_list(reader, lambda: parse_argument(reader, symbols))
-    extra = parse_list(reader, lambda: parse_argument(reader, symbols))
-    reader.expect("defines")
-    outputs = parse_list(reader, lambda: parse_buffer(reader, symbols))
-    reader.expect("{")
-    condition = _read_program(reader, symbols)
-    body = _read_program(reader, symbols)
-    reader.expect("}")
-    origins = parse_origins(reader)
-    return WhileCall(
-        condition=condition, body=body, carried=carried, extra=extra, outputs=outputs, origins=origins
-    )
-
-
-def _read_run(reader: _ProgramReader, symbols: Symbols) -> Instruction:
-    at = reader.at
-    reader.expect("@")
-    name = reader.name()
-    if name not in reader.subprograms:
-        raise reader.error(f"there is no subprogram @{name}", at)
-    operands = parse_list(reader, lambda: parse_argument(reader, symbols))
-    reader.expect("defines")
-    outputs = parse_list(reader, lambda: parse_buffer(reader, symbols))
-    body, origins = reader.subprograms[name], parse_origins(reader)
-    return SubprogramCall(body=body, operands=operands, outputs=outputs, origins=origins)
-
-
-def _read_region(reader: _ProgramReader, symbols: Symbols) -> Instruction:
-    kind = reader.choice(("capture", "partition", "nested"), "a kind of region")
-    name = reader.name() if reader.accept("@") else ""
-    inputs = parse_list(reader, lambda: parse_ref(reader))
-    sizes: tuple[Expr, ...] = ()
-    if reader.accept("sizes"):
-        sizes = parse_list(reader, lambda: parse_symbol(reader, symbols))
-    outputs = parse_list(reader, lambda: parse_ref(reader)) if reader.accept("leaves") else ()
-    why = reader.string() if reader.accept("why") else ""
-    reader.expect("{")
-    body = _read_instructions(reader, symbols)
-    match kind:
-        case "capture" | "partition" | "nested":
-            return Region(
-                kind=kind, inputs=inputs, outputs=outputs, symbols=sizes, body=body, why=why, name=name
-            )
-    raise AssertionError(kind)
-
-
-def _read_free(reader: Reader, symbols: Symbols) -> Instruction:
-    return Free(names=parse_list(reader, lambda: parse_ref(reader)))
-
-
-def _read_comment(reader: Reader, symbols: Symbols) -> Instruction:
-    return Comment(text=reader.string())
-
-
-def _read_return(reader: Reader, symbols: Symbols) -> Instruction:
-    return Return(values=parse_list(reader, lambda: parse_output(reader, symbols)))
-
-
-def _ignore_symbols(read: Callable[[Reader], Instruction]) -> Callable[[Reader, Symbols], Instruction]:
-    return lambda reader, symbols: read(reader)
-
-
-_READERS: Final[Mapping[str, Callable[[_ProgramReader, Symbols], Instruction]]] = MappingProxyType(
-    {
-        "bind": _read_bind,
-        "check": _read_check,
-        "alloc": _read_alloc,
-        "pool": _read_pool,
-        "carve": _read_carve,
-        "reuse": _read_reuse,
-        "view": _read_view,
-        "launch": _read_launch,
-        "extern": _read_extern,
-        "assert": _read_assert,
-        "cond": _read_cond,
-        "while": _read_while,
-        "run": _read_run,
-        "region": _read_region,
-        "free": _read_free,
-        "comment": _read_comment,
-        "return": _read_return,
-        **{word: _ignore_symbols(read) for word, read in STREAM_READERS.items()},
-    }
-)

@@ -36,16 +36,29 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_ir.program.regions import find_capture_refusal, find_device, make_region, straight
-from coilwork_ir.program.subprograms import find_outline_refusal, find_shared_result
+from coilwork_ir.program.regions import (
+    find_capture_refusal,
+    find_device,
+    find_outline_refusal,
+    find_shared_result,
+    make_region,
+    straight,
+)
 from coilwork_ir.program.text import format_instruction
-from coilwork_ir.program.verify_in_flight import FLIGHT_RULES, FlightChecker
-from coilwork_ir.program.walk import defined_buffers, defined_values, distinct_programs
+from coilwork_ir.program.verify_inflight import FLIGHT_RULES, FlightChecker
+from coilwork_ir.program.walk import buffers_defined_by, distinct_programs, values_defined_by
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
-from coilwork_ir.verification.results import check_paths, declare_numbers
-from coilwork_ir.verification.rules import Place, Rule, first_line
-from coilwork_ir.verification.scope import SCOPE_RULES, Scope
-from coilwork_ir.verification.streams import STREAM_RULES, StreamChecker
+from coilwork_ir.verification import (
+    SCOPE_RULES,
+    STREAM_RULES,
+    Place,
+    Rule,
+    Scope,
+    StreamChecker,
+    check_paths,
+    declare_numbers,
+    first_line,
+)
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
@@ -213,12 +226,12 @@ class _Checker:
 
     def _symbols(self, exprs: Iterable[Expr], place: Place) -> None:
         for expr in exprs:
-            for found in expr.free_symbols:
-                known = self.scope.symbols.get(found.name)
+            for symbol in expr.free_symbols:
+                known = self.scope.symbols.get(symbol.name)
                 if known is None:
-                    place.fail("symbol-bound", f"{found.name} in {expr!r} has no value here")
-                if known is not found:
-                    place.fail("unique-symbol", f"{found.name} in {expr!r} has other bounds than declared")
+                    place.fail("symbol-bound", f"{symbol.name} in {expr!r} has no value here")
+                if known is not symbol:
+                    place.fail("unique-symbol", f"{symbol.name} in {expr!r} has other bounds than declared")
 
     def _define(self, buffer: Buffer, place: Place) -> None:
         self._symbols((*buffer.shape, *buffer.strides), place)
@@ -262,7 +275,7 @@ class _Checker:
                     self._argument(value, place)
                 self.streams.finish(place)
             case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
-                for name in defined_values(instruction):
+                for name in values_defined_by(instruction):
                     if name in self.scope.buffers or name in self.pools:
                         place.fail("unique-name", f"%{name} is memory")
                 self.streams.follow(instruction, place)
@@ -390,7 +403,7 @@ class _Checker:
         for number in call.aligned:
             if not (0 <= number < len(call.outputs) and isinstance(call.outputs[number], Buffer)):
                 place.fail("extern-results", f"result {number} is no tensor that could be aligned")
-        for buffer in defined_buffers(call):
+        for buffer in buffers_defined_by(call):
             self._define(buffer, place)
 
     # Regions

@@ -1,28 +1,41 @@
-"""Questions about programs that emitters, planners and reports share."""
+"""Walks over programs that emitters, planners and reports share: kernels, buffers, values and sizes.
+
+The second part says which sizes programs and instructions take from their surroundings, and which they bind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
     CondCall,
     ExternCall,
     Instruction,
+    Launch,
     PoolView,
     Program,
     Region,
     Reinterpret,
+    Return,
     Reuse,
     SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.streams import Copy, ForkStream, RecordEvent
+
+# ---- Instructions and buffers ----
+
 
 # Libraries whose operators write what they are given only where their names end so.
 _KNOWN: Final = frozenset(
@@ -42,8 +55,8 @@ _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]]
     {
         **dict.fromkeys((Alloc, PoolView, Reuse, Reinterpret), lambda instruction: (instruction.buffer,)),
         **dict.fromkeys((CondCall, WhileCall, SubprogramCall), lambda call: call.outputs),
-        ExternCall: lambda call: tuple(one for one in call.outputs if isinstance(one, Buffer)),
-        Region: lambda region: tuple(buffer for inner in region.body for buffer in defined_buffers(inner)),
+        ExternCall: lambda call: tuple(output for output in call.outputs if isinstance(output, Buffer)),
+        Region: lambda region: tuple(buffer for inner in region.body for buffer in buffers_defined_by(inner)),
     }
 )
 
@@ -64,7 +77,7 @@ def walk(program: Program) -> Iterator[Program]:
 
 def distinct_programs(program: Program) -> tuple[Program, ...]:
     """`program` and every program nested in it, each once, before those nested in itself."""
-    found: list[Program] = []
+    programs: list[Program] = []
     seen: set[int] = set()
 
     def visit(part: Program) -> None:
@@ -73,19 +86,19 @@ def distinct_programs(program: Program) -> tuple[Program, ...]:
             for nested in reversed(nested_programs(instruction)):
                 if id(nested) not in seen:
                     visit(nested)
-        found.append(part)
+        programs.append(part)
 
     visit(program)
-    return tuple(reversed(found))
+    return tuple(reversed(programs))
 
 
-def defined_buffers(instruction: Instruction) -> tuple[Buffer, ...]:
+def buffers_defined_by(instruction: Instruction) -> tuple[Buffer, ...]:
     """Buffers that `instruction` defines."""
     find = _DEFINED.get(type(instruction))
     return () if find is None else find(instruction)
 
 
-def defined_values(instruction: Instruction) -> tuple[str, ...]:
+def values_defined_by(instruction: Instruction) -> tuple[str, ...]:
     """Names that `instruction` defines which are no buffers: of a pool, stream or event."""
     match instruction:
         case AllocPool():
@@ -95,7 +108,7 @@ def defined_values(instruction: Instruction) -> tuple[str, ...]:
         case RecordEvent():
             return (instruction.event,)
         case Region():
-            return tuple(name for inner in instruction.body for name in defined_values(inner))
+            return tuple(name for inner in instruction.body for name in values_defined_by(inner))
         case _:
             return ()
 
@@ -126,17 +139,142 @@ def buffers(program: Program) -> dict[str, Buffer]:
     """Every buffer of `program` by name: inputs, constants, and what instructions define; nested
     ones aside.
     """
-    found = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
-    found.update((constant.buffer.name, constant.buffer) for constant in program.constants)
+    known = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
+    known.update((constant.buffer.name, constant.buffer) for constant in program.constants)
     for instruction in program.instructions:
-        found.update((buffer.name, buffer) for buffer in defined_buffers(instruction))
-    return found
+        known.update((buffer.name, buffer) for buffer in buffers_defined_by(instruction))
+    return known
 
 
 def all_kernels(program: Program) -> tuple[Kernel, ...]:
     """Kernels of `program` and of the programs nested in it, each name once."""
-    found: dict[str, Kernel] = {}
+    kernels: dict[str, Kernel] = {}
     for part in distinct_programs(program):
         for kernel in part.kernels:
-            found.setdefault(kernel.name, kernel)
-    return tuple(found.values())
+            kernels.setdefault(kernel.name, kernel)
+    return tuple(kernels.values())
+
+
+# ---- Sizes ----
+
+
+def check_bound(program: Program) -> None:
+    """Refuse a whole program that uses a size symbol without a value.
+
+    Raises:
+        EmitError: `unbound-symbol`.
+    """
+    unbound = outer_symbols(program)
+    if unbound:
+        raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
+
+
+def outer_symbols(program: Program) -> tuple[Expr, ...]:
+    """Symbols that `program` uses and does not bind, in the order of their first use."""
+    bound = {symbol.name for symbol in symbols_bound_in(program)}
+    inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
+    symbols: dict[str, Expr] = {}
+    seen: set[Expr] = set()
+    for instruction in program.instructions:
+        for symbol in _symbols(_expressions(instruction, inputs), seen):
+            if symbol.name not in bound:
+                symbols.setdefault(symbol.name, symbol)
+    return tuple(symbols.values())
+
+
+def symbols_used_by(instruction: Instruction) -> tuple[Expr, ...]:
+    """Symbols that `instruction` needs, in the order of first use; of a region, those of its boundary."""
+    if isinstance(instruction, Region):
+        return instruction.symbols
+    return tuple(dict.fromkeys(_symbols(_expressions(instruction, {}), set())))
+
+
+def _symbols(expressions: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
+    """Symbols of `expressions` that are not `seen`."""
+    for expr in expressions:
+        if expr.is_const or expr in seen:
+            continue
+        seen.add(expr)
+        # an expression's symbols come as a set; names give them an order
+        yield from sorted(expr.free_symbols, key=lambda symbol: symbol.name)
+
+
+def symbols_bound_in(program: Program) -> tuple[Expr, ...]:
+    """Symbols that inputs, `bind` instructions and calls give values, in order, each once."""
+    symbols: dict[str, Expr] = {}
+    for entry in program.inputs:
+        if isinstance(entry, Expr) and entry.is_symbol:
+            symbols.setdefault(entry.name, entry)
+    for instruction in program.instructions:
+        for symbol in symbols_bound_by(instruction):
+            symbols.setdefault(symbol.name, symbol)
+    return tuple(symbols.values())
+
+
+def symbols_bound_by(instruction: Instruction) -> Iterator[Expr]:
+    """Symbols that `instruction` gives values."""
+    match instruction:
+        case BindSymbol(symbol=symbol):
+            yield symbol
+        case ExternCall():
+            yield from (symbol for symbol, _, _ in instruction.binds)
+            yield from (output.symbol for output in instruction.outputs if isinstance(output, SymbolOutput))
+        case Region():
+            for inner in instruction.body:
+                yield from symbols_bound_by(inner)
+        case _:
+            pass
+
+
+def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterator[Expr]:
+    """Expressions whose values `instruction` needs."""
+    arguments: tuple[Argument, ...] = ()
+    match instruction:
+        case CheckLayout():
+            if instruction.buffer in inputs:
+                yield from _layout(inputs[instruction.buffer])
+        case AllocPool():
+            yield instruction.size_bytes
+        case PoolView():
+            yield instruction.offset_bytes
+        case Reinterpret():
+            yield instruction.offset
+        case Launch():
+            yield from instruction.sizes
+        case CheckSize():
+            yield from (instruction.lhs, instruction.rhs)
+        case ExternCall():
+            arguments = (*instruction.args, *(value for _, value in instruction.kwargs))
+        case CondCall() | SubprogramCall():
+            arguments = instruction.operands
+        case WhileCall():
+            arguments = (*instruction.carried, *instruction.extra)
+        case Return():
+            arguments = instruction.values
+        case Region():
+            yield from instruction.symbols
+            return
+        case _:
+            pass
+    for argument in arguments:
+        yield from _walk_argument(argument)
+    for nested in nested_programs(instruction):
+        yield from outer_symbols(nested)
+    for buffer in buffers_defined_by(instruction):
+        yield from _layout(buffer)
+
+
+def _layout(buffer: Buffer) -> Iterator[Expr]:
+    yield from buffer.shape
+    yield from buffer.strides
+
+
+def _walk_argument(argument: Argument) -> Iterator[Expr]:
+    match argument:
+        case Expr():
+            yield argument
+        case ListValue(items):
+            for item in items:
+                yield from _walk_argument(item)
+        case _:
+            pass

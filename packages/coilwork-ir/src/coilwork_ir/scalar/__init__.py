@@ -1,15 +1,28 @@
 """Scalar values: interned graphs of loads, constants and scalar ops, which fill nodes and kernels.
 
-Open `nodes.py` first. `build.py` has the constructors, `walk.py` goes through graphs and rewrites them; the
-other files find facts about values.
+Open `nodes.py` first. `build.py` has the constructors, `walk.py` goes through graphs and rewrites them, and
+`analysis.py` finds facts about values.
 """
 
+from coilwork_ir.scalar.analysis import (
+    ContractionParts,
+    count_leading_points,
+    find_contraction,
+    find_even_parts,
+    find_parts,
+    narrow_to_32_bits,
+    whole_span,
+)
 from coilwork_ir.scalar.build import (
     cast,
+    cast_to_e4m3_or_nan,
     combine,
     const,
     contract,
     index_value,
+    is_lossless,
+    join_conversions,
+    join_small_float_conversions,
     load,
     op,
     parameter,
@@ -19,9 +32,6 @@ from coilwork_ir.scalar.build import (
     sort,
     where,
 )
-from coilwork_ir.scalar.contraction import ContractionParts, find_contraction, find_parts
-from coilwork_ir.scalar.conversions import cast_to_e4m3_or_nan, is_lossless, join_conversions, joined_small
-from coilwork_ir.scalar.leading import leading_points
 from coilwork_ir.scalar.nodes import (
     Combine,
     Combining,
@@ -37,17 +47,15 @@ from coilwork_ir.scalar.nodes import (
     Scan,
     Sort,
 )
-from coilwork_ir.scalar.parts import even_parts
 from coilwork_ir.scalar.walk import (
     loads,
     postorder,
     range_symbols,
+    replace_operands,
     rewrite,
     scan_again,
     substitute_ranges,
-    with_operands,
 )
-from coilwork_ir.scalar.whole import narrow_to_32_bits, whole_span
 
 __all__ = [
     "Combine",
@@ -69,15 +77,15 @@ __all__ = [
     "combine",
     "const",
     "contract",
-    "even_parts",
+    "find_even_parts",
     "find_contraction",
     "find_parts",
     "narrow_to_32_bits",
     "index_value",
     "is_lossless",
     "join_conversions",
-    "joined_small",
-    "leading_points",
+    "join_small_float_conversions",
+    "count_leading_points",
     "load",
     "loads",
     "op",
@@ -93,5 +101,5 @@ __all__ = [
     "substitute_ranges",
     "where",
     "whole_span",
-    "with_operands",
+    "replace_operands",
 ]

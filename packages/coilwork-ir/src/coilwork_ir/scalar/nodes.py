@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.interning import InternTable
+from coilwork_ir.intern_table import InternTable
 from coilwork_ir.ops import ReduceKind, ScanKind
 
 Literal_: TypeAlias = bool | int | float
@@ -109,7 +109,7 @@ class Combine:
 
     @property
     def count(self) -> int:
-        """How many values a tuple has."""
+        """The number of values of a tuple."""
         return len(self.results)
 
 
@@ -134,7 +134,7 @@ class Contraction(Scalar):
 
     Both factors have one type of floats; products and sums are in the node's own, which has every product of
     two factors of 16 bits. In a kernel the left factor alone varies along rows, the right one alone along
-    columns, both along the axes and a batch: `coilwork_ir.scalar.contraction`.
+    columns, both along the axes and a batch: `coilwork_ir.scalar.analysis`.
     """
 
     __slots__ = ("axes",)

@@ -43,7 +43,7 @@ def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
                 yield node
 
 
-def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
+def replace_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
     """`node` with other operands, everything else kept."""
     if tuple(operands) == node.operands:
         return node
@@ -81,7 +81,7 @@ def rewrite(roots: Sequence[Scalar], visit: Callable[[Scalar], Scalar]) -> tuple
     """`roots` rebuilt bottom-up: each node, its operands already rewritten, is replaced by `visit(node)`."""
     done: dict[Scalar, Scalar] = {}
     for node in postorder(roots):
-        done[node] = visit(with_operands(node, [done[operand] for operand in node.operands]))
+        done[node] = visit(replace_operands(node, [done[operand] for operand in node.operands]))
     return tuple(done[root] for root in roots)
 
 
@@ -128,14 +128,14 @@ def loads(roots: Iterable[Scalar]) -> tuple[Load, ...]:
 
 def range_symbols(roots: Iterable[Scalar]) -> frozenset[Expr]:
     """Index symbols that any node below `roots` uses: range variables and size symbols, no placeholders."""
-    found: set[Expr] = set()
+    symbols: set[Expr] = set()
     for node in postorder(roots):
         match node:
             case IndexValue():
-                found |= node.expr.free_symbols
+                symbols |= node.expr.free_symbols
             case Load():
                 for expr in node.index:
-                    found |= expr.free_symbols
+                    symbols |= expr.free_symbols
             case _:
                 pass
-    return frozenset(s for s in found if not s.name.startswith("@"))
+    return frozenset(s for s in symbols if not s.name.startswith("@"))

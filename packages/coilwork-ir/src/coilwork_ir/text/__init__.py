@@ -1,5 +1,5 @@
-"""What the text forms of the three IRs share.
+"""Shared parts of the text forms of the three IRs.
 
-Open `reader.py` first: a cursor over text, with errors that show the line. `atoms.py`, `scalars.py`,
-`calls.py` and `streams.py` read and write the parts that several IRs spell alike.
+Open `reader.py` first: a cursor over text, with errors that show the line. `atoms.py` and `scalars.py` write
+and read the parts that several IRs spell alike.
 """

@@ -1,10 +1,21 @@
-"""Text of numbers, symbols, buffers, call arguments and origins."""
+"""Text of what the forms of all three IRs are made of.
+
+Numbers, symbols, buffers, arguments and origins come first, then the parts of an external call that loop IR
+and programs spell alike, then the instructions on streams:
+
+    fork %s "cuda:0"
+    record %e "cuda:0" on %s
+    await %e on host
+    copy %x to %y nonblocking on %s
+    join %s
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from coilwork_ir.buffers import (
     Argument,
@@ -14,13 +25,19 @@ from coilwork_ir.buffers import (
     Item,
     ListValue,
     Ref,
+    ResultPath,
+    SymbolOutput,
     TorchValue,
     contiguous_strides,
 )
 from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.index import Expr, format_expr, symbol
 from coilwork_ir.loc import Origin
+from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, StreamInstruction, WaitEvent
 from coilwork_ir.text.reader import Reader, quote
+
+# ---- Numbers, buffers and origins ----
+
 
 Symbols = dict[str, Expr]
 T = TypeVar("T")
@@ -34,12 +51,12 @@ def format_list(items: Iterable[str]) -> str:
 def parse_list(reader: Reader, item: Callable[[], T]) -> tuple[T, ...]:
     """Items between parentheses."""
     reader.expect("(")
-    found: list[T] = []
+    items: list[T] = []
     while not reader.accept(")"):
-        if found:
+        if items:
             reader.expect(",")
-        found.append(item())
-    return tuple(found)
+        items.append(item())
+    return tuple(items)
 
 
 def format_number(value: bool | int | float) -> str:
@@ -50,7 +67,7 @@ def format_number(value: bool | int | float) -> str:
 
 
 def parse_number(reader: Reader) -> bool | int | float:
-    """Return what `format_number` wrote."""
+    """Read the text that `format_number` writes."""
     if reader.accept("True"):
         return True
     if reader.accept("False"):
@@ -73,16 +90,16 @@ def parse_symbol(reader: Reader, symbols: Symbols) -> Expr:
     name = reader.name()
     reader.expect("in")
     reader.expect("[")
-    low = _bound(reader)
+    low = _read_bound(reader)
     reader.expect(",")
-    high = _bound(reader)
+    high = _read_bound(reader)
     reader.expect("]")
     value = symbol(name, lo=low, hi=high)
     symbols[name] = value
     return value
 
 
-def _bound(reader: Reader) -> int | None:
+def _read_bound(reader: Reader) -> int | None:
     value = reader.number()
     return None if isinstance(value, float) else value
 
@@ -150,12 +167,12 @@ def parse_type(reader: Reader) -> DType:
 def parse_indices(reader: Reader, symbols: Symbols, opening: str, closing: str) -> tuple[Expr, ...]:
     """Index expressions between brackets."""
     reader.expect(opening)
-    found: list[Expr] = []
+    indices: list[Expr] = []
     while not reader.accept(closing):
-        if found:
+        if indices:
             reader.expect(",")
-        found.append(reader.index(symbols, f",{closing}"))
-    return tuple(found)
+        indices.append(reader.index(symbols, f",{closing}"))
+    return tuple(indices)
 
 
 # Arguments and results
@@ -189,7 +206,7 @@ def format_argument(value: Argument) -> str:
 
 
 def parse_argument(reader: Reader, symbols: Symbols) -> Argument:
-    """Return what `format_argument` wrote."""
+    """Read the text that `format_argument` writes."""
     if reader.peek("%"):
         return Ref(parse_ref(reader))
     if reader.peek('"'):
@@ -232,7 +249,7 @@ def format_output(value: GraphOutput) -> str:
 
 
 def parse_output(reader: Reader, symbols: Symbols) -> GraphOutput:
-    """Return what `format_output` wrote."""
+    """Read the text that `format_output` writes."""
     at = reader.at
     value = parse_argument(reader, symbols)
     if value is None or isinstance(value, Ref | Expr):
@@ -252,15 +269,185 @@ def format_origins(origins: Sequence[Origin]) -> str:
 
 
 def parse_origins(reader: Reader) -> tuple[Origin, ...]:
-    """Return what `format_origins` wrote."""
-    found: list[Origin] = []
+    """Read the text that `format_origins` writes."""
+    origins: list[Origin] = []
     while reader.accept("loc"):
         reader.expect("(")
         node, op, file = reader.string(), reader.string(), reader.string()
         reader.expect(":")
         line = reader.integer()
-        found.append(
+        origins.append(
             Origin(node=node, op=op, file=file, line=line, code=reader.string(), module=reader.string())
         )
         reader.expect(")")
-    return tuple(found)
+    return tuple(origins)
+
+
+# ---- External calls ----
+
+
+Keyword = tuple[str, Argument]
+
+
+def read_call_arguments(reader: Reader, symbols: Symbols) -> tuple[tuple[Argument, ...], tuple[Keyword, ...]]:
+    """`(%x, 1.0, dim = 2)`: positional arguments, then keywords."""
+    args: list[Argument] = []
+    kwargs: list[Keyword] = []
+    reader.expect("(")
+    while not reader.accept(")"):
+        if args or kwargs:
+            reader.expect(",")
+        keyword = reader.keyword()
+        if keyword is None:
+            args.append(parse_argument(reader, symbols))
+        else:
+            kwargs.append((keyword, parse_argument(reader, symbols)))
+    return tuple(args), tuple(kwargs)
+
+
+def read_binds(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, int, int], ...]:
+    """`binds (u0 in [0, inf] of 0 1)`: symbol, number of the result, dimension. Declares the symbols."""
+    if not reader.accept("binds"):
+        return ()
+
+    def one() -> tuple[Expr, int, int]:
+        value = parse_symbol(reader, symbols)
+        reader.expect("of")
+        return value, reader.integer(), reader.integer()
+
+    return parse_list(reader, one)
+
+
+def format_paths(paths: Sequence[ResultPath]) -> tuple[str, ...]:
+    """`paths ([0], [1, 0])`, or nothing."""
+    if not paths:
+        return ()
+    return (f"paths {format_list(f'[{_steps(path)}]' for path in paths)}",)
+
+
+def _steps(path: ResultPath) -> str:
+    return ", ".join(map(str, path))
+
+
+def read_paths(reader: Reader) -> tuple[ResultPath, ...]:
+    """Read the text that `format_paths` writes."""
+    if not reader.accept("paths"):
+        return ()
+
+    def one() -> ResultPath:
+        steps: list[int] = []
+        reader.expect("[")
+        while not reader.accept("]"):
+            if steps:
+                reader.expect(",")
+            steps.append(reader.integer())
+        return tuple(steps)
+
+    return parse_list(reader, one)
+
+
+def read_result(reader: Reader, symbols: Symbols) -> Buffer | SymbolOutput | None:
+    """`%y: f32[4]`, `size u0 in [0, inf]`, or `_` for a result nobody uses."""
+    if reader.accept("_"):
+        return None
+    if reader.accept("size"):
+        return SymbolOutput(symbol=parse_symbol(reader, symbols))
+    return parse_buffer(reader, symbols)
+
+
+def format_flight(in_flight: Sequence[str], until: Sequence[str], waits: Sequence[str]) -> tuple[str, ...]:
+    """`in_flight (%x, %y) until (%y) waits (%z)`, the parts that are not empty."""
+    parts = (("in_flight", in_flight), ("until", until), ("waits", waits))
+    return tuple(f"{word} {format_list(f'%{name}' for name in names)}" for word, names in parts if names)
+
+
+def read_flight(reader: Reader) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Parse what `format_flight` writes: `in_flight`, `until` and `waits`."""
+
+    def names(word: str) -> tuple[str, ...]:
+        return parse_list(reader, lambda: parse_ref(reader)) if reader.accept(word) else ()
+
+    return names("in_flight"), names("until"), names("waits")
+
+
+# ---- Streams ----
+
+
+_HOST: Final = "host"
+
+
+def format_on(stream: str | None) -> str:
+    """` on %s`, or nothing for the call's own stream."""
+    return f" on {_HOST}" if stream is None else _spell_stream("on", stream)
+
+
+def _spell_stream(word: str, stream: str) -> str:
+    return "" if stream == OWN else f" {word} %{stream}"
+
+
+def read_on(reader: Reader) -> str:
+    """Parse what `format_on` writes of a stream."""
+    return _read_named(reader, "on")
+
+
+def _read_named(reader: Reader, word: str) -> str:
+    return parse_ref(reader) if reader.accept(word) else OWN
+
+
+def format_stream_instruction(instruction: StreamInstruction | Copy, *, origins: bool) -> str:
+    """Text of `instruction`, one line."""
+    match instruction:
+        case ForkStream():
+            after = _spell_stream("after", instruction.after)
+            return f"fork %{instruction.stream} {quote(instruction.device)}{after}"
+        case RecordEvent():
+            head = f"record %{instruction.event} {quote(instruction.device)}"
+            return head + format_on(instruction.stream)
+        case WaitEvent():
+            return f"await %{instruction.event}{format_on(instruction.stream)}"
+        case JoinStream():
+            return f"join %{instruction.stream}{_spell_stream('into', instruction.into)}"
+        case Copy():
+            word = " nonblocking" if instruction.non_blocking else ""
+            head = f"copy %{instruction.source} to %{instruction.target}{word}{format_on(instruction.stream)}"
+            return head + (format_origins(instruction.origins) if origins else "")
+
+
+def _read_fork(reader: Reader) -> ForkStream:
+    return ForkStream(stream=parse_ref(reader), device=reader.string(), after=_read_named(reader, "after"))
+
+
+def _read_record(reader: Reader) -> RecordEvent:
+    return RecordEvent(event=parse_ref(reader), device=reader.string(), stream=read_on(reader))
+
+
+def _read_await(reader: Reader) -> WaitEvent:
+    event = parse_ref(reader)
+    if not reader.accept("on"):
+        return WaitEvent(event=event)
+    return WaitEvent(event=event, stream=None if reader.accept(_HOST) else parse_ref(reader))
+
+
+def _read_join(reader: Reader) -> JoinStream:
+    return JoinStream(stream=parse_ref(reader), into=_read_named(reader, "into"))
+
+
+def _read_copy(reader: Reader) -> Copy:
+    source = parse_ref(reader)
+    reader.expect("to")
+    target = parse_ref(reader)
+    non_blocking = reader.accept("nonblocking")
+    stream = read_on(reader)
+    return Copy(
+        source=source, target=target, non_blocking=non_blocking, stream=stream, origins=parse_origins(reader)
+    )
+
+
+STREAM_STEPS: Final[Mapping[str, Callable[[Reader], StreamInstruction]]] = MappingProxyType(
+    {"fork": _read_fork, "record": _read_record, "await": _read_await, "join": _read_join}
+)
+"""What reads an instruction on streams behind its first word."""
+STREAM_READERS: Final[Mapping[str, Callable[[Reader], StreamInstruction | Copy]]] = MappingProxyType(
+    {**STREAM_STEPS, "copy": _read_copy}
+)
+"""The same, and copies."""

@@ -37,9 +37,9 @@ class Reader:
         return ParseError("syntax", f"line {number}: {reason}", node=f"{line}\n          {caret}")
 
     def _skip(self) -> None:
-        found = _SPACE.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
+        match = _SPACE.match(self.text, self.at)
+        if match is not None:
+            self.at = match.end()
 
     @property
     def done(self) -> bool:
@@ -76,12 +76,12 @@ class Reader:
             raise self.error(f"expected {literal!r}")
 
     def _match(self, pattern: re.Pattern[str], what: str) -> str:
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             raise self.error(f"expected {what}")
-        self.at = found.end()
+        self.at = match.end()
         self._skip()
-        return found[0]
+        return match[0]
 
     def name(self) -> str:
         """An identifier."""
@@ -107,12 +107,12 @@ class Reader:
 
     def keyword(self) -> str | None:
         """Consume `name =`, if that comes next, and return the name."""
-        found = _KEYWORD.match(self.text, self.at)
-        if found is None:
+        match = _KEYWORD.match(self.text, self.at)
+        if match is None:
             return None
-        self.at = found.end()
+        self.at = match.end()
         self._skip()
-        return found[1]
+        return match[1]
 
     def integer(self) -> int:
         """A decimal integer."""

@@ -82,7 +82,7 @@ def format_combining(kind: Combining) -> str:
 
 
 def parse_combining(reader: Reader) -> Combining:
-    """Return what `format_combining` wrote."""
+    """Read the text that `format_combining` writes."""
     if not reader.accept("by"):
         word = reader.choice(SCAN_KINDS, "a scan")
         return next(known for known in SCAN_KINDS if known == word)

@@ -11,12 +11,12 @@ import torch
 from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides, references
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.in_flight import InFlight
-from coilwork_ir.index import Expr, as_expr, as_int, symbol, written_size
+from coilwork_ir.index import Expr, as_expr, as_int, symbol, tree_size
+from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
@@ -146,7 +146,7 @@ class Builder:
             buffer.name
             for node in self.nodes[mark:]
             if isinstance(node, View | Extern)
-            for buffer in defined(node)
+            for buffer in buffers_defined_by(node)
         }
         if forgotten:
             self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
@@ -423,7 +423,7 @@ class Builder:
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
         if not isinstance(value, TensorValue):
             return value
-        longest = max((written_size(e).nodes for e in value.index), default=0)
+        longest = max((tree_size(e).nodes for e in value.index), default=0)
         if longest <= self.options.max_index_size:
             return value
         most = self.options.max_index_size

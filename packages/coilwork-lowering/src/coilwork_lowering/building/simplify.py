@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from coilwork_ir.dtypes import DType
-from coilwork_ir.rounding import rounded
+from coilwork_ir.dtypes import DType, round_to_dtype
 from coilwork_ir.scalar import Const, Load, Op, Scalar, const, join_conversions, op, rewrite
 
 _DIGITS: Final[Mapping[DType, int]] = {DType.F64: 53, DType.F32: 24}
@@ -74,7 +73,7 @@ def _cast_const(source: Const, node: Op) -> Scalar:
 
 def _round_constant(node: Const) -> bool | int | float:
     """The number that a constant's type makes of its value."""
-    return rounded(float(node.value), node.dtype) if node.dtype.is_float else node.value
+    return round_to_dtype(float(node.value), node.dtype) if node.dtype.is_float else node.value
 
 
 def _where(node: Op) -> Scalar:
@@ -120,7 +119,7 @@ def _div(node: Op) -> Scalar:
     # dividing by a power of two is multiplying by its reciprocal, exactly, for moderate exponents
     if isinstance(b, Const) and isinstance(b.value, float) and abs(b.value) in _POWERS:
         inverse = 1.0 / b.value
-        if rounded(inverse, node.dtype) == inverse and rounded(b.value, node.dtype) == b.value:
+        if round_to_dtype(inverse, node.dtype) == inverse and round_to_dtype(b.value, node.dtype) == b.value:
             return op("mul", a, const(inverse, node.dtype))
     return node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coilwork_ir.device_traits import HOST_MEMORY, has_trait
-from coilwork_ir.dtypes import DType, from_torch_name
+from coilwork_ir.dtypes import DType, parse_torch_dtype
 from coilwork_lowering.errors import LoweringError
 
 
@@ -23,7 +23,7 @@ def dtype_of(dtype: torch.dtype) -> DType:
         LoweringError[dtype]: there is none.
     """
     try:
-        return from_torch_name(str(dtype))
+        return parse_torch_dtype(str(dtype))
     except ValueError as cause:
         raise LoweringError(
             "dtype", str(cause), remedy="keep tensors of this type out of the region"

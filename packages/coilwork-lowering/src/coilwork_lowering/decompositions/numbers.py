@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
-from coilwork_ir.rounding import rounded
+from coilwork_ir.dtypes import round_to_dtype
 from coilwork_lowering.building.torch_types import dtype_of
 
 aten: Final = torch.ops.aten
@@ -66,7 +66,7 @@ def round_to_type(number: Any, dtype: torch.dtype) -> Any:
     """
     if not isinstance(number, int | float) or dtype not in (*_HALVES, torch.float32):
         return number
-    return rounded(number, dtype_of(dtype))
+    return round_to_dtype(number, dtype_of(dtype))
 
 
 def _is_half_on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:

@@ -18,7 +18,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation, Node
-from coilwork_ir.loops.attention.library_form import ATTENTION, ATTENTION_GRADIENT
+from coilwork_ir.loops.attention import ATTENTION, ATTENTION_GRADIENT
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.loops import Extern, Node
-from coilwork_ir.loops.attention.library_form import (
+from coilwork_ir.loops.attention import (
     Causal,
     GradientOperands,
     LibraryAttention,
@@ -23,7 +23,7 @@ from coilwork_ir.loops.attention.library_form import (
     make_attention,
     make_attention_gradient,
 )
-from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, StateForm
+from coilwork_ir.loops.nodes import STATE_LAYOUTS, StateForm
 from coilwork_lowering.building.buffers import Buffers
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value

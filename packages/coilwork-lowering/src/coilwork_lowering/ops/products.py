@@ -23,8 +23,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int
-from coilwork_ir.loops.grouped_products import make_grouped_product
-from coilwork_ir.loops.matrix_products import Activation, make_product
+from coilwork_ir.loops.matrix_products import Activation, make_grouped_product, make_product
 from coilwork_ir.operators import ProductRoles, find_info, list_operators
 from coilwork_ir.scalar.nodes import Literal_
 from coilwork_lowering.building.builder import Builder

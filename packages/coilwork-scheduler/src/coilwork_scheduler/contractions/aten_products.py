@@ -15,8 +15,12 @@ from coilwork_ir.device_traits import ATEN_CPU
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.loops import Extern, Node, View
-from coilwork_ir.loops.grouped_products import GROUPED_PRODUCT, GroupedProduct
-from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, MatrixProduct
+from coilwork_ir.loops.matrix_products import (
+    ACTIVATED_PRODUCT,
+    GROUPED_PRODUCT,
+    GroupedProduct,
+    MatrixProduct,
+)
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
 

@@ -14,14 +14,14 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref
 from coilwork_ir.loops import Attention, AttentionGradient, Extern, Node
-from coilwork_ir.loops.attention.library_form import (
+from coilwork_ir.loops.attention import (
     ATTENTION,
     ATTENTION_GRADIENT,
     GradientOperands,
     LibraryAttention,
     library_attention_of,
 )
-from coilwork_ir.loops.attention_nodes import StateForm
+from coilwork_ir.loops.nodes import StateForm
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 from coilwork_scheduler.contractions.written_attention import WrittenOut, count_moved_bytes

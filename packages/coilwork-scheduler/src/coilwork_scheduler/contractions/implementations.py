@@ -27,7 +27,7 @@ from coilwork_ir.device_traits import CUBLAS
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, bounds, provably_divisible
 from coilwork_ir.kernels import Candidate, Kernel
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, View
 from coilwork_ir.loops.matrix_products import BATCHED_PRODUCT, PRODUCT, MatrixProduct
 from coilwork_ir.machine.model import Products

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from coilwork_ir.loops import Convolution
-from coilwork_ir.loops.grouped_products import GroupedProduct
-from coilwork_ir.loops.matrix_products import MatrixProduct
+from coilwork_ir.loops.matrix_products import GroupedProduct, MatrixProduct
 from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
 from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation

@@ -2,7 +2,7 @@
 
 Other implementations say which nodes they are, and the node is gone. A template leaves the node in the graph.
 Pointwise neighbours then become its prologues and its epilogue, as far as it claims the node with them
-(`inlining/absorb.py`), and the node becomes a kernel with a core (`coilwork_ir.kernels.cores`), which a
+(`inlining/absorb.py`), and the node becomes a kernel with a core (`coilwork_ir.kernels.nodes`), which a
 generator has the text for. A target whose generator declares no cores of that kind is asked about none.
 """
 
@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol, TypeAlias
 
-from coilwork_ir.capabilities import Capabilities
-from coilwork_ir.kernels.core_nodes import CoreKind
+from coilwork_ir.kernels.nodes import CoreKind
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 
 CoreNode: TypeAlias = Convolution | Attention | AttentionGradient

@@ -9,7 +9,7 @@ from typing import Final
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, count_leading_points, loads, postorder
 from coilwork_scheduler.contractions.known import contraction_of
 from coilwork_scheduler.fusion.space import Alignment
 from coilwork_scheduler.group import Bound, Group, Member
@@ -117,7 +117,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
                 ops += 1
                 cost += 1
                 reductions += 1
-                ragged += leading_points(node.kind, node.operands[0], node.axes) is not None
+                ragged += count_leading_points(node.kind, node.operands[0], node.axes) is not None
                 found = contraction_of(node.kind, node.operands[0], stage.parallel, node.axes)
                 contracted += found is not None
             case Sort(output=0):

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.capabilities import RowWalks
 from coilwork_ir.index import Expr, extent_of, stride_of
 from coilwork_ir.machine.model import Memory
-from coilwork_ir.target import Targets
+from coilwork_ir.target import RowWalks, Targets
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.cluster import Cluster, Touch, depths
 from coilwork_scheduler.kernels.accesses import unit_stride

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.kernels.aliasing import Timing, time_accesses
+from coilwork_ir.kernels.alias_analysis import Timing, time_accesses
 from coilwork_scheduler.kernels.compose import Draft
 
 

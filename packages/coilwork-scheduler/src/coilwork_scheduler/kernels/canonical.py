@@ -24,9 +24,9 @@ from coilwork_ir.scalar import (
     load,
     postorder,
     reduce,
+    replace_operands,
     scan_again,
     sort,
-    with_operands,
 )
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.aliasing import find_aliasing
@@ -257,7 +257,7 @@ def _rename(
                     operands[0], mapping[node.axis], output=node.output, descending=node.descending
                 )
             case _:
-                done[node] = with_operands(node, operands)
+                done[node] = replace_operands(node, operands)
     stores = tuple(
         Store(
             buffer=names[store.buffer],

@@ -16,7 +16,7 @@ from typing import Final
 
 from coilwork_ir.buffers import references
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
-from coilwork_ir.loops.access import bodies, defined
+from coilwork_ir.loops.access import bodies, buffers_defined_by
 from coilwork_ir.operators import Decision, find_target_info
 from coilwork_ir.scalar import Const, Op, Scalar, loads, postorder
 
@@ -83,7 +83,7 @@ def decisions(graph: Graph) -> Decisions:
 
 def rounds(graph: Graph) -> bool:
     """Tell if `graph`, as lowered, computes 16-bit floats. Inlining may leave no buffer of them."""
-    return any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in defined(node))
+    return any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in buffers_defined_by(node))
 
 
 def compared(roots: tuple[Scalar, ...], selections: Selections) -> frozenset[Scalar]:
@@ -131,7 +131,7 @@ def _selections(graph: Graph) -> Selections:
             case _:
                 found = alone if _selects(node) else None
         if found is not None:
-            found.update(buffer.name for buffer in defined(node))
+            found.update(buffer.name for buffer in buffers_defined_by(node))
     return Selections(alone=frozenset(alone), among=frozenset(among))
 
 
@@ -144,7 +144,7 @@ def _behind(
     `searches` whoever looks at what they select is up to the caller.
     """
     for node in reversed(graph.nodes):
-        inside = any(buffer.name in found for buffer in defined(node))
+        inside = any(buffer.name in found for buffer in buffers_defined_by(node))
         match node:
             case View():
                 if inside:

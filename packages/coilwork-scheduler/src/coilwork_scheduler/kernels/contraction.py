@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.scalar import const, range_symbols, rewrite
 from coilwork_scheduler.contractions.known import contraction_in
 from coilwork_scheduler.kernels.accesses import scalars_of
@@ -35,4 +35,4 @@ def contract_kernel(kernel: Kernel) -> Kernel:
     if found is None:
         return kernel
     node, factors = found
-    return with_roots(kernel, rewrite(roots, lambda value: factors.node if value is node else value))
+    return replace_roots(kernel, rewrite(roots, lambda value: factors.node if value is node else value))

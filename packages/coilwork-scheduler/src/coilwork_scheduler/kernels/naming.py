@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.text import format_core
+from coilwork_ir.kernels.text import format_core
 from coilwork_ir.loc import Origin
 from coilwork_ir.operators import list_operators
 from coilwork_ir.scalar import (

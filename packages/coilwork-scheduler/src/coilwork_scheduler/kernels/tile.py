@@ -15,12 +15,11 @@ from functools import cmp_to_key
 from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.capabilities import TURNED_SHARE
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
-from coilwork_ir.target import Target
+from coilwork_ir.target import TURNED_SHARE, Target
 from coilwork_scheduler.joining import joined
 from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of, slices
 from coilwork_scheduler.kernels.compose import Draft

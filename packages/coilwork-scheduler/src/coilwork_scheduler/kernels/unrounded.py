@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coilwork_ir.dtypes import DType
-from coilwork_ir.rounding import rounded
+from coilwork_ir.dtypes import DType, round_to_dtype
 from coilwork_ir.scalar import Const, Op, Scalar, cast, const, where
 
 
@@ -64,5 +63,5 @@ def _wider(value: Scalar, dtype: DType, choices: list[Scalar | None]) -> Scalar 
 
 def _converted(value: Scalar, dtype: DType) -> Scalar:
     if isinstance(value, Const):
-        return const(rounded(float(value.value), value.dtype), dtype)
+        return const(round_to_dtype(float(value.value), value.dtype), dtype)
     return cast(value, dtype)

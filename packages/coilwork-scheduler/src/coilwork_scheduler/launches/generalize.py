@@ -41,8 +41,8 @@ from coilwork_ir.scalar import (
     op,
     postorder,
     reduce,
+    replace_operands,
     scan_again,
-    with_operands,
 )
 from coilwork_scheduler.kernels.naming import show_constant, structure
 
@@ -319,4 +319,4 @@ def _replaced(node: Scalar, operands: Sequence[Scalar], refill: _Refill, axes: M
         case Scan():
             return scan_again(node, operands, axes[node.axis])
         case _:
-            return with_operands(node, operands)
+            return replace_operands(node, operands)

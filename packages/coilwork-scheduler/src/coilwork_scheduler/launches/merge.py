@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
 from coilwork_ir.kernels import Combined, Kernel, KernelCall, Member, TensorArg
-from coilwork_ir.kernels.verify_combined import member_aliasing
+from coilwork_ir.kernels.verify import member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_scheduler.launches.kind import general, kind_of
 

@@ -13,9 +13,8 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import format_expr
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
-from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.layouts import Free, Layout, layouts_of
-from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
+from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.layouts import Free, Layout, Strides, ViewsOf, layouts_of, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.dependence import Dependence
@@ -133,7 +132,7 @@ def _choosable(around: Around, sites: Mapping[int, Sequence[Site]]) -> frozenset
             free.discard(facts.root[node.output.name])
         if free and contraction_of_node(node) is not None:
             free.difference_update(facts.root[name] for name in facts.reads[position])
-            free.difference_update(facts.root[buffer.name] for buffer in defined(node))
+            free.difference_update(facts.root[buffer.name] for buffer in buffers_defined_by(node))
     return frozenset(free)
 
 
@@ -416,7 +415,7 @@ def _restride(node: Node, around: Around, chosen: Mapping[str, Strides]) -> Node
             found = around.views.remake(node.output.name, chosen[around.roots[node.output.name]])
             assert found is not None, f"%{node.output.name} cannot show what it shows"
             return remade(node, found)
-        case Extern() if any(around.roots[b.name] in chosen for b in defined(node)):
+        case Extern() if any(around.roots[b.name] in chosen for b in buffers_defined_by(node)):
             return replace(
                 node, outputs=tuple(moved(b) if isinstance(b, Buffer) else b for b in node.outputs)
             )

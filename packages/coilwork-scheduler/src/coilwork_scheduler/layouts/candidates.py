@@ -9,8 +9,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int
-from coilwork_ir.loops.layouts import nested_strides
-from coilwork_ir.loops.view_strides import Strides, ViewsOf
+from coilwork_ir.loops.layouts import Strides, ViewsOf, nested_strides
 from coilwork_scheduler.layouts.sites import Site
 
 MOST_CANDIDATES: Final = 8

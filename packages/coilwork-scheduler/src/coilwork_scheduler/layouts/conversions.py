@@ -11,7 +11,7 @@ from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.scalar import load
 from coilwork_scheduler.layouts.sites import Copy
 
@@ -30,7 +30,7 @@ def put_in_copies(graph: Graph, copied: Iterable[Copy], names: FreshNames) -> Gr
             current = copy.buffer
             if copy.is_result:
                 # as it is laid out by now
-                current = next(b for b in defined(node) if b.name == copy.buffer.name)
+                current = next(b for b in buffers_defined_by(node) if b.name == copy.buffer.name)
             other = replace(current, name=names.close_to(current.name), strides=copy.strides)
             if copy.is_result:
                 node = replace(node, outputs=tuple(_rename(b, current.name, other) for b in node.outputs))

@@ -26,8 +26,7 @@ from coilwork_ir.device_traits import CPU_LIBRARIES, CUDNN
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Extern, Node, Pointwise
-from coilwork_ir.loops.layouts import nested_strides
-from coilwork_ir.loops.view_strides import Strides
+from coilwork_ir.loops.layouts import Strides, nested_strides
 from coilwork_scheduler.contractions.convolutions import FORWARD, GRADIENTS
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
 from coilwork_scheduler.layouts.traffic import TILED

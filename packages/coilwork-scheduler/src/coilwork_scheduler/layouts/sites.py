@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeAlias
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Graph, Node
-from coilwork_ir.loops.view_strides import Strides, ViewsOf
+from coilwork_ir.loops.layouts import Strides, ViewsOf
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Graph
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.loops.layouts import Fixed, memory_roots
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import analyse
@@ -44,7 +44,7 @@ def explain_layouts(
     copies = {d.subjects[0]: d for d in decisions if d.rule == "layout-copy"}
     roots = memory_roots(after)
     rows = [("buffer", "shape", "strides", "layout", "why")]
-    for buffer in (b for node in after.nodes for b in defined(node)):
+    for buffer in (b for node in after.nodes for b in buffers_defined_by(node)):
         if roots[buffer.name] != buffer.name or len(buffer.shape) < 2:
             continue
         layout, decision = layouts.get(buffer.name), chosen.get(buffer.name)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, references
-from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, product
+from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
 from coilwork_ir.streams import OWN, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host

@@ -26,7 +26,7 @@ from coilwork_ir.index import (
     product,
     stride_of,
     substitute,
-    written_size,
+    tree_size,
 )
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.ops import SELF_COMBINING
@@ -185,7 +185,7 @@ class _Search:
         todo = [(access.buffer, access.index)]
         while todo and len(found) < _STEPS:
             name, index = todo.pop()
-            if any(written_size(e).nodes > self.options.weighed_index_size for e in index):
+            if any(tree_size(e).nodes > self.options.weighed_index_size for e in index):
                 continue
             place = (name, self.facts.buffers[name].offset_of(index))
             if place in found:

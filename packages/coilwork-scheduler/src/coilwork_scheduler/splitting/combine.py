@@ -28,9 +28,9 @@ from coilwork_ir.scalar import (
     op,
     placeholder,
     postorder,
+    replace_operands,
     substitute_ranges,
     where,
-    with_operands,
 )
 from coilwork_scheduler.splitting.pieces import Pieces
 
@@ -308,7 +308,7 @@ def guarded(root: Scalar, valid: Scalar) -> Scalar:
                 other=node.other,
             )
         else:
-            done[node] = with_operands(node, operands)
+            done[node] = replace_operands(node, operands)
     return done[root]
 
 

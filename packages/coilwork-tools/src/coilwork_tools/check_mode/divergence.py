@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from coilwork_frontend.random_state import RandomState, random_state, restore
 from coilwork_ir.buffers import Buffer, Ref
-from coilwork_ir.program.interpret import Step
+from coilwork_ir.program.interpreter import Step
 from coilwork_ir.program.nodes import Launch, Program, Return
 from coilwork_ir.streams import Copy
 from coilwork_tools.check_mode.compare import disagreement

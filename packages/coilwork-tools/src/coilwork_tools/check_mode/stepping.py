@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loc import Origin
-from coilwork_ir.program.interpret import Hooks, Observe, Step, interpret_program
+from coilwork_ir.program.interpreter import Hooks, Observe, Step, interpret_program
 from coilwork_ir.program.nodes import (
     CheckLayout,
     CondCall,
@@ -22,7 +22,7 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_ir.program.walk import all_kernels, defined_buffers
+from coilwork_ir.program.walk import all_kernels, buffers_defined_by
 from coilwork_ir.streams import Copy
 from coilwork_runtime import generated
 
@@ -60,7 +60,7 @@ class Stepper:
             return tuple(step.args[position] for position in self.wrote[step.kernel])
         if isinstance(step, Copy):
             return (step.target,)
-        named = tuple(buffer.name for buffer in defined_buffers(step))
+        named = tuple(buffer.name for buffer in buffers_defined_by(step))
         return (*named, *(name for _, name in step.out)) if isinstance(step, ExternCall) else named
 
     def read(self, step: Step) -> tuple[str, ...]:

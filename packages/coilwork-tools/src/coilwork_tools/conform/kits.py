@@ -8,12 +8,10 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from coilwork_ir.backend import Backend
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Backend, Codegen
 from coilwork_ir.conformance import CASES, Result, check_codegen, check_cores
-from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.kernels.text import parse_kernel
-from coilwork_ir.manifest import write_kernels
 from coilwork_ir.target import Target
 from coilwork_runtime import Device, DeviceError, KernelCompiler, KernelSpec, Launcher
 from coilwork_runtime.conformance import Sample, Samples, check_device

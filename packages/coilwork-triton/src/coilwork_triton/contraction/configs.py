@@ -14,8 +14,8 @@ from coilwork_ir.index import Expr, as_expr, provably_divisible, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Loop, Number, Open, Order, Tile, Warps, parse_mapping
-from coilwork_ir.mapping.candidates import refuse_candidate
 from coilwork_ir.mapping.product_blocks import LEAST_SIDE, Blocks, Factors, Work, names_of, propose_blocks
+from coilwork_ir.mapping.user_mappings import refuse_candidate
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.refusals import (
     MOST_DEPTH,

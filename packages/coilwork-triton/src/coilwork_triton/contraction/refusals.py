@@ -33,7 +33,7 @@ from coilwork_ir.mapping import (
     Warps,
     find_all,
 )
-from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.directive import values_of
 from coilwork_ir.mapping.product_blocks import LEAST_SIDE, Factors, names_of
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.refusals import refuse

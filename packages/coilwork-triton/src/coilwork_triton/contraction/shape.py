@@ -15,7 +15,7 @@ from coilwork_ir.index import Expr, ceildiv, product, provably_divisible, symbol
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import Index, Mapping, Number
 from coilwork_ir.mapping import Tile as TileOf
-from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.directive import values_of
 from coilwork_ir.mapping.product_blocks import Factors, factors_of, names_of
 from coilwork_ir.scalar import Contraction
 from coilwork_ir.target import Target

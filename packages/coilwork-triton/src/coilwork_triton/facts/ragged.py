@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 
 from coilwork_ir.index import as_expr, as_int, stride_of
 from coilwork_ir.kernels import Range
-from coilwork_ir.scalar import Reduce, Scalar, leading_points, loads, postorder
+from coilwork_ir.scalar import Reduce, Scalar, count_leading_points, loads, postorder
 
 
 def points_of(node: Reduce) -> Scalar | None:
     """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
-    return leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
+    return count_leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
 
 
 def is_ragged(roots: Iterable[Scalar]) -> bool:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.capabilities import TURNED_SHARE
 from coilwork_ir.index import Expr, as_int, bounds, evaluate, stride_of
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, postorder, range_symbols
+from coilwork_ir.target import TURNED_SHARE
 from coilwork_triton.facts.kernel_analysis import roots_of
 
 # Blocks have three dimensions where nothing is reduced.

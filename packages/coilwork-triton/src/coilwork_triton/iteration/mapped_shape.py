@@ -35,7 +35,7 @@ from coilwork_ir.mapping import (
     find_all,
 )
 from coilwork_ir.mapping import Tile as TileOf
-from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.directive import values_of
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.iteration.in_two_rows import two_rows_of

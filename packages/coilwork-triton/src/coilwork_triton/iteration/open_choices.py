@@ -20,7 +20,7 @@ from coilwork_ir.index import Expr, substitute, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Choose, Directive, Limit, Mapping, Share, find_all
-from coilwork_ir.mapping.numbers import Open
+from coilwork_ir.mapping.directive import Open
 from coilwork_triton.iteration.parameters import Place
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.launch.open_numbers import limits_between

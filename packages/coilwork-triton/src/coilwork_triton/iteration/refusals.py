@@ -40,7 +40,7 @@ from coilwork_ir.mapping import (
     Warps,
     find_all,
 )
-from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.directive import values_of
 from coilwork_ir.scalar import Scan, postorder
 from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target

@@ -23,7 +23,7 @@ from typing import Final
 from coilwork_ir.index import Expr, as_int, stride_of, symbol
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.machine.model import Grids
-from coilwork_ir.scalar import Load, Op, Scalar, even_parts, postorder
+from coilwork_ir.scalar import Load, Op, Scalar, find_even_parts, postorder
 from coilwork_triton.facts.places import are_plain, stores_at
 
 _WIDE: Final = 16
@@ -36,7 +36,7 @@ def split_concat(kernel: Kernel, grids: Grids) -> Kernel | None:
     """
     if not are_plain(kernel.stores) or kernel.checks or any(r.kind != "parallel" for r in kernel.ranges):
         return None
-    found = even_parts([store.value for store in kernel.stores], [r.symbol for r in kernel.ranges])
+    found = find_even_parts([store.value for store in kernel.stores], [r.symbol for r in kernel.ranges])
     if found is None:
         return None
     whole, count = found

@@ -13,9 +13,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.conversions import convert_constants
-from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
-from coilwork_ir.kernels.strict import make_functions_strict
+from coilwork_ir.kernels.rewrite import convert_constants, make_functions_strict, store_small_floats_as_bits
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 from coilwork_triton.facts.unit_strides import find_turned_ranges, share_unit_strides

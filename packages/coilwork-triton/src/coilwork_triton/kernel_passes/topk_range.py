@@ -26,7 +26,7 @@ from coilwork_ir.scalar import (
     index_value,
     load,
     postorder,
-    with_operands,
+    replace_operands,
 )
 from coilwork_triton.launch.parameters import next_power_of_two
 
@@ -118,7 +118,7 @@ def _moved(store: Store, axis: Expr, index: Expr) -> Store | None:
             kept = [operand for operand in operands if operand is not None]
             if len(kept) < len(operands):
                 return None
-            found = with_operands(node, kept)
+            found = replace_operands(node, kept)
             match found:
                 case IndexValue():
                     found = index_value(substitute(found.expr, mapping), found.operands)

@@ -26,7 +26,8 @@ class TritonOptions:
         batch_invariant: what a row gives is the same to the bit whatever rows are beside it: one launch
             configuration per kind of kernel that reduces or multiplies, whatever the sizes, and nothing for a
             search to vary.
-        mappings: how kernels run, by their names or patterns of names, as text (`coilwork_ir.mapping.given`).
+        mappings: how kernels run, by their names or patterns of names, as text
+            (`coilwork_ir.mapping.user_mappings`).
         likely: what the sizes of the kernel likely are, one number for each of its size symbols: they likely
             do not exceed it, and are multiples of 16 where it is one. 0 if nothing is known of a size. A
             mapping is proposed by it; results are the same.

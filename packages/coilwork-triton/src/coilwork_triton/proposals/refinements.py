@@ -27,7 +27,7 @@ from coilwork_ir.mapping import (
     Warps,
     find_all,
 )
-from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.directive import values_of
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_triton.iteration.in_two_rows import no_longer, wants_two_rows, within
 from coilwork_triton.iteration.mapped_shape import judged_shape, tiles_of

@@ -10,7 +10,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import Config
-from coilwork_ir.kernels.overwriting import loads_ahead
+from coilwork_ir.kernels.alias_analysis import loads_ahead
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_triton.iteration.sharing import sharing_of
 from coilwork_triton.iteration.tiles import needs_64_bits

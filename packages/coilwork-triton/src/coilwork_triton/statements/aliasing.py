@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.overwriting import overwritten
+from coilwork_ir.kernels.alias_analysis import arguments_overwritten_by
 from coilwork_ir.scalar import Load, Reduce, Scalar, Sort, loads
 from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
 from coilwork_triton.facts.levels import Levels
@@ -47,7 +47,7 @@ def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable
     return any(
         not _own_elements(store, found.get(source, ()), shape, levels)
         for store in stores
-        for source in overwritten(kernel, store)
+        for source in arguments_overwritten_by(kernel, store)
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.overwriting import overwritten
+from coilwork_ir.kernels.alias_analysis import arguments_overwritten_by
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
 from coilwork_ir.syntax.python import Assign, Binary, Expression, For, If, Name, Number, Statement, method
@@ -124,7 +124,9 @@ def _stages(kernel: Kernel, levels: Levels) -> dict[Check | Store, int]:
         late = {}
         for what, stage in stages.items():
             if isinstance(what, Store):
-                wanted = max([stage, *(last_read.get(source, 0) for source in overwritten(kernel, what))])
+                wanted = max(
+                    [stage, *(last_read.get(source, 0) for source in arguments_overwritten_by(kernel, what))]
+                )
                 if wanted > stage:
                     late[what] = wanted
         stages |= late

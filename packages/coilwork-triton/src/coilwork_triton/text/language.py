@@ -27,8 +27,8 @@ from coilwork_ir.syntax.python import (
     Subscript,
     Verbatim,
     call,
+    print_module,
 )
-from coilwork_ir.syntax.python_printer import print_module
 
 _TL: Final = Name("tl")
 _CONSTEXPR: Final = Attribute(_TL, "constexpr")

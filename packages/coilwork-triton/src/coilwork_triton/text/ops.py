@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels.conversions import wrap_integer
+from coilwork_ir.kernels.rewrite import wrap_integer
 from coilwork_ir.syntax.python import Binary, Expression, Number, Unary, call, method, number
 from coilwork_triton.text.device_library import loops_over_lanes
 from coilwork_triton.text.language import tl, tl_name

@@ -25,8 +25,17 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
 )
-from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Text, Unary, method
-from coilwork_ir.syntax.python_printer import print_expression
+from coilwork_ir.syntax.python import (
+    Binary,
+    Expression,
+    List,
+    Name,
+    Number,
+    Text,
+    Unary,
+    method,
+    print_expression,
+)
 from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import without_constant

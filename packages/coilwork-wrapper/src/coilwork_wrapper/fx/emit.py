@@ -51,9 +51,8 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_ir.program.regions import inline_regions
-from coilwork_ir.program.subprograms import outline_regions
-from coilwork_ir.program.symbols import check_bound, outer_symbols
+from coilwork_ir.program.regions import inline_regions, outline_regions
+from coilwork_ir.program.walk import check_bound, outer_symbols
 from coilwork_ir.streams import (
     OWN,
     Copy,

@@ -11,12 +11,10 @@ import torch
 
 import coilwork_wrapper.layouts as layouts
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.manifest import write_kernels
+from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.text import format_program, parse_program
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.walk import all_kernels, check_bound
 from coilwork_ir.wrapper import Launcher, WrapOptions
 from coilwork_wrapper.fx.emit import FxEmitter
 from coilwork_wrapper.surface import Surface
@@ -104,7 +102,7 @@ class FxWrapper:
     ) -> torch.fx.GraphModule:
         """The graph module that `save` wrote to `folder`.
 
-        `build` builds kernels from their manifests and texts, as `coilwork_ir.manifest` writes them.
+        `build` builds kernels from their manifests and texts, as `coilwork_ir.kernel_source` writes them.
         """
         return self.emitter(
             program=parse_program((folder / PROGRAM).read_text(encoding="utf-8")),

@@ -32,8 +32,7 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_ir.program.symbols import outer_symbols
-from coilwork_ir.program.walk import as_call
+from coilwork_ir.program.walk import as_call, outer_symbols
 from coilwork_ir.streams import (
     OWN,
     Copy,

@@ -38,8 +38,7 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_ir.program.regions import straight
-from coilwork_ir.program.symbols import outer_symbols
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import buffers, outer_symbols
 from coilwork_ir.streams import OWN, Copy
 from coilwork_wrapper.native.encoding import (
     Code,

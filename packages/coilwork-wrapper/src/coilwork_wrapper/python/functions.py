@@ -8,8 +8,13 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import BindSymbol, Program
-from coilwork_ir.program.symbols import bound_symbols, outer_symbols
-from coilwork_ir.program.walk import buffers, defined_values, distinct_programs
+from coilwork_ir.program.walk import (
+    buffers,
+    distinct_programs,
+    outer_symbols,
+    symbols_bound_in,
+    values_defined_by,
+)
 from coilwork_ir.syntax.python import (
     Do,
     Docstring,
@@ -72,7 +77,7 @@ def _scope(
 ) -> Scope:
     # Symbols come first: they keep their names, which comments and error messages mention.
     symbols = identifiers(
-        (symbol.name for symbol in (*bound_symbols(part), *outer[id(part)], *part.symbols)), taken
+        (symbol.name for symbol in (*symbols_bound_in(part), *outer[id(part)], *part.symbols)), taken
     )
     own = {constant.buffer.name: constants[constant.key] for constant in part.constants}
     local = identifiers(
@@ -139,4 +144,4 @@ def _function(part: Program, scope: Scope) -> Function:
 def _names(program: Program) -> Iterator[str]:
     yield from buffers(program)
     for instruction in program.instructions:
-        yield from defined_values(instruction)
+        yield from values_defined_by(instruction)

@@ -9,10 +9,8 @@ from coilwork_ir.buffers import Constant
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.regions import inline_regions
-from coilwork_ir.program.subprograms import outline_regions
-from coilwork_ir.program.symbols import check_bound
-from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_ir.program.regions import inline_regions, outline_regions
+from coilwork_ir.program.walk import all_kernels, check_bound, walk
 from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
@@ -34,8 +32,9 @@ from coilwork_ir.syntax.python import (
     Text,
     Tuple,
     method,
+    print_expression,
+    print_module,
 )
-from coilwork_ir.syntax.python_printer import print_expression, print_module
 from coilwork_wrapper.python.expressions import TORCH, identifiers, quote
 from coilwork_wrapper.python.functions import functions
 from coilwork_wrapper.python.inputs import make_constants, make_inputs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_cache import Store
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.device_traits import DEVICE_TRAITS
 from coilwork_ir.target import TARGETS, Target
 from coilwork_runtime import CppCompiler, CpuDevice, Device, KernelCompiler, describe_cpu

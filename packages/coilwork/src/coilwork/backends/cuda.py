@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from coilwork_cache import Store
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.device_traits import DEVICE_TRAITS, FAST_F64
 from coilwork_ir.target import TARGETS, Target
 from coilwork_runtime import Device, GpuDevice, KernelCompiler, TritonCompiler, describe_gpu

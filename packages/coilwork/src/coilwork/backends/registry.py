@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from coilwork.errors import CompileError
 from coilwork_cache import Store
 from coilwork_ir import backend as protocol
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.device_traits import GROUP
 from coilwork_ir.registration import Registry
 from coilwork_ir.target import Target

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from coilwork_cache import Store
 from coilwork_cpp import CppCodegen
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.target import TARGETS, Target
+from coilwork_ir.target import TARGETS, Capabilities, Target
 from coilwork_runtime import CppCompiler, describe_cpu
 from coilwork_scheduler.contractions.registry import Registry
 from queued_device import NAME

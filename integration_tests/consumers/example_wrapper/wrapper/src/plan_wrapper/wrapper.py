@@ -12,8 +12,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.manifest import write_kernels
+from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.regions import inline_regions
 from coilwork_ir.program.walk import all_kernels
@@ -26,7 +25,7 @@ from plan_wrapper.player import Frame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanArtifact:
-    """A plan that can be played. `kernels` are manifests and texts, as `coilwork_ir.manifest` writes them."""
+    """A plan that can be played. `kernels` are manifests and texts (`coilwork_ir.kernel_source`)."""
 
     plan: Plan
     launchers: Mapping[str, Launcher]
