@@ -20,7 +20,7 @@ from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.configs import LAUNCHES
-from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.access_width import WIDTHS
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, propose

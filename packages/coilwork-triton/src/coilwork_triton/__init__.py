@@ -5,7 +5,7 @@ and `launch/`; `emit_kernel.py` writes it, by `statements/`, `values/`, `iterati
 """
 
 from coilwork_triton.codegen import TritonCodegen
-from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.options import TritonOptions
 
 __version__ = "0.1.0"
 __all__ = ["TritonCodegen", "TritonOptions", "__version__"]

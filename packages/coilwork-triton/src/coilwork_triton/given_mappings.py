@@ -32,7 +32,7 @@ from coilwork_ir.mapping import (
 from coilwork_ir.target import Target
 from coilwork_triton.combined import check_member
 from coilwork_triton.contraction.proposal import PlannedProduct, plan_given_product
-from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.options import TritonOptions
 from coilwork_triton.planning import Plan
 from coilwork_triton.proposals.refinements import Planned, plan_given
 from coilwork_triton.shape_versions import PlannedVersion, PlannedVersions, has_grid_of

@@ -10,7 +10,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.proposal import PlannedProduct, propose_product
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
-from coilwork_triton.launch.options import TritonOptions, check_likely
+from coilwork_triton.options import TritonOptions, check_likely
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, propose
 from coilwork_triton.shape_versions import PlannedVersions, plan_versions

@@ -17,8 +17,8 @@ from coilwork_triton.facts.streamed import streamed
 from coilwork_triton.iteration.sharing import Sharing
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.kernel_passes.topk_range import first_elements
-from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Letter, Walk
+from coilwork_triton.options import TritonOptions
 
 
 @dataclass(frozen=True, kw_only=True)

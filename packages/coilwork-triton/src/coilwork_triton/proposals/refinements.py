@@ -38,10 +38,10 @@ from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.vectorized import wanted_vectors, wants_a_loop
 from coilwork_triton.launch.counted import LEAST_BLOCK
 from coilwork_triton.launch.open_numbers import limits_between, open_numbers
-from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, WARPS
 from coilwork_triton.launch.search_space import Side, search_space
 from coilwork_triton.launch.sorting import MOST_WARPS
+from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.outline import outline
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.proposals.table import PROPOSALS

@@ -11,8 +11,8 @@ from coilwork_ir.index import Expr, bounds, product
 from coilwork_ir.scalar import Load
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.facts.sort_keys import LONGEST_ROW
-from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import Walk, next_power_of_two
+from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.rules import Rule, RuleTable, always
 
