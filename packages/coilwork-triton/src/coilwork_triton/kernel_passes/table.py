@@ -19,9 +19,8 @@ from coilwork_ir.kernels.strict import make_functions_strict
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 from coilwork_triton.facts.unit_strides import find_turned_ranges, share_unit_strides
-from coilwork_triton.kernel_passes.concat_splitting import split_concat
-from coilwork_triton.kernel_passes.deinterleaving import deinterleave
 from coilwork_triton.kernel_passes.histogram import privatize_histogram
+from coilwork_triton.kernel_passes.range_unrolling import deinterleave, split_concat
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
 from coilwork_triton.kernel_passes.topk_range import split_topk_range
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Letter

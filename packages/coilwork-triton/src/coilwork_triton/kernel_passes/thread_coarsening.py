@@ -69,9 +69,9 @@ from coilwork_ir.scalar import (
     postorder,
     rewrite,
 )
-from coilwork_triton.facts.places import stores_at
 from coilwork_triton.facts.runs import load_runs
 from coilwork_triton.facts.vectors import Access, wide_in_rows
+from coilwork_triton.kernel_passes.range_unrolling import stores_at
 
 # ---- Kernels in steps that do two rows at once, where rows in pairs read the same ones ----
 
