@@ -16,7 +16,7 @@ from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Reduce, Scalar, const, index_value, load, op, reduce, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.ragged import along_rows, is_ragged, points_of
+from coilwork_triton.facts.kernel_analysis import along_rows, is_ragged, points_of
 from coilwork_triton.launch.configs import propose
 
 X, R = along("x0", 8).symbol, along("r0", 100, "reduction").symbol

@@ -13,8 +13,7 @@ from coilwork_ir.syntax.python import Function, Statement
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.proposal import PlannedProduct
 from coilwork_triton.dispatch import dispatch
-from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.facts.levels import find_levels
+from coilwork_triton.facts.kernel_analysis import find_levels, roots_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.mapping import open_versions
 from coilwork_triton.planning import Plan

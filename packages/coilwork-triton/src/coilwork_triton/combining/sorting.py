@@ -11,7 +11,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.syntax.python import Call, Expression, Name, Number
-from coilwork_triton.facts.sort_keys import family, key_bytes
+from coilwork_triton.facts.kernel_analysis import family, key_bytes
 from coilwork_triton.launch.parameters import (
     SORT_GROUPS,
     SORT_ROOM,

@@ -24,8 +24,7 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.contraction.shape import ContractionShape
-from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
-from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.iteration.tiles import Tile

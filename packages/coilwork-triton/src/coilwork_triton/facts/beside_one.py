@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Op, Reduce, Scalar
-from coilwork_triton.facts.users import Users
+from coilwork_triton.facts.kernel_analysis import Users
 
 
 def beside_one(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
-from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.kernel_analysis import Levels
 
 
 def guards_of_loads(

@@ -1,26 +1,130 @@
-"""Facts about a kernel that follow from it alone; each fact is found once, when it is first asked for.
+"""Loads that wait for each other: a search is little else, and is fast where many threads wait at once.
+
+Rows that end where data says: the loop over the reduction may end at the longest row of a program.
+
+Sums of sorted segments are of this kind; their lengths differ a great deal, and most are short.
+
+The integers that stand for values in a sort: which types have them, and how wide they are.
+
+Facts about a kernel that follow from it alone; each fact is found once, when it is first asked for.
 
 `KernelAnalysis(kernel)` has the graphs and accesses that decisions look at. Its `work` is what the kernel
 does at each point in numbers: bytes, operations, values that are carried along rows.
+
+Along which ranges each value varies, and in which pass over the data it can be computed.
+
+A value varies along the ranges of its index expressions and of its operands; a `Reduce` or `Contraction`
+removes its axes, and a `Scan` is made for every point of the kernel. Values that vary along a reduction range
+live in *stages*, the passes over the reduction tile: stage s may use results of reductions whose operands
+live in stages before s.
+
+Which values use which.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.index import Expr, as_expr, as_int, stride_of
+from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Combine, Combining, Op, Reduce, Scalar, Scan, Sort, postorder
-from coilwork_triton.facts.ragged import is_ragged
-from coilwork_triton.facts.sort_keys import key_bytes
+from coilwork_ir.scalar import (
+    Combine,
+    Combining,
+    Contraction,
+    IndexValue,
+    Load,
+    Op,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    leading_points,
+    loads,
+    postorder,
+)
 from coilwork_triton.facts.vectors import Access, accesses_of, loads_apart, together_along, whole_sizes
-from coilwork_triton.facts.waiting import loads_in_turn
+
+# ---- Loads that wait for each other: a search is little else, and is fast where many threads wa ----
+
+
+def loads_in_turn(roots: Iterable[Scalar]) -> int:
+    """How many loads below `roots` come one after the other at most, each at a place that the one before
+    decides.
+    """
+    turns: dict[Scalar, int] = {}
+    for node in postorder(tuple(roots)):
+        before = max((turns[operand] for operand in node.operands), default=0)
+        turns[node] = before + isinstance(node, Load)
+    return max(turns.values(), default=0)
+
+
+# ---- Rows that end where data says: the loop over the reduction may end at the longest row of a ----
+
+
+def points_of(node: Reduce) -> Scalar | None:
+    """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
+    return leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
+
+
+def is_ragged(roots: Iterable[Scalar]) -> bool:
+    """True if there are reductions below `roots`, and all of them end where data says."""
+    found = [points_of(node) for node in postorder(tuple(roots)) if isinstance(node, Reduce)]
+    return bool(found) and all(count is not None for count in found)
+
+
+def along_rows(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
+    """The one of the parallel `ranges` along which what data looks up is contiguous; the last long one if
+    none is.
+
+    These are most of what such a kernel reads, and the scheduler, which chose the order of the ranges, did
+    not count them.
+    """
+    long = [r for r in ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1] or list(ranges)
+    looked_up = [access.index[0] for access in loads(roots) if access.indirect]
+    unit = as_expr(1)
+    return max(long, key=lambda r: (sum(stride_of(e, r.symbol) is unit for e in looked_up), long.index(r)))
+
+
+# ---- The integers that stand for values in a sort: which types have them, and how wide they are ----
+
+
+Family = Literal["half", "float", "short", "word"]
+# Positions have 15 bits of a key.
+LONGEST_ROW: Final = 1 << 15
+
+
+def family(dtype: DType) -> Family:
+    """The device functions that make keys of values of `dtype`.
+
+    Raises:
+        EmitError: there are none.
+    """
+    if dtype in (DType.BF16, DType.F16):
+        return "half"
+    if dtype is DType.F32:
+        return "float"
+    if dtype.is_bool or (dtype.is_integer and dtype.itemsize <= 2):
+        return "short"
+    if dtype.is_integer and dtype.itemsize == 4:
+        return "word"
+    raise EmitError("sort-type", f"no sort of {dtype.text} in registers", remedy="run it as an external call")
+
+
+def key_bytes(dtype: DType) -> int:
+    """Size of a key: of the order of a value and its position."""
+    return 4 if family(dtype) in ("half", "short") else 8
+
+
+# ---- Facts about a kernel that follow from it alone; each fact is found once, when it is first  ----
+
 
 # Kinds of reductions that gather two values.
 _PAIRS: Final = frozenset({"welford", "online_softmax", "argmin", "argmax"})
@@ -168,3 +272,77 @@ def carried_words(kind: Combining, dtype: DType) -> int:
         return sum(-(-value.dtype.itemsize // 4) for value in kind.results)
     words = -(-dtype.itemsize // 4)
     return words + 1 if kind in PAIRED_SCANS else 2 * words if kind == "logcumsumexp" else words
+
+
+# ---- Along which ranges each value varies, and in which pass over the data it can be computed ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Facts about every value of a kernel.
+
+    Attributes:
+        varies: the kernel's range symbols that a value depends on.
+        stage: the pass in which a value that varies along a reduction range is first available; for other
+            values, the pass before which they are.
+    """
+
+    varies: Mapping[Scalar, frozenset[Expr]]
+    stage: Mapping[Scalar, int]
+
+
+def index_symbols(exprs: Iterable[Expr], ranges: frozenset[Expr]) -> frozenset[Expr]:
+    """The range symbols among the free symbols of `exprs`."""
+    found: frozenset[Expr] = frozenset()
+    for expr in exprs:
+        found |= expr.free_symbols & ranges
+    return found
+
+
+def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Expr | None = None) -> Levels:
+    """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`.
+
+    Sorts vary along `chosen` instead of their axis if it is given: see
+    `coilwork_triton.kernel_passes.topk_range`.
+    """
+    varies: dict[Scalar, frozenset[Expr]] = {}
+    stage: dict[Scalar, int] = {}
+    for node in postorder(roots):
+        own: frozenset[Expr] = frozenset()
+        for operand in node.operands:
+            own |= varies[operand]
+        at = max((stage[operand] for operand in node.operands), default=0)
+        match node:
+            case IndexValue():
+                own |= index_symbols((node.expr,), ranges)
+            case Load():
+                own |= index_symbols(node.index, ranges)
+            case Reduce() | Contraction():
+                own -= frozenset(node.axes)
+                at += 1
+            case Scan():
+                # of a block that is one point along an axis, Triton's threads have copies, and scan these as
+                # well
+                own |= ranges
+            case Sort():
+                own = (own - {node.axis}) | {node.axis if chosen is None else chosen}
+            case _:
+                pass
+        varies[node] = own
+        stage[node] = at
+    return Levels(varies=varies, stage=stage)
+
+
+# ---- Which values use which ----
+
+
+Users: TypeAlias = Mapping[Scalar, Sequence[Scalar]]
+
+
+def users_of(order: Sequence[Scalar]) -> Users:
+    """The nodes of `order` that each of its nodes is an operand of."""
+    found: dict[Scalar, list[Scalar]] = {node: [] for node in order}
+    for node in order:
+        for operand in dict.fromkeys(node.operands):
+            found[operand].append(node)
+    return found

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import bounds
 from coilwork_ir.scalar import Const, IndexValue, Op, Scalar, postorder
-from coilwork_triton.facts.users import Users
+from coilwork_triton.facts.kernel_analysis import Users
 
 _COMPARISONS: Final = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _FLOATS: Final = frozenset({DType.F32, DType.F64})

@@ -12,7 +12,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Const, Op, Reduce, Scalar
-from coilwork_triton.facts.users import Users
+from coilwork_triton.facts.kernel_analysis import Users
 
 # What passes a relative error of an operand on without enlarging it, but for sums of opposite signs: those
 # lose no more of the result than rounding each operand to 16 bits, as eager does, would.

@@ -34,8 +34,7 @@ from coilwork_ir.mapping import (
     Warps,
 )
 from coilwork_ir.mapping.numbers import values_of
-from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.facts.ragged import is_ragged
+from coilwork_triton.facts.kernel_analysis import is_ragged, roots_of
 from coilwork_triton.launch.parameters import (
     BLOCKS,
     GROUP,

@@ -10,7 +10,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, bounds, product
 from coilwork_ir.scalar import Load
 from coilwork_triton.capabilities import capabilities_of
-from coilwork_triton.facts.sort_keys import LONGEST_ROW
+from coilwork_triton.facts.kernel_analysis import LONGEST_ROW
 from coilwork_triton.launch.parameters import Walk, next_power_of_two
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.proposal import Proposal, Setting

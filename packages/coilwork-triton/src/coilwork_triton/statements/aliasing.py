@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.overwriting import overwritten
 from coilwork_ir.scalar import Load, Reduce, Scalar, Sort, loads
-from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
-from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.statements.actions import Action, perform
 from coilwork_triton.statements.step_stores import perform_in_steps

@@ -15,9 +15,7 @@ from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
 from coilwork_ir.syntax.python import Assign, Binary, Expression, For, If, Name, Number, Statement, method
 from coilwork_triton.combining.reductions import REDUCTIONS
-from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
-from coilwork_triton.facts.levels import Levels
-from coilwork_triton.facts.ragged import is_ragged, points_of
+from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of, is_ragged, points_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES

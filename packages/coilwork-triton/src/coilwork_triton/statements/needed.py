@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from coilwork_ir.kernels import Store
 from coilwork_ir.scalar import Load, Op, Scalar, postorder
-from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.statements.actions import Action
 
 

@@ -11,7 +11,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Reduce, Scalar
 from coilwork_ir.syntax.python import Expression
-from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.text.writer import Writer

@@ -10,7 +10,7 @@ from typing import Protocol
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_ir.syntax.python import Binary, Call, Expression, Number
-from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.facts.runs import Run
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.text.language import conjunction, insert_axes, tl

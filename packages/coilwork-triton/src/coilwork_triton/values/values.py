@@ -28,7 +28,7 @@ from coilwork_ir.scalar import (
 from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Text, Unary, method
 from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_triton.facts.checked_loads import guards_of_loads
-from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.facts.vectors import Access, runs_on
 from coilwork_triton.iteration.shape import Shape
