@@ -11,7 +11,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Scalar, const, index_value, load, op
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.runs import without_constant
+from coilwork_triton.facts.vectorization import without_constant
 from coilwork_triton.values.addresses import windows
 
 F32 = DType.F32

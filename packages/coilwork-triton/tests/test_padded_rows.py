@@ -20,8 +20,7 @@ from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import load
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.padded_rows import lanes_of_rows
-from coilwork_triton.facts.vectors import Access
+from coilwork_triton.facts.vectorization import Access, lanes_of_rows
 
 F32, BF16 = DType.F32, DType.BF16
 TYPES = {F32: torch.float32, BF16: torch.bfloat16}

@@ -26,7 +26,7 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.runs import load_runs
+from coilwork_triton.facts.vectorization import load_runs
 from coilwork_triton.kernel_passes.thread_coarsening import coarsen
 
 GRIDS = target("sm_90").machine.grids

@@ -12,7 +12,7 @@ from coilwork_ir.index import Expr, as_expr, floordiv, maximum, symbol
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.scalar import load, placeholder
 from coilwork_ir.target import target
-from coilwork_triton.facts.vectors import (
+from coilwork_triton.facts.vectorization import (
     Access,
     even_width,
     in_rows,

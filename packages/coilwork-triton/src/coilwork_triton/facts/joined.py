@@ -15,7 +15,7 @@ from coilwork_ir.index import as_expr, bounds, provably_divisible, stride_of, su
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar
 from coilwork_triton.facts.kernel_analysis import Users
-from coilwork_triton.facts.vectors import Access, wide_in_rows
+from coilwork_triton.facts.vectorization import Access, wide_in_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ from coilwork_ir.scalar import (
     loads,
     postorder,
 )
-from coilwork_triton.facts.vectors import Access, accesses_of, loads_apart, together_along, whole_sizes
+from coilwork_triton.facts.vectorization import Access, accesses_of, loads_apart, together_along, whole_sizes
 
 # ---- Loads that wait for each other: a search is little else, and is fast where many threads wa ----
 

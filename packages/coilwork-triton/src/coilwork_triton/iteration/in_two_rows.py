@@ -10,7 +10,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, extent_of, product, stride_
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import IndexValue, Scalar, postorder
-from coilwork_triton.facts.vectors import Access, accesses_of
+from coilwork_triton.facts.vectorization import Access, accesses_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.two_rows import TwoRows

@@ -19,7 +19,7 @@ from coilwork_ir.index import (
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Scan, Sort, postorder
 from coilwork_triton.facts.kernel_analysis import is_ragged
-from coilwork_triton.facts.vectors import Access
+from coilwork_triton.facts.vectorization import Access
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.whole_vectors import Place, Row, WholeVectors

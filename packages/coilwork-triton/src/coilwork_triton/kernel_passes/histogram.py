@@ -29,7 +29,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, product, 
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import Const, Op, Scalar, placeholder
-from coilwork_triton.facts.vectors import varies_along
+from coilwork_triton.facts.vectorization import varies_along
 
 MOST_BINS: Final = 1024
 _COUNTS: Final = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})

@@ -33,7 +33,7 @@ becomes
     store %out0[8*x0 + k] = load %in0[4*x0 + k // 2]        x0 < 32, k from 0 to 7
 
 Quotients turn into products, clamps are left where a row ends, and weights that repeat are constants. What
-several of the eight load is loaded once, neighbours are one load (`coilwork_triton.facts.runs`), and the
+several of the eight load is loaded once, neighbours are one load (`coilwork_triton.facts.vectorization`), and the
 stores are one.
 """
 
@@ -69,8 +69,7 @@ from coilwork_ir.scalar import (
     postorder,
     rewrite,
 )
-from coilwork_triton.facts.runs import load_runs
-from coilwork_triton.facts.vectors import Access, wide_in_rows
+from coilwork_triton.facts.vectorization import Access, load_runs, wide_in_rows
 from coilwork_triton.kernel_passes.range_unrolling import stores_at
 
 # ---- Kernels in steps that do two rows at once, where rows in pairs read the same ones ----

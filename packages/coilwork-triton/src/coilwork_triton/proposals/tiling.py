@@ -9,8 +9,7 @@ from typing import Final
 from coilwork_ir.index import Expr, as_int, product, provably_le
 from coilwork_ir.kernels import Range
 from coilwork_triton.facts.kernel_analysis import along_rows
-from coilwork_triton.facts.padded_rows import lanes_of_rows
-from coilwork_triton.facts.vectors import in_pieces, in_rows
+from coilwork_triton.facts.vectorization import in_pieces, in_rows, lanes_of_rows
 from coilwork_triton.launch.parameters import Letter
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.rules import Rule, RuleTable, always

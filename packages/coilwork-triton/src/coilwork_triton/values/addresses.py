@@ -12,7 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Add, Expr, as_expr, as_int, node, stride_of, substitute, total
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_ir.syntax.python import Binary, Expression, Name, Number
-from coilwork_triton.facts.runs import without_constant
+from coilwork_triton.facts.vectorization import without_constant
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 

@@ -11,7 +11,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_ir.syntax.python import Binary, Call, Expression, Number
 from coilwork_triton.facts.kernel_analysis import Levels
-from coilwork_triton.facts.runs import Run
+from coilwork_triton.facts.vectorization import Run
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.text.language import conjunction, insert_axes, tl
 from coilwork_triton.text.types import coerce_constant

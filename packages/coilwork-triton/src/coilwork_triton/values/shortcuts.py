@@ -12,7 +12,7 @@ from coilwork_triton.facts.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.facts.kernel_analysis import users_of
 from coilwork_triton.facts.positions import idle_bounds, narrow_positions, short_casts
 from coilwork_triton.facts.rounding import factors, one_plus, only_rounded, softmax_numerators
-from coilwork_triton.facts.runs import Run, load_runs
+from coilwork_triton.facts.vectorization import Run, load_runs
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.text.types import reciprocal_of
 from coilwork_triton.values.addresses import in_own_order, windows

@@ -29,8 +29,7 @@ from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Te
 from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.kernel_analysis import Levels
-from coilwork_triton.facts.runs import without_constant
-from coilwork_triton.facts.vectors import Access, runs_on
+from coilwork_triton.facts.vectorization import Access, runs_on, without_constant
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.iteration.tiles import Tile

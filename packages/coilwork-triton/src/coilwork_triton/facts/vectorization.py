@@ -8,6 +8,23 @@ better that no access is wide: then neighbouring threads touch neighbouring elem
 Rows of a length that lanes do not divide are of that kind, and dearer still when the walk is over their flat
 positions, for each element then costs a division. Long ones are walked row by row, as are rows of whole
 blocks that something is read once for.
+
+Loads of neighbouring elements by one point: runs, of which one access brings all.
+
+Where a point of a kernel in steps (see `coilwork_triton.kernel_passes.thread_coarsening`) loads the elements
+4*x0, 4*x0 + 1, 4*x0 + 2 and 4*x0 + 3, and 4 of them are at most 16 bytes, it loads them together. What lies
+before or behind a run is loaded by itself.
+
+Rows that nearly fill a power of two of lanes, and are walked with the lanes left over empty.
+
+Where elements are read in an order of their own, at reflected or clamped places, say, or from the end, every
+point has to know its row and its column, and over flat positions that takes it a division or two. Rows of 118
+that stand in 128 lanes each have their columns in the last seven bits of a position. A thread has the same
+columns in all of its rows, so that it finds out once what they read, and a warp's rows are the same for all
+of its threads.
+
+Blocks stay lines: neighbouring threads have neighbouring columns, whatever a compiler makes of blocks with
+two axes.
 """
 
 from __future__ import annotations
@@ -15,13 +32,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
+    Add,
     Expr,
     as_expr,
     as_int,
     evaluate,
+    node,
     provably_divisible,
     provably_le,
     stride_of,
@@ -31,6 +51,9 @@ from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+
+# ---- Which accesses can be 16 bytes wide per thread, and what follows where most cannot ----
+
 
 _WIDE: Final = 16
 # Ranges of which positions are divided twice for each element.
@@ -373,3 +396,102 @@ def _contiguous(real: Sequence[Expr], index: Expr) -> bool:
         assert symbol.extent is not None
         wanted = wanted * symbol.extent
     return True
+
+
+# ---- Loads of neighbouring elements by one point: runs, of which one access brings all ----
+
+
+Run: TypeAlias = tuple[Load, ...]
+# Elements that the library has functions for.
+LONGEST: Final = 16
+_BYTES: Final = 16
+
+
+def load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
+    """The loads among `order` that are part of a run, and that run: two elements, or four, or more, from a
+    multiple of so many.
+
+    They are under one mask, and vary along `inner`.
+    """
+    rows: dict[tuple[object, ...], dict[int, Load]] = {}
+    for value in order:
+        if isinstance(value, Load) and inner in value.index[0].free_symbols and value.dtype is not DType.BOOL:
+            start, place = without_constant(value.index[0])
+            key = (value.buffer, start, value.dtype, value.operands, value.mask, value.other)
+            rows.setdefault(key, {})[place] = value
+    found: dict[Load, Run] = {}
+    for row in rows.values():
+        for run in _runs_of(row):
+            found.update(dict.fromkeys(run, run))
+    return found
+
+
+def _runs_of(row: Mapping[int, Load]) -> list[Run]:
+    """The runs among loads that differ in their last term alone, from the first on, each as long
+    as may be.
+    """
+    found: list[Run] = []
+    end: int | None = None
+    for place in sorted(row):
+        if end is not None and place < end:
+            continue
+        first = row[place]
+        width = min(LONGEST, _BYTES // first.dtype.itemsize)
+        while width > 1 and not (
+            all(place + k in row for k in range(width)) and provably_divisible(first.index[0], width)
+        ):
+            width //= 2
+        if width > 1:
+            found.append(tuple(row[place + k] for k in range(width)))
+            end = place + width
+    return found
+
+
+def without_constant(expr: Expr) -> tuple[Expr, int]:
+    """`expr` without its constant term, and that term."""
+    match node(expr):
+        case Add(operands):
+            constant = sum(as_int(o) or 0 for o in operands)
+            return expr - as_expr(constant), constant
+        case _:
+            return expr, 0
+
+
+# ---- Rows that nearly fill a power of two of lanes, and are walked with the lanes left over emp ----
+
+
+# A warp has as many threads.
+_FEWEST_LANES: Final = 32
+
+
+def lanes_of_rows(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
+    """How many lanes each row along the innermost range of `kernel` is to stand in, where that is worth
+    while; else 0.
+
+    `touched` are its accesses.
+    """
+    if any(r.kind != "parallel" for r in kernel.ranges) or kernel.checks:
+        return 0
+    extents = [None if r.symbol.extent is None else as_int(r.symbol.extent) for r in kernel.ranges]
+    real = [r.symbol for r, extent in zip(kernel.ranges, extents, strict=True) if extent != 1]
+    if len(real) < 2 or real[-1] is not kernel.ranges[-1].symbol or None in extents:
+        return 0
+    length = extents[-1] or 0
+    lanes = 1 << max(0, length - 1).bit_length()
+    fills = grids.padded_row_share * lanes <= length < lanes
+    if not (_FEWEST_LANES <= lanes <= grids.padded_row_lanes and fills):
+        return 0
+    whole = [a for a in touched if all(s in a.index.free_symbols for s in real)]
+    # windows are read again by their neighbours, which flat blocks keep near each other
+    once = len(whole) <= len(kernel.args)
+    astray = any(_astray(access, real[-1]) for access in whole)
+    return lanes if once and astray and row_width(real[-1], touched) else 0
+
+
+def _astray(access: Access, inner: Expr) -> bool:
+    """Return where a load is along `inner` is no constant apart from where it starts, or it is in reverse."""
+    if access.store:
+        return False
+    step = stride_of(access.index, inner)
+    distance = None if step is None else as_int(step)
+    return step is None or (distance is not None and distance < 0)
