@@ -15,8 +15,8 @@ from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.scalar import Scalar, load, op, postorder, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.beside_one import beside_one
 from coilwork_triton.facts.kernel_analysis import users_of
+from coilwork_triton.facts.precision_analysis import beside_one
 
 F32 = DType.F32
 ROWS, ROW = 4, 1024

@@ -8,7 +8,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.scalar import IndexValue, Scalar, cast, const, index_value, load, op, postorder
 from coilwork_triton.facts.kernel_analysis import users_of
-from coilwork_triton.facts.positions import idle_bounds, narrow_positions, short_casts
+from coilwork_triton.facts.precision_analysis import idle_bounds, narrow_positions, short_casts
 
 I64 = DType.I64
 AT = symbol("x0", extent=100)

@@ -17,7 +17,7 @@ from coilwork_ir.scalar import Scalar, cast, const, load, op, postorder, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.kernel_analysis import users_of
-from coilwork_triton.facts.rounding import factors, one_plus, only_rounded
+from coilwork_triton.facts.precision_analysis import factors, one_plus, only_rounded
 from coilwork_triton.text.types import reciprocal_of
 
 F32, BF16, F16 = DType.F32, DType.BF16, DType.F16

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar
-from coilwork_triton.facts.beside_one import beside_one
 from coilwork_triton.facts.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.facts.kernel_analysis import users_of
-from coilwork_triton.facts.positions import idle_bounds, narrow_positions, short_casts
-from coilwork_triton.facts.rounding import factors, one_plus, only_rounded, softmax_numerators
+from coilwork_triton.facts.precision_analysis import (
+    beside_one,
+    factors,
+    idle_bounds,
+    narrow_positions,
+    one_plus,
+    only_rounded,
+    short_casts,
+    softmax_numerators,
+)
 from coilwork_triton.facts.vectorization import Run, load_runs
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.text.types import reciprocal_of

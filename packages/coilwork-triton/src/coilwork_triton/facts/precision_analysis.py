@@ -1,20 +1,66 @@
-"""Positions that are only compared, or become floats: 32 bits do, though positions are 64 bit numbers by
+"""Exponentials that only sums of at least 1 see: of distances from the largest of what is summed.
+
+The sum of a softmax has a term exp(0). Terms that f32 could only hold as subnormal numbers, below 2^-126, are
+nothing beside it, so they may be 0: the hardware's exponential flushes them, and takes three instructions
+less where it may.
+
+Positions that are only compared, or become floats: 32 bits do, though positions are 64 bit numbers by
 type.
 
 So it is with floats that are rounded to integers, as the weights of an upsampling are made: to convert from
 and to 64 bits takes several times as long as what else there is to do.
+
+Values that only reach memory rounded to 16 bits or fewer: cheaper functions do for them.
+
+A function of f32 that is off by a few units of f32 is far below what the rounding to bf16 or f16 takes away,
+which is 2^-9 or 2^-12 of the result. In "fast" kernels such values are computed with the hardware's
+approximations, which take a fraction of the instructions; results of 32 bits keep the accurate ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import bounds
-from coilwork_ir.scalar import Const, IndexValue, Op, Scalar, postorder
+from coilwork_ir.scalar import Const, IndexValue, Op, Reduce, Scalar, postorder
 from coilwork_triton.facts.kernel_analysis import Users
+
+# ---- Exponentials that only sums of at least 1 see: of distances from the largest of what is su ----
+
+
+def beside_one(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
+    """Return those exponentials of f32 among `order`, all scalars of a kernel, which stores and checks
+    `roots`.
+    """
+    stored = frozenset(roots)
+    found: set[Scalar] = set()
+    for node in order:
+        if isinstance(node, Op) and node.op == "exp" and node.dtype is DType.F32 and node not in stored:
+            axes = _largest_of(node.operands[0])
+            if axes is not None and users[node] and all(_sums_along(user, axes) for user in users[node]):
+                found.add(node)
+    return frozenset(found)
+
+
+def _largest_of(distance: Scalar) -> frozenset[object] | None:
+    """The axes along which `distance` is one from the largest value; None if it is none."""
+    if not isinstance(distance, Op) or distance.op != "sub":
+        return None
+    value, largest = distance.operands
+    if isinstance(largest, Reduce) and largest.kind == "max" and largest.operands == (value,):
+        return frozenset(largest.axes)
+    return None
+
+
+def _sums_along(user: Scalar, axes: frozenset[object]) -> bool:
+    return isinstance(user, Reduce) and user.kind == "sum" and frozenset(user.axes) == axes
+
+
+# ---- Positions that are only compared, or become floats: 32 bits do, though positions are 64 bi ----
+
 
 _COMPARISONS: Final = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _FLOATS: Final = frozenset({DType.F32, DType.F64})
@@ -150,3 +196,80 @@ def _combined(name: str, operands: Sequence[Interval]) -> Interval | None:
             return max(a, c), max(b, d)
         case _:
             return None
+
+
+# ---- Values that only reach memory rounded to 16 bits or fewer: cheaper functions do for them ----
+
+
+# What passes a relative error of an operand on without enlarging it, but for sums of opposite signs: those
+# lose no more of the result than rounding each operand to 16 bits, as eager does, would.
+_PASSING: Final = frozenset(
+    {"add", "sub", "mul", "div", "fma", "neg", "abs", "minimum", "maximum", "where", "sigmoid", "tanh", "erf"}
+)  # fmt: skip
+
+
+def only_rounded(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
+    """Return those f32 values among `order`, all scalars of a kernel, operands first, that every use rounds
+    to 16 bits or fewer.
+
+    Comparisons, reductions and indices keep full values.
+    """
+    stored = frozenset(roots)
+    found: set[Scalar] = set()
+    for node in reversed(order):
+        if node.dtype is DType.F32 and node not in stored and users[node]:
+            if all(_rounds(user) or (user in found and _passes(user, node)) for user in users[node]):
+                found.add(node)
+    return frozenset(found)
+
+
+def one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
+    """Return those among the values `rounded` that add 1 to a tanh or erf which nothing else uses, and that
+    function.
+    """
+    found: dict[Scalar, Op] = {}
+    for node in rounded:
+        if isinstance(node, Op) and node.op == "add":
+            for function, one in (node.operands, node.operands[::-1]):
+                if isinstance(one, Const) and one.value == 1 and _is_function(function, users):
+                    assert isinstance(function, Op)
+                    found[node] = function
+    return found
+
+
+def factors(values: Iterable[Scalar], users: Users) -> frozenset[Scalar]:
+    """Return those among `values` that are rounded, or multiplied with others, at once."""
+    return frozenset(
+        value for value in values if all(_rounds(user) or _is_product(user, value) for user in users[value])
+    )
+
+
+def _is_product(user: Scalar, value: Scalar) -> bool:
+    return isinstance(user, Op) and user.op == "mul" and sum(o is value for o in user.operands) == 1
+
+
+def softmax_numerators(values: Iterable[Scalar]) -> frozenset[Scalar]:
+    """Return those among `values` that are exponentials of distances from a reduction's result."""
+    return frozenset(
+        value
+        for value in values
+        if isinstance(value, Op)
+        and value.op == "exp"
+        and any(isinstance(operand, Reduce) for operand in value.operands[0].operands)
+    )
+
+
+def _is_function(node: Scalar, users: Users) -> bool:
+    return isinstance(node, Op) and node.op in ("tanh", "erf") and len(users[node]) == 1
+
+
+def _rounds(user: Scalar) -> bool:
+    return isinstance(user, Op) and user.op == "cast" and user.dtype.is_float and user.dtype.itemsize <= 2
+
+
+def _passes(user: Scalar, operand: Scalar) -> bool:
+    return (
+        isinstance(user, Op)
+        and user.op in _PASSING
+        and not (user.op == "where" and user.operands[0] is operand)
+    )
