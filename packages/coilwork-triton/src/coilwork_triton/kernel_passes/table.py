@@ -18,7 +18,7 @@ from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
 from coilwork_ir.kernels.strict import make_functions_strict
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
-from coilwork_triton.facts.unit_strides import find_turned_ranges, share_unit_strides
+from coilwork_triton.facts.memory_traffic import find_turned_ranges, share_unit_strides
 from coilwork_triton.kernel_passes.histogram import privatize_histogram
 from coilwork_triton.kernel_passes.range_unrolling import deinterleave, split_concat
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen

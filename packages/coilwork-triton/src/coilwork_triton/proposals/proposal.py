@@ -13,7 +13,7 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import KernelAnalysis
-from coilwork_triton.facts.streamed import streamed
+from coilwork_triton.facts.memory_traffic import streamed
 from coilwork_triton.iteration.sharing import Sharing
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.kernel_passes.topk_range import first_elements
