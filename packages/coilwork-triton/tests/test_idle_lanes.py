@@ -21,8 +21,8 @@ from coilwork_ir.scalar import cast, index_value, load, op, placeholder, reduce,
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.launch.configs import propose
-from coilwork_triton.launch.idle_lanes import worked_lanes
 from coilwork_triton.launch.parameters import Facts
+from coilwork_triton.launch.reductions import worked_lanes
 
 H200 = target("sm_90")
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64

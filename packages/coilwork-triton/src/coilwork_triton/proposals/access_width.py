@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_triton.facts.vectorization import even_width, needs_scalar_access, row_width
-from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.parameters import Facts
+from coilwork_triton.launch.reductions import narrower
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.rules import Rule, RuleTable, always
 
