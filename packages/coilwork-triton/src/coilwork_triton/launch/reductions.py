@@ -18,7 +18,7 @@ from math import prod
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
-from coilwork_triton.launch.columns import in_runs, scanned_columns
+from coilwork_triton.launch.columns import both_ways, in_runs, scanned_columns, whole_columns
 from coilwork_triton.launch.parameters import (
     BLOCKS,
     STAGES,
@@ -31,7 +31,6 @@ from coilwork_triton.launch.parameters import (
     reduces_blocks,
     warps_for,
 )
-from coilwork_triton.launch.whole_columns import both_ways, whole_columns
 
 # ---- Lanes behind the ends of rows in registers: how many of them take instructions all the sam ----
 
