@@ -23,7 +23,7 @@ from coilwork_ir.mapping import Choose, Directive, Limit, Mapping, Share, find_a
 from coilwork_ir.mapping.numbers import Open
 from coilwork_triton.iteration.parameters import Place
 from coilwork_triton.iteration.refusals import refuse
-from coilwork_triton.launch.open_numbers import limits_between
+from coilwork_triton.launch.search_space import limits_between
 
 # Pairs of expressions of which the first is at most the second.
 Limits: TypeAlias = tuple[tuple[Expr, Expr], ...]

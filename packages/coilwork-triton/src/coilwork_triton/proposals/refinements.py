@@ -37,9 +37,8 @@ from coilwork_triton.iteration.refusals import GRID_AXIS_MAX, check_mapping
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.vectorized import wanted_vectors, wants_a_loop
 from coilwork_triton.launch.configs import LEAST_BLOCK
-from coilwork_triton.launch.open_numbers import limits_between, open_numbers
 from coilwork_triton.launch.parameters import BLOCKS, WARPS
-from coilwork_triton.launch.search_space import Side, search_space
+from coilwork_triton.launch.search_space import Side, limits_between, open_numbers, search_space
 from coilwork_triton.launch.sorting import MOST_WARPS
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.outline import outline
