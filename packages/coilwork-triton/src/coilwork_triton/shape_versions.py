@@ -44,8 +44,7 @@ from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import MOST_POINTS
+from coilwork_triton.iteration.shape import MOST_POINTS, Shape
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.proposals.proposal import Setting

@@ -26,7 +26,7 @@ from coilwork_triton.combining.scans import (
     scanned,
     types_of,
 )
-from coilwork_triton.iteration.sharing import PIECE, Sharing
+from coilwork_triton.iteration.shape import PIECE, Sharing
 from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.text.language import tl, tl_name
 from coilwork_triton.text.types import free_constant, triton_type

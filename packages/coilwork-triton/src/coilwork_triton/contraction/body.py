@@ -25,9 +25,8 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_triton.contraction.shape import ContractionShape
 from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
-from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
-from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.launch.parameters import GROUP, STAGES
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.text.language import loop, tl, tl_name

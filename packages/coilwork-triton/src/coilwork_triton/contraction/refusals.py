@@ -37,7 +37,7 @@ from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.mapping.product_blocks import LEAST_SIDE, Factors, names_of
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.refusals import refuse
-from coilwork_triton.iteration.tiles import needs_64_bits
+from coilwork_triton.iteration.shape import needs_64_bits
 
 # The longest sides of blocks, of results and along the sum.
 MOST_RESULTS: Final = 256

@@ -22,8 +22,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.refusals import check_product
 from coilwork_triton.iteration.parameters import Place
 from coilwork_triton.iteration.parameters import places_of as find_places
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import Tile, flat_tile
+from coilwork_triton.iteration.shape import Shape, Tile, flat_tile
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, Letter
 
 

@@ -1,4 +1,4 @@
-"""Which kernels' blocks lie in two rows: `coilwork_triton.iteration.two_rows`."""
+"""Which kernels' blocks lie in two rows: `coilwork_triton.iteration.shape`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import IndexValue, Scalar, postorder
 from coilwork_triton.facts.vectorization import Access, accesses_of
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import Tile
-from coilwork_triton.iteration.two_rows import TwoRows
+from coilwork_triton.iteration.shape import Shape, Tile, TwoRows
 from coilwork_triton.launch.parameters import power_of_two_below
 
 _ONE: Final = as_expr(1)

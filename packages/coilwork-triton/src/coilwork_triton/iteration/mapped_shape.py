@@ -41,12 +41,18 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.iteration.in_two_rows import two_rows_of
 from coilwork_triton.iteration.parameters import chosen, parameters_of
 from coilwork_triton.iteration.refusals import check_mapping, refuse
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
-from coilwork_triton.iteration.tiles import Tile, flat_tile, padded_tile
-from coilwork_triton.iteration.two_rows import TwoRows
+from coilwork_triton.iteration.shape import (
+    ROW,
+    Shape,
+    Sharing,
+    Tile,
+    TwoRows,
+    WholeVectors,
+    flat_tile,
+    padded_tile,
+    sharing_of,
+)
 from coilwork_triton.iteration.vectorized import find_whole_vectors, has_room
-from coilwork_triton.iteration.whole_vectors import WholeVectors
 from coilwork_triton.kernel_passes.histogram import find_bins
 from coilwork_triton.kernel_passes.thread_coarsening import stores_neighbours
 from coilwork_triton.kernel_passes.topk_range import first_elements, topk_symbol

@@ -45,7 +45,7 @@ from coilwork_ir.scalar import Scan, postorder
 from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import is_ragged, roots_of
-from coilwork_triton.iteration.tiles import needs_64_bits
+from coilwork_triton.iteration.shape import needs_64_bits
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import Letter, next_power_of_two
 from coilwork_triton.launch.sorting import MOST_WARPS

@@ -1,4 +1,4 @@
-"""The names and lines of `coilwork_triton.iteration.two_rows` in a kernel's text."""
+"""The names and lines of `coilwork_triton.iteration.shape` in a kernel's text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_int, substitute, symbol
 from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement
-from coilwork_triton.iteration.two_rows import TwoRows
+from coilwork_triton.iteration.shape import TwoRows
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.language import tl
 

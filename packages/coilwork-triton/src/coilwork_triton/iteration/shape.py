@@ -1,25 +1,327 @@
-"""The shape of the generated kernel: tiles, block axes, masks, offsets' type, grid. Read from its mapping."""
+"""Tiles: the dimensions of a kernel's iteration space as its text walks them.
+
+Lines of points whose blocks lie in one row or in two.
+
+Rows of 50,257 that follow each other in memory are walked as one line, since a row that begins anywhere has
+no vectors of its own. To find the row of each point by a division, and to load for each what is one number
+per row, takes longer than to move the rows. A block that is no longer than a row has points of two rows at
+most:
+
+    xrow = xoffset // 50257
+    xnext = tl.minimum(xrow + 1, 8191)
+    xend = xrow * 50257 + 50257
+    beyond = xindex >= xend
+    in0_1 = tl.where(beyond, tl.load(in0 + xnext), tl.load(in0 + xrow))
+    x1 = xindex - tl.where(beyond, xend, xend - 50257)
+
+Rows that begin or end within 16 bytes, and are accessed 16 bytes at a time all the same.
+
+A row of 50,257 elements begins anywhere, and no vector of Triton's may: an access that is not aligned, or
+whose mask may change within 16 bytes, goes element by element. So lanes stand on the multiples of a vector:
+the first one on the last multiple that is not behind the row's beginning, and positions are lanes less that
+`shift`.
+
+    row = x0 * n // 8 * 8
+    shift = x0 * n & 7
+    lane = offset + tl.arange(0, R0_BLOCK)
+    r0 = lane - shift
+    tl.load(in0 + (row + lane), lane // 8 < (n + shift + 7) // 8)
+
+Loads take whole vectors, as far as one has an element of the row. What else is in it lies in the same aligned
+16 bytes as that element, so that it is memory that may be read, and counts nowhere: what combines lanes masks
+those that are no points. Stores write whole vectors in one instruction, and what is left at both ends in
+another.
+
+Lines of points that begin at a multiple, and end anywhere, have a shift of 0.
+
+Rows of scans that programs share: which piece of which row a program has.
+
+The shape of the generated kernel: tiles, block axes, masks, offsets' type, grid. Read from its mapping.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
+    as_int,
     ceildiv,
+    floordiv,
+    mod,
     product,
+    provably_le,
     symbol,
 )
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.kernels.workspace import find_piece_length, scans_of
 from coilwork_ir.machine.model import Grids
-from coilwork_triton.iteration.sharing import Sharing
-from coilwork_triton.iteration.tiles import Tile
-from coilwork_triton.iteration.two_rows import TwoRows
-from coilwork_triton.iteration.whole_vectors import WholeVectors
-from coilwork_triton.launch.parameters import RUN, STAGES, Walk
+from coilwork_ir.scalar import Load, Scalar, postorder
+from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement, Text, method
+from coilwork_ir.target import Target
+from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Letter, Walk
+from coilwork_triton.text.index_printer import leaves_32_bits
+from coilwork_triton.text.language import tl, tl_name
+
+# ---- Tiles: the dimensions of a kernel's iteration space as its text walks them ----
+
+
+_INT32_MAX: Final = 2**31 - 1
+# Offsets of masked-off lanes run past the end by up to a block.
+_BLOCK_SLACK: Final = 1 << 20
+# Points, or elements of an argument, up to which positions are of 32 bits.
+MOST_POINTS: Final = _INT32_MAX - _BLOCK_SLACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One dimension of the iteration space as the kernel walks it: its ranges flattened, first outermost.
+
+    Attributes:
+        letter: `x`, `y`, `z`, `w` or `r`, or `c` for the first elements of sorted rows.
+        numel: product of its ranges' extents, or of that of `column` the lanes that its rows stand in.
+        block: name of its block size, a `constexpr` parameter; of `c` the size itself.
+        index: the variable that holds the flat position, as a symbol.
+        axis: its dimension in blocks of values; None where every candidate's block is one point, so that the
+            position is a scalar.
+        masked: some candidate's block does not divide the extent.
+        parts: range symbols other than `index` and what they are in terms of it, or of parts before them.
+        column: the innermost range, where its rows stand in more lanes than they have points; a mask is false
+            behind their ends.
+    """
+
+    letter: Letter
+    numel: Expr
+    block: str
+    index: Expr
+    axis: int | None
+    masked: bool
+    parts: tuple[tuple[Expr, Expr], ...]
+    column: Expr | None = None
+
+    @property
+    def inner(self) -> Expr:
+        """The range whose neighbouring points are neighbours along the tile."""
+        if self.column is not None:
+            return self.column
+        return self.parts[-1][0] if self.parts else self.index
+
+    @property
+    def has_mask(self) -> bool:
+        """Some of its positions are behind an end."""
+        return self.masked or self.column is not None
+
+    @property
+    def mask(self) -> str:
+        """Name of its mask variable."""
+        return f"{self.letter}mask"
+
+
+def flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
+    """The tile that walks `ranges`, outermost first, along dimension `axis` of blocks; see `Tile`."""
+    index, parts = _flattened(f"{letter}index", ranges)
+    return Tile(
+        letter=letter,
+        numel=product(r.extent for r in ranges),
+        block=BLOCKS[letter],
+        index=index,
+        axis=axis,
+        masked=masked,
+        parts=parts,
+    )
+
+
+def padded_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool, lanes: int) -> Tile:
+    """As `flat_tile`, but in rows of so many `lanes`, of which the innermost range fills the first ones."""
+    *outer, last = ranges
+    row, parts = _flattened(f"{letter}row", outer)
+    numel = product(r.extent for r in outer) * lanes
+    index = symbol(f"{letter}index", extent=numel)
+    return Tile(
+        letter=letter,
+        numel=numel,
+        block=BLOCKS[letter],
+        index=index,
+        axis=axis,
+        masked=masked,
+        # columns first: LLVM finds out more of what they share with rows
+        parts=((last.symbol, mod(index, as_expr(lanes))), (row, floordiv(index, as_expr(lanes))), *parts),
+        column=last.symbol,
+    )
+
+
+def _flattened(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[Expr, Expr], ...]]:
+    """The flat position of `ranges`, a symbol called `name` unless it is a range's own, and the other ranges
+    in terms of it.
+    """
+    extents = [r.extent for r in ranges]
+    real = [r for r, extent in zip(ranges, extents) if as_int(extent) != 1]
+    if len(real) == 1:
+        index = real[0].symbol
+        return index, tuple((r.symbol, as_expr(0)) for r in ranges if r.symbol is not index)
+    index = symbol(name, extent=product(extents))
+    inner = as_expr(1)
+    found: list[tuple[Expr, Expr]] = []
+    for number in reversed(range(len(ranges))):
+        r, extent = ranges[number], extents[number]
+        outermost = all(as_int(e) == 1 for e in extents[:number])
+        quotient = floordiv(index, inner)
+        if as_int(extent) == 1:
+            found.append((r.symbol, as_expr(0)))
+        else:
+            found.append((r.symbol, quotient if outermost else mod(quotient, extent)))
+        inner = inner * extent
+    return index, tuple(reversed(found))
+
+
+def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Scalar]) -> bool:
+    """True unless offsets into every argument, and positions along tiles of `numels` points, provably fit in
+    32 bits, and so does what the offsets of stores and of loads among `values` and below are computed from.
+    """
+    fits = all(provably_le(a.span, _INT32_MAX) for a in kernel.args)
+    if not (fits and all(provably_le(n, MOST_POINTS) for n in numels)):
+        return True
+    loads = (v.index[0] for v in postorder(tuple(values)) if isinstance(v, Load))
+    return any(map(leaves_32_bits, (*(store.index for store in kernel.stores), *loads)))
+
+
+# ---- Lines of points whose blocks lie in one row or in two ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoRows:
+    """A line of `count` rows of `length` points, no candidate's block of which is longer than a row.
+
+    Attributes:
+        tile: the line.
+        length: points of a row.
+        count: rows.
+    """
+
+    tile: Tile
+    length: int
+    count: Expr
+
+
+# ---- Rows that begin or end within 16 bytes, and are accessed 16 bytes at a time all the same ----
+
+
+# A buffer and an offset within it.
+Place = tuple[str, Expr]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One access along a row: `lanes` of its elements are 16 bytes, and it is `apart` elements from where the
+    rows begin.
+    """
+
+    lanes: int
+    apart: Expr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeVectors:
+    """How the rows along `tile` are accessed in whole vectors.
+
+    Attributes:
+        tile: along which they lie.
+        start: offset of the row's first element.
+        lanes: the multiple that lanes stand on.
+        shifted: rows begin anywhere; else at multiples, and it is their ends that do not.
+        rows: the accesses that are, by buffer and offset.
+    """
+
+    tile: Tile
+    start: Expr
+    lanes: int
+    shifted: bool
+    rows: Mapping[Place, Row]
+
+    @property
+    def widest(self) -> int:
+        """Elements of the widest access."""
+        return max((row.lanes for row in self.rows.values()), default=self.lanes)
+
+
+# ---- Rows of scans that programs share: which piece of which row a program has ----
+
+
+# The variables in which a program has its row, and its piece of it in the order of the scan.
+ROW = Name("row")
+PIECE = Name("piece")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """`count` pieces of `length` points of each of `rows`; programs tell each other of them in the argument
+    `workspace`.
+
+    With `reverse` the last piece comes first. No program has more than `most_threads`.
+    """
+
+    workspace: str
+    rows: int
+    count: int
+    length: int
+    reverse: bool
+    most_threads: int
+
+    @property
+    def programs(self) -> int:
+        """All of them."""
+        return self.rows * self.count
+
+    def start(self, offset: str, block: str) -> tuple[Statement, ...]:
+        """Takes a number; `offset` is then where the program's piece, of `block` points, begins.
+
+        Programs with neighbouring numbers have pieces of different rows: few wait for each other. Who runs
+        the kernel again, to time it, gets the numbers behind the last one.
+        """
+        number = tl("atomic_add", Name(self.workspace), Number(1), sem=Text("relaxed"))
+        ticket = Name("ticket")
+        place: Expression = PIECE
+        if self.reverse:
+            place = Binary("-", Number(self.count - 1), PIECE)
+        return (
+            Assign((ticket.id,), method(Binary("%", number, Number(self.programs)), "to", tl_name("int32"))),
+            Assign((ROW.id,), Binary("%", ticket, Number(self.rows))),
+            Assign((PIECE.id,), Binary("//", ticket, Number(self.rows))),
+            Assign((offset,), Binary("*", place, Name(block))),
+        )
+
+    def word(self, number: int) -> Expression:
+        """Return where the words with this `number` of the first piece of the program's row lies."""
+        row = ROW if number == 0 else Binary("+", Number(number * self.rows), ROW)
+        return Binary("+", Binary("+", Name(self.workspace), Number(1)), Binary("*", row, Number(self.count)))
+
+
+def sharing_of(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> Sharing | None:
+    """How the programs of `kernel`, which computes `values`, share rows on `target`; `None` if each has its
+    own.
+    """
+    length = find_piece_length(kernel)
+    rows = as_int(product(r.extent for r in kernel.ranges if r.kind == "parallel"))
+    points = as_int(product(r.extent for r in kernel.ranges if r.kind == "reduction"))
+    scans = scans_of(values)
+    if length is None or rows is None or points is None or not scans:
+        return None
+    return Sharing(
+        workspace=kernel.workspace,
+        rows=rows,
+        count=-(-points // length),
+        length=length,
+        reverse=scans[0].reverse,
+        most_threads=target.max_threads_per_block,
+    )
+
+
+# ---- The shape of the generated kernel: tiles, block axes, masks, offsets' type, grid. Read fro ----
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,8 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.iteration.row_lanes import RowLanes
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import Tile
+from coilwork_triton.iteration.shape import Place, Shape, Tile
 from coilwork_triton.iteration.vector_lanes import RowAccess, VectorLanes
-from coilwork_triton.iteration.whole_vectors import Place
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.language import conjunction, insert_axes, tl, tl_name

@@ -1,4 +1,4 @@
-"""The names and lines of `coilwork_triton.iteration.whole_vectors` in a kernel's text."""
+"""The names and lines of `coilwork_triton.iteration.shape` in a kernel's text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv
 from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement
-from coilwork_triton.iteration.whole_vectors import Place, Row, WholeVectors
+from coilwork_triton.iteration.shape import Place, Row, WholeVectors
 from coilwork_triton.text.language import tl
 
 _ZERO: Final = as_expr(0)

@@ -1,5 +1,5 @@
 """Which kernels access rows that begin or end anywhere in whole vectors:
-`coilwork_triton.iteration.whole_vectors`.
+`coilwork_triton.iteration.shape`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Scan, Sort, postorder
 from coilwork_triton.facts.kernel_analysis import is_ragged
 from coilwork_triton.facts.vectorization import Access
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import Tile
-from coilwork_triton.iteration.whole_vectors import Place, Row, WholeVectors
+from coilwork_triton.iteration.shape import Place, Row, Shape, Tile, WholeVectors
 
 _ZERO: Final = as_expr(0)
 _ONE: Final = as_expr(1)

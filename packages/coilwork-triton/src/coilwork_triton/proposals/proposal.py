@@ -14,7 +14,7 @@ from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import KernelAnalysis
 from coilwork_triton.facts.memory_traffic import streamed
-from coilwork_triton.iteration.sharing import Sharing
+from coilwork_triton.iteration.shape import Sharing
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.kernel_passes.topk_range import first_elements
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Letter, Walk

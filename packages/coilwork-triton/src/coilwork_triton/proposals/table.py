@@ -12,8 +12,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels.overwriting import loads_ahead
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_triton.iteration.sharing import sharing_of
-from coilwork_triton.iteration.tiles import needs_64_bits
+from coilwork_triton.iteration.shape import needs_64_bits, sharing_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.parameters import STAGES, reduces_across
 from coilwork_triton.proposals.access_width import choose_together, choose_width

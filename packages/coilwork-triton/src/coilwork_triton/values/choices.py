@@ -50,7 +50,7 @@ def emit_joined(values: Choosing, scope: Scope, node: Op, joined: Joined) -> Non
 
 
 def of_two_rows(space: Space, node: Load) -> Expression | None:
-    """The value of `node`, which is one per row of `coilwork_triton.iteration.two_rows`; None if
+    """The value of `node`, which is one per row of `coilwork_triton.iteration.shape`; None if
     it is not.
     """
     rows = space.rows

@@ -30,9 +30,8 @@ from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.facts.vectorization import Access, runs_on, without_constant
-from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import Space
-from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.text.index_printer import fits_32_bits
 from coilwork_triton.text.language import conjunction, tl, tl_name
 from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
