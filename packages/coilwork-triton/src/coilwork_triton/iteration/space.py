@@ -20,7 +20,7 @@ from coilwork_ir.syntax.python import (
     Statement,
     method,
 )
-from coilwork_triton.iteration.row_lanes import RowLanes
+from coilwork_triton.iteration.row_straddling_blocks import RowLanes
 from coilwork_triton.iteration.shape import Place, Shape, Tile
 from coilwork_triton.iteration.vector_lanes import RowAccess, VectorLanes
 from coilwork_triton.launch.parameters import RUN

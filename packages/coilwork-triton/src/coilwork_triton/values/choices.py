@@ -10,7 +10,7 @@ from coilwork_ir.scalar import Load, Op, Scalar
 from coilwork_ir.syntax.python import Binary, Expression, Name, Number
 from coilwork_triton.facts.joined import Joined
 from coilwork_triton.facts.kernel_analysis import Levels
-from coilwork_triton.iteration.row_lanes import BEYOND
+from coilwork_triton.iteration.row_straddling_blocks import BEYOND
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.text.language import tl
 from coilwork_triton.values.known import Scope
