@@ -52,7 +52,7 @@ from coilwork_triton.iteration.shape import (
     padded_tile,
     sharing_of,
 )
-from coilwork_triton.iteration.vectorized import find_whole_vectors, has_room
+from coilwork_triton.iteration.vector_peeling import find_whole_vectors, has_room
 from coilwork_triton.kernel_passes.histogram import find_bins
 from coilwork_triton.kernel_passes.thread_coarsening import stores_neighbours
 from coilwork_triton.kernel_passes.topk_range import first_elements, topk_symbol

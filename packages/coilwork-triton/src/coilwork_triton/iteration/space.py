@@ -22,7 +22,7 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_triton.iteration.row_straddling_blocks import RowLanes
 from coilwork_triton.iteration.shape import Place, Shape, Tile
-from coilwork_triton.iteration.vector_lanes import RowAccess, VectorLanes
+from coilwork_triton.iteration.vector_peeling import RowAccess, VectorLanes
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.language import conjunction, insert_axes, tl, tl_name

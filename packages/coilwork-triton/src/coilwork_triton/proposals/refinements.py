@@ -35,7 +35,7 @@ from coilwork_triton.iteration.parameters import config_of, parameters_of, place
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX, check_mapping
 from coilwork_triton.iteration.row_straddling_blocks import no_longer, wants_two_rows, within
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.vectorized import wanted_vectors, wants_a_loop
+from coilwork_triton.iteration.vector_peeling import wanted_vectors, wants_a_loop
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import BLOCKS, WARPS
 from coilwork_triton.launch.search_space import Side, limits_between, open_numbers, search_space

@@ -16,7 +16,7 @@ from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.syntax.python import Binary, Call, Do, Expression, If, Name, Number, Text, Unary
 from coilwork_triton.facts.kernel_analysis import action_roots
-from coilwork_triton.iteration.vector_lanes import RowAccess
+from coilwork_triton.iteration.vector_peeling import RowAccess
 from coilwork_triton.kernel_passes.histogram import find_bins
 from coilwork_triton.statements.counts import add_counts
 from coilwork_triton.text.language import conjunction, tl
