@@ -34,7 +34,7 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.target import target
 from coilwork_triton.codegen import TritonCodegen, find_mapping
-from coilwork_triton.iteration.parameters import config_of
+from coilwork_triton.iteration.mapping_parameters import config_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.mapping import close
 from coilwork_triton.options import TritonOptions, parse_options

@@ -17,7 +17,7 @@ from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import find_contraction, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton.iteration.mapped_shape import shape_of
-from coilwork_triton.iteration.parameters import config_of
+from coilwork_triton.iteration.mapping_parameters import config_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.configs import LAUNCHES
 from coilwork_triton.options import TritonOptions

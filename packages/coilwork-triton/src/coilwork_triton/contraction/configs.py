@@ -25,7 +25,7 @@ from coilwork_triton.contraction.refusals import (
     RESULTS_PER_THREAD,
     find_tile,
 )
-from coilwork_triton.iteration.parameters import chosen
+from coilwork_triton.iteration.mapping_parameters import chosen
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS
 

@@ -29,8 +29,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.configs import fixed, propose, read_candidates, space_of
 from coilwork_triton.contraction.refusals import check_product
 from coilwork_triton.contraction.shape import ContractionShape, parameters_of, places_of, shape_of
-from coilwork_triton.iteration.open_choices import plan_choices
-from coilwork_triton.iteration.parameters import chosen, launch_config
+from coilwork_triton.iteration.mapping_parameters import chosen, launch_config, plan_choices
 from coilwork_triton.iteration.shape import needs_64_bits
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS
 from coilwork_triton.launch.search_space import limits_between, open_numbers

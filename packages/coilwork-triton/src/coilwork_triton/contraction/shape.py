@@ -20,8 +20,8 @@ from coilwork_ir.mapping.product_blocks import Factors, factors_of, names_of
 from coilwork_ir.scalar import Contraction
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.refusals import check_product
-from coilwork_triton.iteration.parameters import Place
-from coilwork_triton.iteration.parameters import places_of as find_places
+from coilwork_triton.iteration.mapping_parameters import Place
+from coilwork_triton.iteration.mapping_parameters import places_of as find_places
 from coilwork_triton.iteration.shape import Shape, Tile, flat_tile
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, Letter
 

@@ -38,7 +38,7 @@ from coilwork_ir.mapping import Tile as TileOf
 from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.iteration.parameters import chosen, parameters_of
+from coilwork_triton.iteration.mapping_parameters import chosen, parameters_of
 from coilwork_triton.iteration.refusals import check_mapping, refuse
 from coilwork_triton.iteration.row_straddling_blocks import two_rows_of
 from coilwork_triton.iteration.shape import (

@@ -41,7 +41,7 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.target import Target
-from coilwork_triton.iteration.parameters import chosen
+from coilwork_triton.iteration.mapping_parameters import chosen
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX
 from coilwork_triton.launch.parameters import (
     BLOCKS,
