@@ -44,7 +44,7 @@ from coilwork_ir.target import Target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.codegen import find_mapping
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.iteration.mapped_shape import shape_of
+from coilwork_triton.iteration.shape_builder import shape_of
 from coilwork_triton.iteration.vector_peeling import find_whole_vectors
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.parameters import next_power_of_two

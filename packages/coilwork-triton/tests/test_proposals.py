@@ -16,8 +16,8 @@ from coilwork_ir.mapping import format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import find_contraction, load, op, reduce
 from coilwork_ir.target import target
-from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.mapping_parameters import config_of
+from coilwork_triton.iteration.shape_builder import shape_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.configs import LAUNCHES
 from coilwork_triton.options import TritonOptions

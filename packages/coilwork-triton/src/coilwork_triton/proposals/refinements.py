@@ -29,11 +29,11 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_triton.iteration.mapped_shape import judged_shape, tiles_of
 from coilwork_triton.iteration.mapping_parameters import config_of, parameters_of, places_of, plan_choices
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX, check_mapping
 from coilwork_triton.iteration.row_straddling_blocks import no_longer, wants_two_rows, within
 from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.shape_builder import judged_shape, tiles_of
 from coilwork_triton.iteration.vector_peeling import wanted_vectors, wants_a_loop
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import BLOCKS, WARPS
