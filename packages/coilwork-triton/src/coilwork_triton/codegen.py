@@ -20,7 +20,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.combined import plan_given_member, plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions
-from coilwork_triton.contraction.proposal import plan_given_product
+from coilwork_triton.contraction_plan import plan_given_product
 from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.given_mappings import take_for_member, take_given

@@ -11,7 +11,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Version
 from coilwork_ir.syntax.python import Function, Statement
 from coilwork_triton.contraction.body import emit_contraction
-from coilwork_triton.contraction.proposal import PlannedProduct
+from coilwork_triton.contraction_plan import PlannedProduct
 from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.kernel_analysis import find_levels, roots_of
 from coilwork_triton.iteration.shape import Shape

@@ -25,7 +25,7 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Guard, Mapped, Mapping, Version, Versions
 from coilwork_ir.target import Target
-from coilwork_triton.contraction.proposal import PlannedProduct
+from coilwork_triton.contraction_plan import PlannedProduct
 from coilwork_triton.launch.search_space import numbers_of
 from coilwork_triton.planning import Plan
 from coilwork_triton.proposals.refinements import Planned

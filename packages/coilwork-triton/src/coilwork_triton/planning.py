@@ -7,7 +7,7 @@ from typing import TypeAlias
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import Target
-from coilwork_triton.contraction.proposal import PlannedProduct, propose_product
+from coilwork_triton.contraction_plan import PlannedProduct, propose_product
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
 from coilwork_triton.options import TritonOptions, check_likely

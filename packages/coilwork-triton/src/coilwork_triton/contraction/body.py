@@ -23,7 +23,7 @@ from coilwork_ir.syntax.python import (
     call,
     method,
 )
-from coilwork_triton.contraction.shape import ContractionShape
+from coilwork_triton.contraction_plan import ContractionShape
 from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
 from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
