@@ -19,8 +19,8 @@ from coilwork_triton.facts.kernel_analysis import action_roots
 from coilwork_triton.iteration.vector_peeling import RowAccess
 from coilwork_triton.kernel_passes.histogram import find_bins
 from coilwork_triton.statements.counts import add_counts
+from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import conjunction, tl
-from coilwork_triton.values.known import Scope
 from coilwork_triton.values.values import Values
 
 # Element types that the GPUs' atomic instructions, and Triton's forms of them, cover.

@@ -18,9 +18,9 @@ from coilwork_ir.scalar import Load, Reduce, Scalar, Sort, loads
 from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.statements.actions import Action, perform
+from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.step_stores import perform_in_steps
 from coilwork_triton.text.language import tl
-from coilwork_triton.values.known import Scope
 from coilwork_triton.values.values import Values
 
 

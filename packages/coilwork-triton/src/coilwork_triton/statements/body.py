@@ -23,11 +23,11 @@ from coilwork_triton.statements.actions import Action
 from coilwork_triton.statements.aliasing import perform_all
 from coilwork_triton.statements.early_loads import early_loads
 from coilwork_triton.statements.needed import needed
+from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.walk import emit_walk
 from coilwork_triton.text.language import conjunction, loop, tl
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.values.along_rows import bind_results, site_named
-from coilwork_triton.values.known import Scope
 from coilwork_triton.values.values import Values
 
 

@@ -10,9 +10,9 @@ from coilwork_ir.scalar import Const
 from coilwork_ir.syntax.python import Binary, Expression, Name, Number, Text, method
 from coilwork_triton.kernel_passes.histogram import Bins
 from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import conjunction, tl, tl_name
 from coilwork_triton.text.types import triton_type, typed_constant
-from coilwork_triton.values.known import Scope
 from coilwork_triton.values.values import Values
 
 

@@ -18,9 +18,9 @@ from coilwork_triton.combining.sharing import shared_scan
 from coilwork_triton.combining.sorting import SortSite, sorted_row
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import RUN
+from coilwork_triton.statements.scope import Known, Scope
 from coilwork_triton.text.language import conjunction, tl, tl_name
 from coilwork_triton.text.types import free_constant, triton_type, typed_constant
-from coilwork_triton.values.known import Known, Scope
 
 # Sums of which the library has a function that adds them all.
 MOST_SUMS: Final = 4

@@ -12,8 +12,8 @@ from coilwork_triton.facts.joined import Joined
 from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.iteration.row_straddling_blocks import BEYOND
 from coilwork_triton.iteration.space import Space
+from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import tl
-from coilwork_triton.values.known import Scope
 
 
 class Choosing(Protocol):

@@ -13,9 +13,9 @@ from coilwork_ir.syntax.python import Binary, Call, Expression, Number
 from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.facts.vectorization import Run
 from coilwork_triton.iteration.space import Space
+from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import conjunction, insert_axes, tl
 from coilwork_triton.text.types import coerce_constant
-from coilwork_triton.values.known import Scope
 
 
 class Loading(Protocol):

@@ -32,6 +32,7 @@ from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.facts.vectorization import Access, runs_on, without_constant
 from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import Space
+from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.index_printer import fits_32_bits
 from coilwork_triton.text.language import conjunction, tl, tl_name
 from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
@@ -47,7 +48,6 @@ from coilwork_triton.text.writer import Writer
 from coilwork_triton.values.addresses import down_column, in_row
 from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.values.choices import emit_joined, of_two_rows, pointer_of
-from coilwork_triton.values.known import Scope
 from coilwork_triton.values.runs import emit_load_run
 from coilwork_triton.values.shortcuts import find_shortcuts
 
