@@ -12,7 +12,7 @@ from coilwork_ir.scalar import Scalar, const, index_value, load, op
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.vectorization import without_constant
-from coilwork_triton.values.addresses import windows
+from coilwork_triton.statements.loads import find_windows
 
 F32 = DType.F32
 X = symbol("x0", extent=64)
@@ -32,7 +32,7 @@ def test_constants_are_split_off() -> None:
 def test_windows_are_three_loads_or_more_of_one_buffer() -> None:
     near = [load("in0", [X * 2 + k], F32) for k in (-1, 0, 1)]
     far = [load("in0", [X * 3], F32), load("in1", [X * 2 + 5], F32), load("in0", [X * 3 + 1], F32)]
-    assert windows([*near, *far]) == frozenset(near)
+    assert find_windows([*near, *far]) == frozenset(near)
 
 
 def pooling(rows: int, columns: int) -> Kernel:

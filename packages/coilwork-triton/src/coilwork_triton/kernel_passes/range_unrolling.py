@@ -14,7 +14,7 @@ becomes
 
 What both read is read once, and neither is computed where it is not wanted. Where the parts of other tensors
 are copied, or the same is computed of all, there is nothing to gain: one load through a selected pointer does
-(`coilwork_triton.facts.joined`).
+(`coilwork_triton.statements.loads`).
 
 Kernels that deal neighbours out to places far apart, as the pixels of a block to images of their own,
 point by point of what they read.

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from coilwork_ir.kernels import Store
 from coilwork_ir.syntax.python import Binary, Call, Expression, List, Name
+from coilwork_triton.statements.loads import beside, lanes_of_run
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import conjunction, tl
 from coilwork_triton.text.types import triton_type
-from coilwork_triton.values.runs import beside, lanes_of_run
 from coilwork_triton.values.values import Values
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar
-from coilwork_triton.facts.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.facts.kernel_analysis import users_of
 from coilwork_triton.facts.precision_analysis import (
     beside_one,
@@ -21,8 +20,8 @@ from coilwork_triton.facts.precision_analysis import (
 )
 from coilwork_triton.facts.vectorization import Run, load_runs
 from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.statements.loads import Joined, absorbed_by, find_windows, in_own_order, joined_loads
 from coilwork_triton.text.types import reciprocal_of
-from coilwork_triton.values.addresses import in_own_order, windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,7 @@ def find_shortcuts(
         beside_one=beside_one(order, roots, users) if kernel.numerics == "fast" else frozenset(),
         sums=sums,
         joined=joined,
-        windows=windows(order),
+        windows=find_windows(order),
         runs={} if shape.step == 1 else load_runs(order, kernel.ranges[-1].symbol),
         own_order=frozenset() if shape.step == 1 else in_own_order(order, kernel.ranges[-1].symbol),
         absorbed=absorbed_by(joined, order, users).union(sums.values()),

@@ -27,11 +27,19 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Text, Unary, method
 from coilwork_ir.syntax.python_printer import print_expression
-from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.facts.vectorization import Access, runs_on, without_constant
 from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import Space
+from coilwork_triton.statements.loads import (
+    down_column,
+    emit_joined,
+    emit_load_run,
+    guards_of_loads,
+    in_row,
+    of_two_rows,
+    pointer_of,
+)
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.index_printer import fits_32_bits
 from coilwork_triton.text.language import conjunction, tl, tl_name
@@ -45,10 +53,7 @@ from coilwork_triton.text.types import (
     typed_constant,
 )
 from coilwork_triton.text.writer import Writer
-from coilwork_triton.values.addresses import down_column, in_row
 from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
-from coilwork_triton.values.choices import emit_joined, of_two_rows, pointer_of
-from coilwork_triton.values.runs import emit_load_run
 from coilwork_triton.values.shortcuts import find_shortcuts
 
 # Operations that may stand inside another line when nothing else uses their result.

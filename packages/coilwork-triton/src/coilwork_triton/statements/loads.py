@@ -1,0 +1,449 @@
+"""Addresses that are cheaper in two steps: of the elements of a window, of those that an upsampling reads,
+and of columns.
+
+Runs of neighbouring elements that one point has: a dimension of their own, of which the library takes them
+apart.
+
+Selections between loads, as joining tensors makes them, as one load through a selected pointer.
+
+A join reads each of its tensors under a mask, and selects. Where the places of the joints and the rows of all
+tensors are whole vectors of 16 bytes, so is what a thread reads, from one tensor: then one address is chosen
+per vector, not one value per element.
+
+Loads that choose: one address among those of several tensors, or one value of those of two rows.
+
+Loads whose addresses a check of the same kernel judges.
+
+A kernel computes its values first and asserts its checks then, before it stores. A load at an address that a
+check refuses must not happen: far out of bounds the device ends the kernel with an illegal access, and the
+assertion that names the fault is never reached. So these checks are asserted in front of the load. That costs
+no operation more; a mask of the load would, for each element, and took 10 to 15 % longer where many elements
+are looked up one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import (
+    Add,
+    Expr,
+    as_expr,
+    as_int,
+    bounds,
+    node,
+    provably_divisible,
+    stride_of,
+    substitute,
+    total,
+)
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.loops import Check
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
+from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number
+from coilwork_triton.facts.kernel_analysis import Levels, Users
+from coilwork_triton.facts.vectorization import Access, Run, wide_in_rows, without_constant
+from coilwork_triton.iteration.row_straddling_blocks import BEYOND
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.statements.scope import Scope
+from coilwork_triton.text.language import conjunction, insert_axes, tl
+from coilwork_triton.text.types import coerce_constant
+
+# ---- Addresses that are cheaper in two steps: of the elements of a window, of those that an ups ----
+
+
+# Loads that a common address is worth a line of text for.
+_WINDOW: Final = 3
+
+
+def find_windows(order: Iterable[Scalar]) -> frozenset[Load]:
+    """The loads among `order` that are constant distances apart, three or more from one buffer.
+
+    From a common address, the distance is part of the load's instruction.
+    """
+    loads = [value for value in order if isinstance(value, Load) and not value.indirect]
+    count = Counter((load.buffer, without_constant(load.index[0])[0]) for load in loads)
+    return frozenset(
+        load for load in loads if count[load.buffer, without_constant(load.index[0])[0]] >= _WINDOW
+    )
+
+
+def in_own_order(order: Iterable[Scalar], inner: Expr) -> frozenset[str]:
+    """The buffers that some load among `order` reads in an order of its own along `inner`: at clamped places,
+    say.
+
+    From the address of the row that it has, other loads of the row may start as well.
+    """
+    return frozenset(
+        value.buffer
+        for value in order
+        if isinstance(value, Load) and not value.indirect and stride_of(value.index[0], inner) is None
+    )
+
+
+def rows_and_columns(
+    shape: Shape, space: Space, expr: Expr, *, affine: bool = False
+) -> tuple[Expr, Expr] | None:
+    """The offset `expr` from a buffer as that of a row and that from there, along the innermost range.
+
+    None where the sum is no more work: within one range, or, without `affine`, of elements at a fixed
+    distance, whose addresses the compiler computes from each other.
+    """
+    axes = [tile for tile in shape.tiles if tile.axis is not None]
+    if not axes:
+        return None
+    inner = frozenset({axes[-1].inner})
+    parallel = frozenset(part for tile in axes for part in (tile.index, *(part for part, _ in tile.parts)))
+    match node(expr):
+        case Add(operands):
+            columns = [o for o in operands if o.free_symbols & parallel == inner]
+            rows = [o for o in operands if o.free_symbols.isdisjoint(inner)]
+            if len(columns) + len(rows) < len(operands) or not columns:
+                return None
+            if all(row.free_symbols.isdisjoint(parallel) for row in rows):
+                return None
+            if not affine and any(stride_of(expr, symbol) is not None for symbol in inner):
+                return None
+            return total(rows), total(columns)
+        case _:
+            return None
+
+
+def in_row(
+    shape: Shape, space: Space, load: Load, index: Expr, own_order: Container[str]
+) -> Expression | None:
+    """One address per row, and to it a column, which is one instruction, for `index` of the
+    buffer of `load`.
+    """
+    if load.indirect:
+        return None
+    apart = rows_and_columns(shape, space, index, affine=load.buffer in own_order)
+    if apart is None:
+        return None
+    rows, columns = (space.index(part) for part in apart)
+    return Binary("+", Binary("+", Name(load.buffer), rows), columns)
+
+
+def down_column(shape: Shape, space: Space, load: Load) -> Expression | None:
+    """The addresses of elements of columns as those of the first row of a block, and to them the distance of
+    its rows.
+
+    Where a loop goes down columns element by element, what its rows are apart within a block is then part of
+    the instructions, as far as the loop's own part is added first: 20 instructions per element of a sum
+    without, 13 with. None where it does not, or rows are not apart.
+    """
+    tile = shape.reduced
+    if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.scalar_access:
+        return None
+    if shape.in_runs or shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
+        return None
+    step = stride_of(space.simplified(load.index[0]), tile.index)
+    distance = None if step is None else as_int(step)
+    if distance is None or distance in (0, 1):
+        return None
+    first = space.index(substitute(load.index[0], {tile.index: as_expr(0)}))
+    start = Binary("+", first, Binary("*", LOOP_OFFSET, Number(distance)))
+    rows = Binary("*", space.lane(tile), Number(distance))
+    return Binary("+", Binary("+", Name(load.buffer), start), rows)
+
+
+# ---- Runs of neighbouring elements that one point has: a dimension of their own, of which the l ----
+
+
+class Loading(Protocol):
+    """What loading a run takes of those who write values."""
+
+    space: Space
+    levels: Levels
+
+    def expression(self, scope: Scope, node: Scalar) -> Expression:
+        """`node`, which is known in `scope`, as an operand."""
+
+    def block(self, *nodes: Scalar, symbols: Iterable[Expr] = ()) -> tuple[str, ...]:
+        """Extents of the block of a value that depends on `nodes` and varies along `symbols`."""
+
+    def address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
+        """The pointers that `node` loads from, as a block of extents `block`."""
+
+
+def emit_load_run(values: Loading, scope: Scope, run: Run) -> None:
+    """Load the elements of `run` at once, and name them one by one."""
+    first = run[0]
+    pointer = values.address(scope, first, values.block(first))
+    conditions = []
+    inside = values.space.mask(values.space.letters(values.levels.varies[first]))
+    if inside is not None:
+        conditions.append(beside(inside))
+    options: dict[str, Expression] = {}
+    if first.mask is not None:
+        mask = values.expression(scope, first.mask)
+        conditions.append(beside(mask) if values.block(first.mask) else mask)
+        options["other"] = coerce_constant(first.other, first.dtype)
+    mask_of_all = conjunction(tuple(conditions))
+    loaded = tl(
+        "load",
+        Binary("+", beside(pointer), lanes_of_run(len(run))),
+        *(() if mask_of_all is None else (mask_of_all,)),
+        **options,
+    )
+    stems = tuple(f"{load.buffer}_" for load in run)
+    names = scope.writer.bind_all(stems, Call(scope.writer.device(f"parted_{len(run)}"), (loaded,)))
+    scope.bound.update(zip(run, names, strict=True))
+
+
+def beside(value: Expression) -> Expression:
+    """`value`, one per point, for all elements of the point's run."""
+    return insert_axes(value, (True, False))
+
+
+def lanes_of_run(length: int) -> Expression:
+    """Places in a run."""
+    return insert_axes(tl("arange", Number(0), Number(length)), (False, True))
+
+
+# ---- Selections between loads, as joining tensors makes them, as one load through a selected po ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A chain of selections.
+
+    Attributes:
+        choices: a condition and what is loaded where it holds and none before it does.
+        last: what is loaded where none holds.
+    """
+
+    choices: tuple[tuple[Op, Load], ...]
+    last: Load
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """All loads, in order."""
+        return (*(load for _, load in self.choices), self.last)
+
+
+def joined_loads(kernel: Kernel, order: Sequence[Scalar], users: Users) -> Mapping[Scalar, Joined]:
+    """The selections among `order`, all scalars of a pointwise `kernel`, that can be one load each."""
+    if any(r.kind != "parallel" for r in kernel.ranges):
+        return {}
+    found: dict[Scalar, Joined] = {}
+    inner: set[Scalar] = set()
+    for node in reversed(order):
+        if node not in inner:
+            joined = _chain(node, users)
+            if joined is not None and _fits(joined, kernel):
+                found[node] = joined
+                inner.update(_links(node))
+    return found
+
+
+def absorbed_by(joined: Mapping[Scalar, Joined], order: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
+    """Return what is not written on its own: inner selections, their loads, and the masks that only these
+    have.
+    """
+    gone: set[Scalar] = set()
+    for node, one in joined.items():
+        gone.update(_links(node))
+        gone.update(one.loads)
+    kept = {condition for one in joined.values() for condition, _ in one.choices}
+    for node in reversed(order):
+        if users[node] and node not in kept and node not in joined and all(u in gone for u in users[node]):
+            gone.add(node)
+    return frozenset(gone)
+
+
+def _chain(node: Scalar, users: Users) -> Joined | None:
+    choices: list[tuple[Op, Load]] = []
+    rest = node
+    while isinstance(rest, Op) and rest.op == "where":
+        condition, chosen, otherwise = rest.operands
+        if not isinstance(condition, Op) or not isinstance(chosen, Load):
+            return None
+        if rest is not node and len(users[rest]) != 1:
+            return None
+        choices.append((condition, chosen))
+        rest = otherwise
+    if not choices or not isinstance(rest, Load):
+        return None
+    joined = Joined(choices=tuple(choices), last=rest)
+    return joined if all(len(users[load]) == 1 for load in joined.loads) and _masks_hold(joined) else None
+
+
+def _links(node: Scalar) -> Iterator[Scalar]:
+    """The selections within the selection `node`."""
+    rest = node.operands[2]
+    while isinstance(rest, Op) and rest.op == "where":
+        yield rest
+        rest = rest.operands[2]
+
+
+def _masks_hold(joined: Joined) -> bool:
+    """Every load's mask holds wherever the load is chosen."""
+    false: list[Op] = []
+    for condition, load in joined.choices:
+        if not all(_holds(part, [condition], false) for part in _parts(load.mask)):
+            return False
+        false.append(condition)
+    return all(_holds(part, [], false) for part in _parts(joined.last.mask))
+
+
+def _parts(mask: Scalar | None) -> Iterable[Scalar]:
+    if mask is None:
+        return ()
+    if isinstance(mask, Op) and mask.op == "bitwise_and":
+        return (*_parts(mask.operands[0]), *_parts(mask.operands[1]))
+    return (mask,)
+
+
+def _holds(part: Scalar, true: Sequence[Scalar], false: Sequence[Op]) -> bool:
+    if part in true:
+        return True
+    if not isinstance(part, Op):
+        return False
+    if part.op == "ge" and any(other.op == "lt" and other.operands == part.operands for other in false):
+        return True
+    if part.op != "lt":
+        return False
+    at, end = part.operands
+    if not isinstance(at, IndexValue) or at.operands or not isinstance(end, Const):
+        return False
+    most = bounds(at.expr).hi
+    return most is not None and most < end.value
+
+
+def _fits(joined: Joined, kernel: Kernel) -> bool:
+    """All loads are of one type and as wide as each other, and the joints lie between vectors."""
+    first = joined.last
+    if (
+        any(load.dtype is not first.dtype or load.indirect for load in joined.loads)
+        or first.dtype is DType.BOOL
+    ):
+        return False
+    accesses = [Access(index=load.index[0], itemsize=load.dtype.itemsize) for load in joined.loads]
+    if not wide_in_rows(kernel.ranges, accesses):
+        return False
+    inner = kernel.ranges[-1].symbol
+    lanes = accesses[0].lanes
+    for condition, _ in joined.choices:
+        at, end = condition.operands[0], condition.operands[-1]
+        if (
+            condition.op != "lt"
+            or not isinstance(at, IndexValue)
+            or at.operands
+            or not isinstance(end, Const)
+        ):
+            return False
+        if inner in at.expr.free_symbols:
+            start = substitute(at.expr, {inner: as_expr(0)})
+            even = provably_divisible(start, lanes) and int(end.value) % lanes == 0
+            if not even or stride_of(at.expr, inner) is not as_expr(1):
+                return False
+    return True
+
+
+# ---- Loads that choose: one address among those of several tensors, or one value of those of tw ----
+
+
+class Choosing(Protocol):
+    """What these loads take of those who write values."""
+
+    space: Space
+    levels: Levels
+
+    def expression(self, scope: Scope, node: Scalar) -> Expression:
+        """`node`, which is known in `scope`, as an operand."""
+
+    def block(self, *nodes: Scalar, symbols: Iterable[Expr] = ()) -> tuple[str, ...]:
+        """Extents of the block of a value that depends on `nodes` and varies along `symbols`."""
+
+    def offset(
+        self, scope: Scope, expr: Expr, indirect: Sequence[Scalar], block: tuple[str, ...]
+    ) -> Expression:
+        """The flat offset `expr`, as a block of extents `block`."""
+
+
+def emit_joined(values: Choosing, scope: Scope, node: Op, joined: Joined) -> None:
+    """Bind `node`, a selection between the loads of `joined`."""
+    varies = values.levels.varies[node]
+    symbols = varies.union(*(values.space.simplified(load.index[0]).free_symbols for load in joined.loads))
+    block = values.block(node, symbols=symbols)
+    *pointers, pointer = (
+        pointer_of(load, values.offset(scope, load.index[0], (), block)) for load in joined.loads
+    )
+    for (condition, _), chosen in reversed(list(zip(joined.choices, pointers, strict=True))):
+        pointer = scope.writer.bind("at", tl("where", values.expression(scope, condition), chosen, pointer))
+    mask = values.space.mask(values.space.letters(varies))
+    loaded = tl("load", pointer, *(() if mask is None else (mask,)))
+    scope.bound[node] = scope.writer.bind("joined", loaded)
+
+
+def of_two_rows(space: Space, node: Load) -> Expression | None:
+    """The value of `node`, which is one per row of `coilwork_triton.iteration.shape`; None if
+    it is not.
+    """
+    rows = space.rows
+    if (
+        rows is None
+        or node.indirect
+        or node.mask is not None
+        or (node.dtype.is_float and node.dtype.itemsize == 1)
+    ):
+        return None
+    both = rows.both(node.index[0])
+    if both is None:
+        return None
+    row, following = (tl("load", pointer_of(node, place)) for place in both)
+    return row if row == following else tl("where", BEYOND, following, row)
+
+
+def pointer_of(node: Load, offset: Expression) -> Expression:
+    """The address of the element of the buffer of `node` at `offset`."""
+    return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
+
+
+# ---- Loads whose addresses a check of the same kernel judges ----
+
+
+def guards_of_loads(
+    kernel: Kernel, levels: Levels, order: Iterable[Scalar]
+) -> Mapping[Scalar, tuple[Check, ...]]:
+    """The checks that each load among `order` waits for, where there are any.
+
+    These are conditions on nothing but what the address depends on as well. So they are known wherever the
+    address is, and hold for a load that happens, as the kernel otherwise fails.
+    """
+    if not kernel.checks:
+        return {}
+    sources = {check: _sources((check.condition,)) for check in kernel.checks}
+    found: dict[Scalar, tuple[Check, ...]] = {}
+    for load in order:
+        if isinstance(load, Load) and load.indirect:
+            known = _sources(load.indirect)
+            guards = tuple(
+                check
+                for check, needed in sources.items()
+                if not needed.isdisjoint(known)
+                and all(node in known or _is_position(node) for node in needed)
+                and levels.varies[check.condition] <= levels.varies[load]
+            )
+            if guards:
+                found[load] = guards
+    return found
+
+
+def _sources(values: Iterable[Scalar]) -> frozenset[Scalar]:
+    """The values below `values` that are no arithmetic: loads, positions, results of reductions."""
+    return frozenset(
+        node
+        for node in postorder(values)
+        if not isinstance(node, Const | Op) and not (isinstance(node, IndexValue) and node.operands)
+    )
+
+
+def _is_position(node: Scalar) -> bool:
+    return isinstance(node, IndexValue)
