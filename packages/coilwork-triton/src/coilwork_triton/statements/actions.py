@@ -1,8 +1,23 @@
-"""What a kernel does with its values: stores, atomic updates, checks."""
+"""Updates of places that many points hit: a program counts how often, and adds the counts. See
+`coilwork_triton.kernel_passes.histogram`.
+
+What a kernel does with its values: stores, atomic updates, checks.
+
+Stores of kernels in steps: what a point stores to neighbouring elements, it stores at once.
+
+Stores over memory that the same kernel reads: when threads have to wait for each other first.
+
+The threads of a program share a block's elements out among themselves. A store over the memory of a load is
+safe without more where each element is loaded by the thread that stores it. That is not so for a value that
+lacks a dimension of the block, such as one per row: every warp of the row loads it for itself, one thread
+stores, and a warp that is late would load what was stored. Nor is it certain where what is stored does not
+depend on what was loaded, for then the two may lie differently among the threads, and nothing orders them. A
+barrier between all loads and the store does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -10,18 +25,79 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.kernels import Store
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.overwriting import overwritten
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
-from coilwork_ir.scalar import Scalar
-from coilwork_ir.syntax.python import Binary, Call, Do, Expression, If, Name, Number, Text, Unary
-from coilwork_triton.facts.kernel_analysis import action_roots
+from coilwork_ir.scalar import Const, Load, Reduce, Scalar, Sort, loads
+from coilwork_ir.syntax.python import (
+    Binary,
+    Call,
+    Do,
+    Expression,
+    If,
+    List,
+    Name,
+    Number,
+    Text,
+    Unary,
+    method,
+)
+from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
+from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.vector_peeling import RowAccess
-from coilwork_triton.kernel_passes.histogram import find_bins
-from coilwork_triton.statements.counts import add_counts
+from coilwork_triton.kernel_passes.histogram import Bins, find_bins
+from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.statements.loads import beside, lanes_of_run
 from coilwork_triton.statements.scope import Scope
-from coilwork_triton.text.language import conjunction, tl
+from coilwork_triton.text.language import conjunction, tl, tl_name
+from coilwork_triton.text.types import triton_type, typed_constant
 from coilwork_triton.values.values import Values
+
+# ---- Updates of places that many points hit: a program counts how often, and adds the counts. S ----
+
+
+def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
+    """Write `store`, which counts in `bins`, as counts of the program's points, and one update for each of
+    them that is not 0.
+    """
+    space, (chosen,) = values.space, store.indirect
+    assert isinstance(store.value, Const)
+    conditions: list[Expression] = []
+    inside = space.mask(space.letters(r.symbol for r in values.kernel.ranges))
+    if inside is not None:
+        conditions.append(inside)
+    if store.mask is not None:
+        conditions.append(values.expression(scope, store.mask))
+    place = values.expression(scope, chosen)
+    number = (
+        place
+        if chosen.dtype is DType.I32
+        else scope.writer.bind("number", method(place, "to", tl_name("int32")))
+    )
+    if not bins.certain:
+        # a number that is out of range, for which nobody may have checked, would be taken for one that is not
+        tested = place if chosen.dtype.itemsize > 4 else number
+        conditions += [Binary(">=", tested, Number(0)), Binary("<", tested, Number(bins.count))]
+    lanes = Number(next_power_of_two(bins.count))
+    mask = conjunction(tuple(conditions))
+    keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
+    counts = scope.writer.bind("counts", tl("histogram", number, lanes, **keywords))
+    numbers = scope.writer.bind("bins", tl("arange", Number(0), lanes))
+    pointer = Binary("+", Name(store.buffer), space.index(store.index, [numbers]))
+    # as many bits as memory has, in which products and sums wrap alike
+    added: Expression = counts
+    if store.value.dtype.itemsize > 4 or not store.value.dtype.is_signed_integer:
+        added = method(added, "to", triton_type(store.value.dtype))
+    if store.value.value != 1:
+        added = Binary("*", added, typed_constant(store.value.value, store.value.dtype))
+    # of lanes behind the last bin, too, nothing was counted
+    some = Binary("!=", counts, Number(0))
+    scope.writer.do(tl("atomic_add", pointer, added, mask=some, sem=Text("relaxed")))
+
+
+# ---- What a kernel does with its values: stores, atomic updates, checks ----
+
 
 # Element types that the GPUs' atomic instructions, and Triton's forms of them, cover.
 _ATOMIC_TYPES: Final[Mapping[StoreMode, frozenset[DType]]] = MappingProxyType(
@@ -151,3 +227,98 @@ def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Exp
 
 def _along_reduction(values: Values, varies: frozenset[Expr]) -> bool:
     return any(r.kind == "reduction" and r.symbol in varies for r in values.kernel.ranges)
+
+
+# ---- Stores of kernels in steps: what a point stores to neighbouring elements, it stores at onc ----
+
+
+def perform_in_steps(values: Values, scope: Scope, stores: Sequence[Store]) -> None:
+    """`stores`, which are as many in a row as a step has points for each store of before."""
+    step = values.shape.step
+    for start in range(0, len(stores), step):
+        _store_step(values, scope, stores[start : start + step])
+
+
+def _store_step(values: Values, scope: Scope, run: Sequence[Store]) -> None:
+    first, space = run[0], values.space
+    everywhere = values.block(symbols=first.index.free_symbols)
+    parts = tuple(_spread(values, scope, store, everywhere) for store in run)
+    joined = scope.writer.bind("step", Call(scope.writer.device(f"joined_{len(run)}"), parts))
+    offset = values.offset(scope, first.index, (), everywhere)
+    pointer = Binary("+", beside(Binary("+", Name(first.buffer), offset)), lanes_of_run(len(run)))
+    conditions = [space.mask(space.letters(first.index.free_symbols))]
+    if first.mask is not None:
+        conditions.append(values.expression(scope, first.mask))
+    mask = conjunction(tuple(beside(condition) for condition in conditions if condition is not None))
+    scope.writer.do(tl("store", pointer, joined, *(() if mask is None else (mask,))))
+
+
+def _spread(values: Values, scope: Scope, store: Store, everywhere: tuple[str, ...]) -> Expression:
+    """Return what `store` stores, also of one number as a block of `everywhere`."""
+    value = values.expression(scope, store.value)
+    if values.block(store.value):
+        return value
+    extents = List(tuple(Name(extent) for extent in everywhere))
+    return tl("full", extents, value, triton_type(store.value.dtype))
+
+
+# ---- Stores over memory that the same kernel reads: when threads have to wait for each other fi ----
+
+
+def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
+    """The actions, whose values are known: checks, then stores, after a barrier where threads share what they
+    overwrite.
+    """
+    stores = [action.what for action in actions if isinstance(action.what, Store)]
+    if needs_barrier(values.kernel, values.shape, values.levels, stores):
+        scope.writer.do(tl("debug_barrier"))
+    if values.shape.step > 1:
+        perform_in_steps(values, scope, stores)
+        return
+    for action in actions:
+        perform(values, scope, action.what)
+
+
+def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:
+    """True if one of `stores` may overwrite what another thread of its program has yet to load."""
+    found: dict[str, list[Load]] = {}
+    for node in loads(root for what in actions_of(kernel) for root in action_roots(what)):
+        found.setdefault(node.buffer, []).append(node)
+    return any(
+        not _own_elements(store, found.get(source, ()), shape, levels)
+        for store in stores
+        for source in overwritten(kernel, store)
+    )
+
+
+def _own_elements(store: Store, found: Sequence[Load], shape: Shape, levels: Levels) -> bool:
+    """True if each element that the loads `found` have of one argument is loaded by the thread that `store`
+    has write it.
+    """
+    if not found:
+        return True
+    whole = frozenset(tile.letter for tile in shape.tiles if tile.axis is not None)
+    if not all(whole <= shape.tile_of(levels.varies[node]) for node in found):
+        return False
+    source = found[0].buffer
+    return any(
+        node.buffer == source and node.index[0] is store.index for node in _loads_of_elements(store.value)
+    )
+
+
+def _loads_of_elements(value: Scalar) -> Iterator[Load]:
+    """The loads that `value` depends on element by element: none below a reduction or a sort, which combine
+    many.
+
+    A scan combines many as well, but each of its results depends on the element at its own place.
+    """
+    seen: set[Scalar] = set()
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if node in seen or isinstance(node, Reduce | Sort):
+            continue
+        seen.add(node)
+        if isinstance(node, Load):
+            yield node
+        pending.extend(node.operands)

@@ -19,8 +19,7 @@ from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES
-from coilwork_triton.statements.actions import Action
-from coilwork_triton.statements.aliasing import perform_all
+from coilwork_triton.statements.actions import Action, perform_all
 from coilwork_triton.statements.early_loads import early_loads
 from coilwork_triton.statements.needed import needed
 from coilwork_triton.statements.scope import Scope

@@ -19,8 +19,7 @@ from coilwork_ir.syntax.python import Expression, Name
 from coilwork_triton.combining.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.iteration.space import WALK_OFFSET
 from coilwork_triton.launch.parameters import STAGES
-from coilwork_triton.statements.actions import Action
-from coilwork_triton.statements.aliasing import perform_all
+from coilwork_triton.statements.actions import Action, perform_all
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import loop
 from coilwork_triton.values.along_rows import bind_results, site_named
