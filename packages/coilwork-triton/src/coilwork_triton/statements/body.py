@@ -1,10 +1,29 @@
-"""The statements of a kernel: from stores and the scalar graphs below them to loads, arithmetic, loops and
+"""What the first reductions of a row in registers read is asked for before any thread waits.
+
+A reduction ends in barriers, over which no load moves: one that only the next reduction reads would leave
+memory idle while the program waits for this one.
+
+Kernels of which data say, in a number that is one for all points, whether they do anything: a branch
+around all of it.
+
+Masks alone would keep every program from memory, but not from the arithmetic, which is most of what is left.
+
+Rows and columns of one matrix: a loop over walked points around a row in registers.
+
+A program takes its rows one after the other, or a few at a time. Each is reduced along the row as in any
+persistent kernel. What is reduced along the walk has one accumulator per lane, which starts before the loop
+and is combined after it: with one row at a time there is nothing left to combine, hence no communication
+between threads for the column sums at all. What does not vary along the walk is computed before the loop, all
+loads of a row happen before its stores, and the loop's stages, where a candidate has several, bring in the
+next row while this one is reduced.
+
+The statements of a kernel: from stores and the scalar graphs below them to loads, arithmetic, loops and
 stores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coilwork_ir.errors import EmitError
@@ -12,22 +31,151 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.overwriting import overwritten
 from coilwork_ir.loops.nodes import Check
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
+from coilwork_ir.ops import SELF_COMBINING
+from coilwork_ir.scalar import Load, Op, Reduce, Scalar, Scan, postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, For, If, Name, Number, Statement, method
-from coilwork_triton.combining.reductions import REDUCTIONS
+from coilwork_triton.combining.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of, is_ragged, points_of
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.iteration.space import LOOP_OFFSET, WALK_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action, perform_all
-from coilwork_triton.statements.early_loads import early_loads
-from coilwork_triton.statements.needed import needed
 from coilwork_triton.statements.scope import Scope
-from coilwork_triton.statements.walk import emit_walk
 from coilwork_triton.text.language import conjunction, loop, tl
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.values.along_rows import bind_results, site_named
 from coilwork_triton.values.values import Values
+
+# ---- What the first reductions of a row in registers read is asked for before any thread waits ----
+
+
+def early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
+    """Loads along the row that come before the first reduction, converted if that is all they are for; none
+    if they do anyway.
+    """
+    order = values.pending(values.top, roots)
+    first = [node for node in order if isinstance(node, Reduce) and values.levels.stage[node] == 1]
+    if len({node.operands for node in first}) < 2:
+        return []
+    below = values.pending(values.top, [operand for node in first for operand in node.operands])
+    wanted = [node for node in below if isinstance(node, Load) and values.reduced(node)]
+    if len(wanted) > values.shape.grids.early_rows:
+        return []
+    casts: dict[Scalar, list[Scalar]] = {load: [] for load in wanted}
+    for node in order:
+        for operand in set(node.operands) & casts.keys():
+            casts[operand].append(node)
+    found: list[Scalar] = []
+    for load, users in casts.items():
+        only = users[0] if len(users) == 1 else None
+        found.append(only if isinstance(only, Op) and only.op == "cast" else load)
+    return found
+
+
+# ---- Kernels of which data say, in a number that is one for all points, whether they do anythin ----
+
+
+def needed(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
+    """Conditions without any of which `actions` do nothing: no store stores, and all checks hold. They are
+    read from memory.
+    """
+    stores = [action.what for action in actions if isinstance(action.what, Store)]
+    checks = [action.what.condition for action in actions if not isinstance(action.what, Store)]
+    masks = [() if store.mask is None else tuple(_operands("bitwise_and", store.mask)) for store in stores]
+    if not masks:
+        return ()
+    return tuple(
+        condition
+        for condition in dict.fromkeys(masks[0])
+        if all(condition in mask for mask in masks[1:])
+        and not levels.varies[condition]
+        and any(isinstance(node, Load) for node in postorder((condition,)))
+        and all(_holds_without(condition, check) for check in checks)
+    )
+
+
+def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
+    """Return what `value` joins by the operation `name`, in order; itself if it is none."""
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Op) and node.op == name:
+            pending.extend(reversed(node.operands))
+        else:
+            yield node
+
+
+def _holds_without(condition: Scalar, check: Scalar) -> bool:
+    """Tell if `check` says that it holds where `condition` does not."""
+    return any(
+        _is_opposite(found, condition) or _is_opposite(condition, found)
+        for found in _operands("bitwise_or", check)
+    )
+
+
+def _is_opposite(value: Scalar, other: Scalar) -> bool:
+    return isinstance(value, Op) and value.op == "bitwise_not" and value.operands[0] is other
+
+
+# ---- Rows and columns of one matrix: a loop over walked points around a row in registers ----
+
+
+def emit_walk(values: Values, actions: Sequence[Action]) -> None:
+    """Write the loop over the walked tile, what it needs before it, and what happens once after it.
+
+    Raises:
+        EmitError: a reduction along the walk whose results do not combine as values do.
+    """
+    tile = values.shape.walked
+    assert tile is not None
+    top = values.top
+    groups = _columns(values)
+    each = [action for action in actions if action.walked]
+    roots = [root for action in each for root in action.roots]
+    roots += [operand for group in groups for operand in group[0].operands]
+    order = values.pending(top, roots)
+    values.compute(top, [node for node in order if not values.walked(node)])
+    inner = Scope(writer=top.writer.inner(), parent=top)
+    values.compute(inner, order)
+    finishing: list[tuple[Reduce, Reduction, Site, tuple[Name, ...]]] = []
+    for group in groups:
+        reduction = REDUCTIONS[group[0].kind]
+        site = site_named(values, inner, group[0])
+        lanes = reduction.start(site, top.writer)
+        reduction.step(site, inner.writer, lanes)
+        finishing.append((group[0], reduction, site, lanes))
+    perform_all(values, inner, each)
+    body = (*values.space.walk_lines(), *inner.writer.statements)
+    end = values.space.numel(tile)
+    top.writer.statements.append(loop(WALK_OFFSET.id, end, Name(tile.block), body, stages=Name(STAGES)))
+    for node, reduction, site, lanes in finishing:
+        # one row at a time: each lane has all of its column
+        found: Sequence[Expression] = (
+            lanes if tile.axis is None else reduction.finish(site, top.writer, lanes)
+        )
+        bind_results(values, top, node, found)
+    last = [action for action in actions if not action.walked]
+    values.compute(top, values.pending(top, [root for action in last for root in action.roots]))
+    perform_all(values, top, last)
+
+
+def _columns(values: Values) -> list[list[Reduce]]:
+    """Reductions along the walk, those of the same values together."""
+    groups: dict[tuple[str, tuple[Scalar, ...]], list[Reduce]] = {}
+    for node in values.order:
+        if isinstance(node, Reduce) and values.along_walk(node):
+            if node.kind not in SELF_COMBINING:
+                raise EmitError(
+                    "walked-kind",
+                    f"{node.kind} along walked ranges in kernel {values.kernel.name}",
+                    origins=values.kernel.origins,
+                    remedy="schedule it as a kernel of its own",
+                )
+            groups.setdefault((node.kind, node.operands), []).append(node)
+    return list(groups.values())
+
+
+# ---- The statements of a kernel: from stores and the scalar graphs below them to loads, arithme ----
 
 
 def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -> tuple[Statement, ...]:
