@@ -34,12 +34,12 @@ from coilwork_ir.loops.nodes import Check
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load, Op, Reduce, Scalar, Scan, postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, For, If, Name, Number, Statement, method
-from coilwork_triton.combining.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of, is_ragged, points_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, WALK_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action, perform_all
+from coilwork_triton.statements.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import conjunction, loop, tl
 from coilwork_triton.text.types import triton_type
