@@ -19,7 +19,6 @@ from coilwork_ir.syntax.python import Function, Verbatim
 from coilwork_ir.target import Target
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.combined import plan_given_member, plan_member, write_combined
-from coilwork_triton.combining.functions import own_functions
 from coilwork_triton.contraction_plan import plan_given_product
 from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
@@ -30,6 +29,7 @@ from coilwork_triton.options import TritonOptions, parse_options
 from coilwork_triton.planning import Plan, plan_computation
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import Planned, plan_given
+from coilwork_triton.statements.combine_functions import own_functions
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.language import define_function, print_kernels
 from coilwork_triton.text.types import triton_type

@@ -23,14 +23,14 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Combine, Combining
 from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number, Tuple, method
-from coilwork_triton.combining.functions import (
+from coilwork_triton.facts.kernel_analysis import PAIRED_SCANS
+from coilwork_triton.statements.combine_functions import (
     exclusive_name,
     function_name,
     has_loops,
     scanned_type,
     steps_name,
 )
-from coilwork_triton.facts.kernel_analysis import PAIRED_SCANS
 from coilwork_triton.text.language import insert_axes, tl, tl_name
 from coilwork_triton.text.types import (
     extent,
