@@ -12,12 +12,18 @@ from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels.workspace import scans_of, words_of
 from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort
 from coilwork_ir.syntax.python import Binary, Expression, Name, Number, Tuple, method, number
-from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, lanes_decide, start_carry
-from coilwork_triton.combining.sharing import shared_scan
 from coilwork_triton.combining.sorting import SortSite, sorted_row
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.statements.reductions import REDUCTIONS, Site
+from coilwork_triton.statements.scans import (
+    ScanSite,
+    block_scan,
+    carried_scan,
+    lanes_decide,
+    shared_scan,
+    start_carry,
+)
 from coilwork_triton.statements.scope import Known, Scope
 from coilwork_triton.text.language import conjunction, tl, tl_name
 from coilwork_triton.text.types import free_constant, triton_type, typed_constant
