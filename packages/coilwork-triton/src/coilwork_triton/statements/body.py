@@ -40,10 +40,10 @@ from coilwork_triton.iteration.space import LOOP_OFFSET, WALK_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action, perform_all
 from coilwork_triton.statements.reductions import REDUCTIONS, Reduction, Site
+from coilwork_triton.statements.row_operations import bind_results, site_named
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import conjunction, loop, tl
 from coilwork_triton.text.types import triton_type
-from coilwork_triton.values.along_rows import bind_results, site_named
 from coilwork_triton.values.values import Values
 
 # ---- What the first reductions of a row in registers read is asked for before any thread waits ----

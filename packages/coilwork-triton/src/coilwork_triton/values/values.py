@@ -40,6 +40,7 @@ from coilwork_triton.statements.loads import (
     of_two_rows,
     pointer_of,
 )
+from coilwork_triton.statements.row_operations import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.index_printer import fits_32_bits
 from coilwork_triton.text.language import conjunction, tl, tl_name
@@ -53,7 +54,6 @@ from coilwork_triton.text.types import (
     typed_constant,
 )
 from coilwork_triton.text.writer import Writer
-from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.values.shortcuts import find_shortcuts
 
 # Operations that may stand inside another line when nothing else uses their result.
