@@ -10,7 +10,6 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Version
 from coilwork_ir.syntax.python import Function, Statement
-from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction_plan import PlannedProduct
 from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.kernel_analysis import find_levels, roots_of
@@ -20,6 +19,7 @@ from coilwork_triton.planning import Plan
 from coilwork_triton.proposals.refinements import Planned
 from coilwork_triton.shape_versions import PlannedVersions
 from coilwork_triton.statements.body import emit_body
+from coilwork_triton.statements.contraction import emit_contraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
