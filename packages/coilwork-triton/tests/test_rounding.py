@@ -18,7 +18,7 @@ from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.kernel_analysis import users_of
 from coilwork_triton.facts.precision_analysis import factors, one_plus, only_rounded
-from coilwork_triton.text.types import reciprocal_of
+from coilwork_triton.text.language import reciprocal_of
 
 F32, BF16, F16 = DType.F32, DType.BF16, DType.F16
 TORCH = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16}

@@ -31,8 +31,7 @@ from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import Planned, plan_given
 from coilwork_triton.statements.combine_functions import own_functions
 from coilwork_triton.text.device_library import with_dependencies
-from coilwork_triton.text.language import define_function, print_kernels
-from coilwork_triton.text.types import triton_type
+from coilwork_triton.text.language import define_function, print_kernels, triton_type
 
 
 class TritonCodegen:

@@ -63,8 +63,7 @@ from coilwork_triton.proposals.refinements import (
     propose,
 )
 from coilwork_triton.text.index_printer import IndexPrinter
-from coilwork_triton.text.language import define_function, tl
-from coilwork_triton.text.types import triton_type
+from coilwork_triton.text.language import define_function, tl, triton_type
 
 _INT32_MAX: Final = 2**31 - 1
 # Bytes that may be copied to measure configurations; the memory of a model's parameters and their optimizer

@@ -24,8 +24,8 @@ from coilwork_triton.kernel_passes.range_unrolling import deinterleave, split_co
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
 from coilwork_triton.kernel_passes.topk_range import split_topk_range
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Letter
+from coilwork_triton.text.language import SMALL_FLOATS
 from coilwork_triton.text.ops import converted_constant
-from coilwork_triton.text.types import SMALL_FLOATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,8 +51,7 @@ from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.statements.loads import beside, lanes_of_run
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.language import conjunction, tl, tl_name
-from coilwork_triton.text.types import triton_type, typed_constant
+from coilwork_triton.text.language import conjunction, tl, tl_name, triton_type, typed_constant
 
 # ---- Updates of places that many points hit: a program counts how often, and adds the counts. S ----
 

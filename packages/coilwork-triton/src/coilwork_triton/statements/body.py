@@ -43,8 +43,7 @@ from coilwork_triton.statements.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.statements.row_operations import bind_results, site_named
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.language import conjunction, loop, tl
-from coilwork_triton.text.types import triton_type
+from coilwork_triton.text.language import conjunction, loop, tl, triton_type
 
 # ---- What the first reductions of a row in registers read is asked for before any thread waits ----
 

@@ -31,9 +31,15 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_ir.text.scalars import format_combining
 from coilwork_triton.text.device_library import loops_over_lanes
-from coilwork_triton.text.language import define_function, tl
+from coilwork_triton.text.language import (
+    define_function,
+    free_constant,
+    operand_constant,
+    tl,
+    triton_type,
+    typed_constant,
+)
 from coilwork_triton.text.ops import OPERATORS, SCALAR_BUILDERS, Numerics, OpContext
-from coilwork_triton.text.types import free_constant, operand_constant, triton_type, typed_constant
 
 
 def function_name(kind: Combine, *, flagged: bool = False) -> str:

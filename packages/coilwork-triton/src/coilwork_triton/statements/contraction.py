@@ -31,9 +31,7 @@ from coilwork_triton.launch.parameters import GROUP, STAGES
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.language import loop, tl, tl_name
-from coilwork_triton.text.types import zeros_of
-from coilwork_triton.text.writer import Writer
+from coilwork_triton.text.language import Writer, loop, tl, tl_name, zeros_of
 
 _SUMS = Name("sums")
 

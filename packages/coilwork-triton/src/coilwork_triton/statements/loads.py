@@ -51,8 +51,7 @@ from coilwork_triton.iteration.row_straddling_blocks import BEYOND
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.statements.scope import Scope
-from coilwork_triton.text.language import conjunction, insert_axes, tl
-from coilwork_triton.text.types import coerce_constant
+from coilwork_triton.text.language import coerce_constant, conjunction, insert_axes, tl
 
 # ---- Addresses that are cheaper in two steps: of the elements of a window, of those that an ups ----
 

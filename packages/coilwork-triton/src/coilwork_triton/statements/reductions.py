@@ -25,18 +25,19 @@ from coilwork_ir.syntax.python import (
     method,
     number,
 )
-from coilwork_triton.text.language import tl, tl_name
-from coilwork_triton.text.types import (
+from coilwork_triton.text.language import (
     ALL_NANS,
+    Writer,
     extents,
     free_constant,
     largest,
     smallest,
+    tl,
+    tl_name,
     triton_type,
     typed_constant,
     zeros_of,
 )
-from coilwork_triton.text.writer import Writer
 
 _NO_POSITION: Final = 2**31 - 1
 _NO_POSITION_WIDE: Final = 2**63 - 1

@@ -38,9 +38,16 @@ from coilwork_triton.statements.scans import (
     start_carry,
 )
 from coilwork_triton.statements.scope import Known, Scope
-from coilwork_triton.text.language import conjunction, tl, tl_name
-from coilwork_triton.text.types import extents, free_constant, triton_type, typed_constant
-from coilwork_triton.text.writer import Writer
+from coilwork_triton.text.language import (
+    Writer,
+    conjunction,
+    extents,
+    free_constant,
+    tl,
+    tl_name,
+    triton_type,
+    typed_constant,
+)
 
 # ---- How a sort of a row that stays in registers is written: keys from values, a network, value ----
 

@@ -40,18 +40,20 @@ from coilwork_triton.statements.combine_functions import (
     scanned_type,
     steps_name,
 )
-from coilwork_triton.text.language import insert_axes, tl, tl_name
-from coilwork_triton.text.types import (
+from coilwork_triton.text.language import (
+    Writer,
     extent,
     extents,
     filled,
     free_constant,
+    insert_axes,
     largest,
     smallest,
+    tl,
+    tl_name,
     triton_type,
     zeros_of,
 )
-from coilwork_triton.text.writer import Writer
 
 # ---- How each kind of scan is written: within one block, and with a carried prefix over a loop ----
 

@@ -14,7 +14,7 @@ from coilwork_ir.syntax.python import Expression
 from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
-from coilwork_triton.text.writer import Writer
+from coilwork_triton.text.language import Writer
 
 
 @dataclass(slots=True, kw_only=True)

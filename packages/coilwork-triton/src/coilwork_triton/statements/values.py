@@ -62,18 +62,20 @@ from coilwork_triton.statements.loads import (
 from coilwork_triton.statements.row_operations import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.index_printer import fits_32_bits
-from coilwork_triton.text.language import conjunction, tl, tl_name
-from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
-from coilwork_triton.text.types import (
+from coilwork_triton.text.language import (
+    Writer,
     coerce_constant,
+    conjunction,
     free_constant,
     operand_constant,
     plain_constant,
     reciprocal_of,
+    tl,
+    tl_name,
     triton_type,
     typed_constant,
 )
-from coilwork_triton.text.writer import Writer
+from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 
 # ---- Which values of a kernel are written in a shorter way than one operation after the other ----
 

@@ -18,8 +18,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.conversions import wrap_integer
 from coilwork_ir.syntax.python import Binary, Expression, Number, Unary, call, method, number
 from coilwork_triton.text.device_library import loops_over_lanes
-from coilwork_triton.text.language import tl, tl_name
-from coilwork_triton.text.types import ALL_NANS, largest, triton_type, typed_constant
+from coilwork_triton.text.language import ALL_NANS, largest, tl, tl_name, triton_type, typed_constant
 
 Numerics = Literal["fast", "eager", "strict"]
 
