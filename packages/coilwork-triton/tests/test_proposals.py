@@ -27,7 +27,7 @@ from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, pr
 from coilwork_triton.proposals.table import PROPOSALS
 from coilwork_triton.proposals.tiling import TILINGS
 from coilwork_triton.proposals.walks import WALKS
-from coilwork_triton.rules import RuleTable
+from coilwork_triton.rule_table import RuleTable
 
 H200, F32 = target("sm_90"), DType.F32
 SINGLE = [

@@ -71,7 +71,7 @@ from coilwork_triton.launch.parameters import (
 )
 from coilwork_triton.launch.reductions import looped, persistent, shared, walked
 from coilwork_triton.launch.sorting import sorted_rows
-from coilwork_triton.rules import Rule, RuleTable, always
+from coilwork_triton.rule_table import Rule, RuleTable, always
 
 # ---- How many elements a thread has where each takes so many operations that compilers take lon ----
 

@@ -10,7 +10,7 @@ from coilwork_triton.facts.vectorization import even_width, needs_scalar_access,
 from coilwork_triton.launch.parameters import Facts
 from coilwork_triton.launch.reductions import narrower
 from coilwork_triton.proposals.proposal import Proposal, Setting
-from coilwork_triton.rules import Rule, RuleTable, always
+from coilwork_triton.rule_table import Rule, RuleTable, always
 
 # Elements of 4 bytes in 16, which a thread loads at once.
 WHOLE_VECTOR: Final = 4

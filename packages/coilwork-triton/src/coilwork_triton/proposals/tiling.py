@@ -12,7 +12,7 @@ from coilwork_triton.facts.kernel_analysis import along_rows
 from coilwork_triton.facts.vectorization import in_pieces, in_rows, lanes_of_rows
 from coilwork_triton.launch.parameters import Letter
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.rules import Rule, RuleTable, always
+from coilwork_triton.rule_table import Rule, RuleTable, always
 
 Groups = dict[Letter, list[Range]]
 

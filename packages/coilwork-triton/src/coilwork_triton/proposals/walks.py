@@ -14,7 +14,7 @@ from coilwork_triton.facts.kernel_analysis import LONGEST_ROW
 from coilwork_triton.launch.parameters import Walk, next_power_of_two
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.proposal import Proposal, Setting
-from coilwork_triton.rules import Rule, RuleTable, always
+from coilwork_triton.rule_table import Rule, RuleTable, always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
