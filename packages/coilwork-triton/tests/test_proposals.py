@@ -21,12 +21,9 @@ from coilwork_triton.iteration.shape_builder import shape_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.configs import LAUNCHES
 from coilwork_triton.options import TritonOptions
-from coilwork_triton.proposals.access_width import WIDTHS
+from coilwork_triton.proposals.decisions import PROPOSALS, TILINGS, WALKS, WIDTHS
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, propose
-from coilwork_triton.proposals.table import PROPOSALS
-from coilwork_triton.proposals.tiling import TILINGS
-from coilwork_triton.proposals.walks import WALKS
 from coilwork_triton.rule_table import RuleTable
 
 H200, F32 = target("sm_90"), DType.F32

@@ -47,6 +47,7 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.iteration.shape import MOST_POINTS, Shape
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
+from coilwork_triton.proposals.decisions import keeps_rows
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import (
     OF_OPEN_SIZES,
@@ -56,7 +57,6 @@ from coilwork_triton.proposals.refinements import (
     insert,
     propose,
 )
-from coilwork_triton.proposals.walks import keeps_rows
 from coilwork_triton.special_sizes import specialize
 from coilwork_triton.text.index_printer import leaves_32_bits
 

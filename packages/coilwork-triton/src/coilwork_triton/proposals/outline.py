@@ -56,7 +56,7 @@ from coilwork_triton.launch.parameters import (
     WARPS,
     Letter,
 )
-from coilwork_triton.proposals.access_width import WHOLE_VECTOR
+from coilwork_triton.proposals.decisions import WHOLE_VECTOR
 from coilwork_triton.proposals.proposal import Proposal, Setting
 
 _INNERMOST_FIRST: Final[tuple[Letter, ...]] = ("x", "y", "z")

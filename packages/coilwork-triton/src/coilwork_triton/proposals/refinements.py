@@ -40,9 +40,9 @@ from coilwork_triton.launch.parameters import BLOCKS, WARPS
 from coilwork_triton.launch.search_space import Side, limits_between, open_numbers, search_space
 from coilwork_triton.launch.sorting import MOST_WARPS
 from coilwork_triton.options import TritonOptions
+from coilwork_triton.proposals.decisions import PROPOSALS
 from coilwork_triton.proposals.outline import outline
 from coilwork_triton.proposals.proposal import Proposal, Setting
-from coilwork_triton.proposals.table import PROPOSALS
 
 # Points of a program whose rows leave lanes empty: of one point there are none to leave.
 _PADDED: Final = 2
@@ -83,7 +83,7 @@ class Planned:
 
 
 def propose(setting: Setting) -> Planned:
-    """How the kernel of `setting` is to run, as `coilwork_triton.proposals.table` has it.
+    """How the kernel of `setting` is to run, as `coilwork_triton.proposals.decisions` has it.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
