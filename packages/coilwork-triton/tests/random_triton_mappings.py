@@ -48,8 +48,8 @@ from coilwork_triton.iteration.shape_builder import shape_of
 from coilwork_triton.iteration.vector_peeling import find_whole_vectors
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.parameters import next_power_of_two
-from coilwork_triton.mapping import close
 from coilwork_triton.options import TritonOptions
+from coilwork_triton.planning import close
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import REFINEMENTS, propose
 

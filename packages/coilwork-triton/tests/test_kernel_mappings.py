@@ -36,9 +36,8 @@ from coilwork_ir.target import target
 from coilwork_triton.codegen import TritonCodegen, find_mapping
 from coilwork_triton.iteration.mapping_parameters import config_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
-from coilwork_triton.mapping import close
 from coilwork_triton.options import TritonOptions, parse_options
-from coilwork_triton.planning import plan_computation
+from coilwork_triton.planning import close, plan_computation
 from coilwork_triton.proposals.refinements import Planned
 
 H200 = target("sm_90")

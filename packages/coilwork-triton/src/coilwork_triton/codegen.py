@@ -24,9 +24,8 @@ from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.given_mappings import take_for_member, take_given
 from coilwork_triton.kernel_passes.table import LEGALIZATION, begin_draft
-from coilwork_triton.mapping import map_plan
 from coilwork_triton.options import TritonOptions, parse_options
-from coilwork_triton.planning import Plan, plan_computation
+from coilwork_triton.planning import Plan, map_plan, plan_computation
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import Planned, plan_given
 from coilwork_triton.statements.combine_functions import own_functions

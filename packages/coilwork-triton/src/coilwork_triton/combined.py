@@ -52,8 +52,8 @@ from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.kernel_passes.table import MEMBER_PASSES, begin_draft
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
-from coilwork_triton.mapping import open_versions
 from coilwork_triton.options import TritonOptions
+from coilwork_triton.planning import open_versions
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import (
     Planned,
