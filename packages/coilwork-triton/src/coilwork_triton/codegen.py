@@ -22,7 +22,6 @@ from coilwork_triton.combined import plan_given_member, plan_member, write_combi
 from coilwork_triton.contraction_plan import plan_given_product
 from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.given_mappings import take_for_member, take_given
 from coilwork_triton.kernel_passes.table import LEGALIZATION, begin_draft
 from coilwork_triton.options import TritonOptions, parse_options
 from coilwork_triton.planning import Plan, map_plan, plan_computation
@@ -31,6 +30,7 @@ from coilwork_triton.proposals.refinements import Planned, plan_given
 from coilwork_triton.statements.combine_functions import own_functions
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.language import define_function, print_kernels, triton_type
+from coilwork_triton.user_mappings import take_for_member, take_given
 
 
 class TritonCodegen:
