@@ -18,7 +18,7 @@ from coilwork_ir.scalar import find_contraction
 from coilwork_ir.syntax.python import Function, Verbatim
 from coilwork_ir.target import Target
 from coilwork_triton.capabilities import capabilities_of
-from coilwork_triton.combined import plan_given_member, plan_member, write_combined
+from coilwork_triton.combo_kernel import plan_given_member, plan_member, write_combined
 from coilwork_triton.contraction_plan import plan_given_product
 from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of

@@ -30,7 +30,7 @@ from coilwork_ir.mapping import (
     refuse_given,
 )
 from coilwork_ir.target import Target
-from coilwork_triton.combined import check_member
+from coilwork_triton.combo_kernel import check_member
 from coilwork_triton.contraction_plan import PlannedProduct, plan_given_product
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.planning import Plan
