@@ -48,7 +48,7 @@ from coilwork_triton.facts.kernel_analysis import is_ragged, roots_of
 from coilwork_triton.iteration.shape import needs_64_bits
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import Letter, next_power_of_two
-from coilwork_triton.launch.sorting import MOST_WARPS
+from coilwork_triton.launch.sorts import MOST_WARPS
 
 # What the generator has text for, in one mapping without nests.
 TAKES: Final[tuple[type[Directive], ...]] = (

@@ -70,7 +70,7 @@ from coilwork_triton.launch.parameters import (
     warps_for,
 )
 from coilwork_triton.launch.reductions import looped, persistent, shared, walked
-from coilwork_triton.launch.sorting import sorted_rows
+from coilwork_triton.launch.sorts import sorted_rows
 from coilwork_triton.rule_table import Rule, RuleTable, always
 
 # ---- How many elements a thread has where each takes so many operations that compilers take lon ----

@@ -38,7 +38,7 @@ from coilwork_triton.iteration.vector_peeling import wanted_vectors, wants_a_loo
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import BLOCKS, WARPS
 from coilwork_triton.launch.search_space import Side, limits_between, open_numbers, search_space
-from coilwork_triton.launch.sorting import MOST_WARPS
+from coilwork_triton.launch.sorts import MOST_WARPS
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.decisions import PROPOSALS
 from coilwork_triton.proposals.outline import outline
