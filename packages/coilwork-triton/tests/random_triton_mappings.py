@@ -50,8 +50,8 @@ from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, beg
 from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.planning import close
+from coilwork_triton.proposals.mapping_proposal import REFINEMENTS, propose
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import REFINEMENTS, propose
 
 TRIES = 80
 # An interpreter takes a while for each program, and for each turn of a loop.

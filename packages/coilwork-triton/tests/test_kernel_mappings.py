@@ -38,7 +38,7 @@ from coilwork_triton.iteration.mapping_parameters import config_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.options import TritonOptions, parse_options
 from coilwork_triton.planning import close, plan_computation
-from coilwork_triton.proposals.refinements import Planned
+from coilwork_triton.proposals.mapping_proposal import Planned
 
 H200 = target("sm_90")
 OPEN_SOFTMAX = """kernel @softmax fast {

@@ -22,8 +22,8 @@ from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, beg
 from coilwork_triton.launch.configs import LAUNCHES
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.decisions import PROPOSALS, TILINGS, WALKS, WIDTHS
+from coilwork_triton.proposals.mapping_proposal import OF_OPEN_SIZES, REFINEMENTS, propose
 from coilwork_triton.proposals.proposal import Proposal, Setting
-from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, propose
 from coilwork_triton.rule_table import RuleTable
 
 H200, F32 = target("sm_90"), DType.F32

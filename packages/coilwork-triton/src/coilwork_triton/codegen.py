@@ -25,8 +25,8 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION, begin_draft
 from coilwork_triton.options import TritonOptions, parse_options
 from coilwork_triton.planning import Plan, map_plan, plan_computation
+from coilwork_triton.proposals.mapping_proposal import Planned, plan_given
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import Planned, plan_given
 from coilwork_triton.statements.combine_functions import own_functions
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.language import define_function, print_kernels, triton_type

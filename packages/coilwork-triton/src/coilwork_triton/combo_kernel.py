@@ -54,14 +54,14 @@ from coilwork_triton.kernel_passes.table import MEMBER_PASSES, begin_draft
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.planning import open_versions
-from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import (
+from coilwork_triton.proposals.mapping_proposal import (
     Planned,
     change_candidates,
     flatten_grid,
     plan_given,
     propose,
 )
+from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.language import define_function, tl, triton_type
 

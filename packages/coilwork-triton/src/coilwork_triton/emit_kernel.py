@@ -30,7 +30,7 @@ from coilwork_triton.contraction_plan import PlannedProduct
 from coilwork_triton.facts.kernel_analysis import find_levels, roots_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.planning import Plan, open_versions
-from coilwork_triton.proposals.refinements import Planned
+from coilwork_triton.proposals.mapping_proposal import Planned
 from coilwork_triton.shape_versions import PlannedVersions
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.statements.contraction import emit_contraction

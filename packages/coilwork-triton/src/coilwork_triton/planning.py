@@ -34,8 +34,8 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
 from coilwork_triton.launch.search_space import numbers_of
 from coilwork_triton.options import TritonOptions, check_likely
+from coilwork_triton.proposals.mapping_proposal import REFINEMENTS, Planned, propose
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, propose
 from coilwork_triton.shape_versions import PlannedVersions, plan_versions
 
 # ---- How one computation runs, all decided: kernel passes, then versions by size or one for all ----

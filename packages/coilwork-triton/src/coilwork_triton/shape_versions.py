@@ -59,8 +59,7 @@ from coilwork_triton.iteration.shape import MOST_POINTS, Shape
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT, next_power_of_two
 from coilwork_triton.proposals.decisions import keeps_rows
-from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import (
+from coilwork_triton.proposals.mapping_proposal import (
     OF_OPEN_SIZES,
     Planned,
     change_candidates,
@@ -68,6 +67,7 @@ from coilwork_triton.proposals.refinements import (
     insert,
     propose,
 )
+from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.text.index_printer import leaves_32_bits
 
 # ---- A kernel of open sizes where these are what they likely are: multiples of 16 or so, rows t ----

@@ -34,7 +34,7 @@ from coilwork_triton.combo_kernel import check_member
 from coilwork_triton.contraction_plan import PlannedProduct, plan_given_product
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.planning import Plan
-from coilwork_triton.proposals.refinements import Planned, plan_given
+from coilwork_triton.proposals.mapping_proposal import Planned, plan_given
 from coilwork_triton.shape_versions import PlannedVersion, PlannedVersions, has_grid_of
 
 
