@@ -11,7 +11,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Scalar, const, index_value, load, op
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.vectorization import without_constant
+from coilwork_triton.facts.vectorization import split_constant
 from coilwork_triton.statements.loads import find_windows
 
 F32 = DType.F32
@@ -24,9 +24,9 @@ def body(kernel: Kernel) -> str:
 
 
 def test_constants_are_split_off() -> None:
-    assert without_constant(X * 2 - 3) == (X * 2, -3)
-    assert without_constant(X * 2) == (X * 2, 0)
-    assert without_constant(as_expr(5)) == (as_expr(5), 0)
+    assert split_constant(X * 2 - 3) == (X * 2, -3)
+    assert split_constant(X * 2) == (X * 2, 0)
+    assert split_constant(as_expr(5)) == (as_expr(5), 0)
 
 
 def test_windows_are_three_loads_or_more_of_one_buffer() -> None:

@@ -16,7 +16,7 @@ from coilwork_ir.scalar import Scalar, load, op, postorder, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.kernel_analysis import users_of
-from coilwork_triton.facts.precision_analysis import beside_one
+from coilwork_triton.facts.precision_analysis import find_denormal_tolerant_exps
 
 F32 = DType.F32
 ROWS, ROW = 4, 1024
@@ -30,7 +30,7 @@ TOTAL = reduce("sum", (NUMERATOR,), [R.symbol])
 
 def found(*roots: Scalar) -> frozenset[Scalar]:
     order = tuple(postorder(roots))
-    return beside_one(order, roots, users_of(order))
+    return find_denormal_tolerant_exps(order, roots, users_of(order))
 
 
 def test_the_sum_of_a_softmax() -> None:

@@ -20,9 +20,9 @@ from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.scalar import cast, index_value, load, op, placeholder, reduce, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.launch.configs import propose
+from coilwork_triton.launch.configs import propose_launches
 from coilwork_triton.launch.parameters import Facts
-from coilwork_triton.launch.reductions import worked_lanes
+from coilwork_triton.launch.reductions import count_active_lanes
 
 H200 = target("sm_90")
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
@@ -35,7 +35,9 @@ def emitted(kernel: Kernel) -> KernelSource:
 
 def launches(rows: int, length: int, streams: tuple[int, ...] = (2, 2)) -> list[tuple[int, int]]:
     """(rows, warps) of programs for rows of a known length in registers."""
-    return [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts(rows, length, streams), H200, 3)]
+    return [
+        (dict(c.meta)["XBLOCK"], c.num_warps) for c in propose_launches(facts(rows, length, streams), H200, 3)
+    ]
 
 
 def facts(rows: int, length: int, streams: tuple[int, ...] = (2, 2)) -> Facts:
@@ -65,7 +67,7 @@ def facts(rows: int, length: int, streams: tuple[int, ...] = (2, 2)) -> Facts:
 def test_a_vector_takes_instructions_if_a_thread_has_something_in_it(
     row: int, threads: int, width: int, lanes: int
 ) -> None:
-    assert worked_lanes(row, threads, width) == lanes
+    assert count_active_lanes(row, threads, width) == lanes
 
 
 @pytest.mark.parametrize(
@@ -91,8 +93,10 @@ def test_few_rows_wide_elements_and_many_tensors_keep_their_threads() -> None:
     # registers take no more, or multiprocessors have fewer programs than room for them
     assert all(warps > 1 for _, warps in launches(2048, 1152))
     unknown = change_facts(facts(MANY, 1152), row=0)
-    assert [c.num_warps for c in propose(unknown, H200, 3)] == [2, 8]
-    assert [c.num_warps for c in propose(change_facts(facts(MANY, 1152), scan_words=1), H200, 3)] == [2, 8]
+    assert [c.num_warps for c in propose_launches(unknown, H200, 3)] == [2, 8]
+    assert [
+        c.num_warps for c in propose_launches(change_facts(facts(MANY, 1152), scan_words=1), H200, 3)
+    ] == [2, 8]
 
 
 @pytest.mark.parametrize("streams", [(2, 2), (2,), (4, 4)])

@@ -8,14 +8,18 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.scalar import IndexValue, Scalar, cast, const, index_value, load, op, postorder
 from coilwork_triton.facts.kernel_analysis import users_of
-from coilwork_triton.facts.precision_analysis import idle_bounds, narrow_positions, short_casts
+from coilwork_triton.facts.precision_analysis import (
+    find_narrow_positions,
+    find_redundant_bounds,
+    find_short_casts,
+)
 
 I64 = DType.I64
 AT = symbol("x0", extent=100)
 
 
 def narrow(*roots: Scalar) -> bool:
-    found = narrow_positions(tuple(postorder(roots)), roots)
+    found = find_narrow_positions(tuple(postorder(roots)), roots)
     assert found <= {node for node in postorder(roots) if isinstance(node, IndexValue)}
     return index_value(AT) in found
 
@@ -43,7 +47,7 @@ def test_what_wants_the_whole_number() -> None:
 
 def short(*roots: Scalar) -> frozenset[Scalar]:
     order = tuple(postorder(roots))
-    return short_casts(order, roots, users_of(order))
+    return find_short_casts(order, roots, users_of(order))
 
 
 def source(extent: int | None, scale: float = 0.5) -> Scalar:
@@ -72,13 +76,13 @@ def test_fractions_of_positions_need_no_bounds() -> None:
     fraction = op("sub", source(256), cast(cast(source(256), I64), DType.F32))
     low = op("maximum", fraction, const(0.0, DType.F32))
     both = op("minimum", low, const(1.0, DType.F32))
-    assert idle_bounds(tuple(postorder((both,)))) == {low: fraction, both: fraction}
+    assert find_redundant_bounds(tuple(postorder((both,)))) == {low: fraction, both: fraction}
     for used in (
         op("minimum", fraction, const(0.5, DType.F32)),
         op("maximum", fraction, const(0.5, DType.F32)),
         op("minimum", source(256), const(1.0, DType.F32)),
     ):
-        assert not idle_bounds(tuple(postorder((used,))))
+        assert not find_redundant_bounds(tuple(postorder((used,))))
 
 
 def test_fractions_of_what_may_be_negative_or_infinite_keep_bounds() -> None:
@@ -86,4 +90,4 @@ def test_fractions_of_what_may_be_negative_or_infinite_keep_bounds() -> None:
     negative = op("maximum", cast(index_value(AT), DType.F32), const(-1.0, DType.F32))
     for number in (loaded, negative):
         fraction = op("sub", number, cast(cast(number, I64), DType.F32))
-        assert not idle_bounds(tuple(postorder((op("minimum", fraction, const(1.0, DType.F32)),))))
+        assert not find_redundant_bounds(tuple(postorder((op("minimum", fraction, const(1.0, DType.F32)),))))

@@ -16,8 +16,8 @@ from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Reduce, Scalar, const, index_value, load, op, reduce, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.kernel_analysis import along_rows, is_ragged, points_of
-from coilwork_triton.launch.configs import propose
+from coilwork_triton.facts.kernel_analysis import find_gather_range, is_segmented_reduction, segment_length
+from coilwork_triton.launch.configs import propose_launches
 
 X, R = along("x0", 8).symbol, along("r0", 100, "reduction").symbol
 COUNT = load("in0", [X], DType.I64)
@@ -28,14 +28,14 @@ ZERO = const(0.0, DType.F32)
 def found(kind: ReduceKind, operand: Scalar) -> Scalar | None:
     node = reduce(kind, [operand], [R])
     assert isinstance(node, Reduce)
-    return points_of(node)
+    return segment_length(node)
 
 
 def test_rows_end_where_a_count_says() -> None:
     inside = op("lt", index_value(R), COUNT)
     assert found("sum", where(inside, VALUE, ZERO)) is COUNT
     assert found("prod", where(inside, VALUE, const(1.0, DType.F32))) is COUNT
-    assert is_ragged([reduce("sum", [where(inside, VALUE, ZERO)], [R])])
+    assert is_segmented_reduction([reduce("sum", [where(inside, VALUE, ZERO)], [R])])
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_rows_end_where_a_count_says() -> None:
 )
 def test_other_rows_go_to_the_end(kind: ReduceKind, operand: Scalar) -> None:
     assert found(kind, operand) is None
-    assert not is_ragged([reduce(kind, [operand], [R])])
+    assert not is_segmented_reduction([reduce(kind, [operand], [R])])
 
 
 def test_one_reduction_to_the_end_keeps_all_going() -> None:
     short = reduce("sum", [where(op("lt", index_value(R), COUNT), VALUE, ZERO)], [R])
-    assert not is_ragged([short, reduce("sum", [VALUE], [R])])
+    assert not is_segmented_reduction([short, reduce("sum", [VALUE], [R])])
 
 
 def test_blocks_lie_along_the_rows_that_are_looked_up() -> None:
     kernel = ragged_sums()
     rows, columns, reduced = kernel.ranges
     roots = [store.value for store in kernel.stores]
-    assert along_rows((rows, columns), roots) is columns
-    assert along_rows((columns, rows), roots) is columns
-    assert along_rows((columns, rows), [COUNT]) is rows
+    assert find_gather_range((rows, columns), roots) is columns
+    assert find_gather_range((columns, rows), roots) is columns
+    assert find_gather_range((columns, rows), [COUNT]) is rows
     turned = replace(kernel, ranges=(columns, rows, reduced))
     for each in (kernel, turned):
         blocks = dict(TritonCodegen().emit(each, target("sm_90"), {}).configs[0].meta)
@@ -96,7 +96,7 @@ def test_programs_take_what_a_row_fills(columns: int, block: tuple[int, int]) ->
         tensors=4,
         is_segmented=True,
     )
-    for config in propose(facts, target("sm_90"), 2):
+    for config in propose_launches(facts, target("sm_90"), 2):
         blocks = dict(config.meta)
         assert (blocks["YBLOCK"], blocks["XBLOCK"]) == block
         # all points along r of a result belong to one thread, which has 8 of them

@@ -17,7 +17,7 @@ from coilwork_ir.scalar import Scalar, cast, const, load, op, postorder, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.kernel_analysis import users_of
-from coilwork_triton.facts.precision_analysis import factors, one_plus, only_rounded
+from coilwork_triton.facts.precision_analysis import find_one_plus, find_rounded_factors, find_rounded_values
 from coilwork_triton.text.language import reciprocal_of
 
 F32, BF16, F16 = DType.F32, DType.BF16, DType.F16
@@ -29,7 +29,7 @@ ONE = const(1.0, F32)
 
 def rounded(*roots: Scalar) -> frozenset[Scalar]:
     order = tuple(postorder(roots))
-    return only_rounded(order, roots, users_of(order))
+    return find_rounded_values(order, roots, users_of(order))
 
 
 def test_what_is_stored_in_16_bits() -> None:
@@ -66,9 +66,9 @@ def test_sums_with_one() -> None:
     order = tuple(postorder((root,)))
     users = users_of(order)
     found = rounded(root)
-    assert list(one_plus(found, users).values()) == [erf]
+    assert list(find_one_plus(found, users).values()) == [erf]
     twice = cast(op("mul", erf, op("add", ONE, erf)), BF16)
-    assert not one_plus(rounded(twice), users_of(tuple(postorder((twice,)))))
+    assert not find_one_plus(rounded(twice), users_of(tuple(postorder((twice,)))))
 
 
 def test_factors() -> None:
@@ -83,7 +83,7 @@ def test_factors() -> None:
     ):
         order = tuple(postorder((cast(root, BF16),)))
         users = users_of(order)
-        assert (tanh in factors(only_rounded(order, order[-1:], users), users)) is fits
+        assert (tanh in find_rounded_factors(find_rounded_values(order, order[-1:], users), users)) is fits
 
 
 def test_reciprocals_are_of_normal_numbers() -> None:

@@ -14,12 +14,12 @@ from coilwork_ir.scalar import load, placeholder
 from coilwork_ir.target import target
 from coilwork_triton.facts.vectorization import (
     Access,
-    even_width,
-    in_rows,
-    loads_apart,
+    can_overread,
+    full_access_sizes,
+    has_scattered_loads,
     needs_scalar_access,
-    runs_on,
-    whole_sizes,
+    uniform_width,
+    wants_row_tiles,
 )
 
 GRIDS = target("sm_90").machine.grids
@@ -48,7 +48,7 @@ def access(ranges: tuple[Range, Range], pitch: int, start: int = 0, itemsize: in
 )
 def test_rows_that_lanes_do_not_divide(inner: int, pitches: tuple[int, ...], wanted: bool) -> None:
     space = rows(64, inner)
-    assert in_rows(space, [access(space, pitch) for pitch in pitches], GRIDS) is wanted
+    assert wants_row_tiles(space, [access(space, pitch) for pitch in pitches], GRIDS) is wanted
 
 
 @pytest.mark.parametrize("outer", [64, symbol("n2", lo=1)])
@@ -56,21 +56,21 @@ def test_what_is_read_in_an_order_of_its_own_stays_flat_where_sizes_are_known(ou
     space = rows(outer, 1024)
     enlarged = Access(index=space[0].symbol * 512 + floordiv(space[1].symbol + 1, 2), itemsize=2)
     touched = [enlarged, replace(access(space, 1024), store=True)]
-    assert in_rows(space, touched, GRIDS) is not isinstance(outer, int)
+    assert wants_row_tiles(space, touched, GRIDS) is not isinstance(outer, int)
     assert needs_scalar_access(space, touched, GRIDS, flat=True)
 
 
 def test_rows_of_unknown_length_stay_flat() -> None:
     space = rows(64, symbol("n0", lo=1))
-    assert not in_rows(space, [access(space, 5001)], GRIDS)
+    assert not wants_row_tiles(space, [access(space, 5001)], GRIDS)
     space = rows(64, symbol("n1", lo=512))
-    assert in_rows(space, [access(space, 5001)], GRIDS)
+    assert wants_row_tiles(space, [access(space, 5001)], GRIDS)
 
 
 def test_what_is_read_again_does_not_count() -> None:
     space = rows(64, 1001)
     whole, bias = access(space, 1001), Access(index=space[1].symbol + as_expr(0), itemsize=4)
-    assert not in_rows(space, [whole, bias], GRIDS)
+    assert not wants_row_tiles(space, [whole, bias], GRIDS)
     assert not needs_scalar_access(space, [whole, bias], GRIDS, flat=True)
 
 
@@ -88,8 +88,8 @@ def test_starts_and_element_sizes() -> None:
 def test_rows_of_whole_blocks_that_something_is_read_once_for(inner: int, wanted: bool) -> None:
     space = rows(64, inner)
     once = Access(index=space[0].symbol, itemsize=4)
-    assert in_rows(space, [access(space, inner), once], GRIDS) is wanted
-    assert not in_rows(space, [access(space, inner)], GRIDS)
+    assert wants_row_tiles(space, [access(space, inner), once], GRIDS) is wanted
+    assert not wants_row_tiles(space, [access(space, inner)], GRIDS)
 
 
 def test_stores_end_where_rows_end_and_loads_where_their_16_bytes_do() -> None:
@@ -117,15 +117,15 @@ def test_stores_end_where_rows_end_and_loads_where_their_16_bytes_do() -> None:
 def test_loads_that_run_on(length: int, pitch: int, start: int, itemsize: int, wanted: bool) -> None:
     space = rows(64, length)
     position = space[1].symbol
-    assert runs_on(access(space, pitch, start, itemsize), position, as_expr(length)) is wanted
+    assert can_overread(access(space, pitch, start, itemsize), position, as_expr(length)) is wanted
     strided = Access(index=space[0].symbol * 4096 + position * 2, itemsize=itemsize)
-    assert not runs_on(strided, position, as_expr(length))
+    assert not can_overread(strided, position, as_expr(length))
 
 
 def test_what_comes_from_memory() -> None:
     space = rows(64, 100)
     touched = [access(space, 100), access(space, 100, itemsize=4), Access(index=space[1].symbol, itemsize=8)]
-    assert whole_sizes(space, touched) == (2, 4)
+    assert full_access_sizes(space, touched) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_is_loaded_from_sectors_of_its_own(step: int, rows: int, wanted: bo
             args=args,
             stores=(Store(buffer="out0", index=place.symbol, value=value),),
         )
-        assert loads_apart(kernel, (value,), target("sm_90").machine) is expected
+        assert has_scattered_loads(kernel, (value,), target("sm_90").machine) is expected
 
 
 @pytest.mark.parametrize(("planes", "wanted"), [(64, False), (1, True)])
@@ -212,16 +212,16 @@ def test_pieces_of_planes_are_read_as_wide_as_they_start(inner: int, itemsize: i
         access(space, 32 * inner, 0, itemsize),
         replace(access(space, 32 * inner, 0, itemsize), store=True),
     ]
-    assert even_width(space, touched, GRIDS, flat=True) == wanted
+    assert uniform_width(space, touched, GRIDS, flat=True) == wanted
 
 
 def test_widths_that_differ_leave_gaps() -> None:
     space = rows(64, 2730)
     row = access(space, 2730)
-    assert even_width(space, [row, replace(row, store=True)], GRIDS, flat=False) == 2
+    assert uniform_width(space, [row, replace(row, store=True)], GRIDS, flat=False) == 2
     # a weight starts at 16 bytes whatever the row, and threads have as many elements as it takes
     weight = Access(index=space[1].symbol, itemsize=2)
-    assert even_width(space, [row, weight], GRIDS, flat=False) == 1
+    assert uniform_width(space, [row, weight], GRIDS, flat=False) == 1
     # rows start at 16 bytes but do not end there
     padded = access(rows(64, 1004), 1008)
-    assert even_width(rows(64, 1004), [padded], GRIDS, flat=False) == 1
+    assert uniform_width(rows(64, 1004), [padded], GRIDS, flat=False) == 1

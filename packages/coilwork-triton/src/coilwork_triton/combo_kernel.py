@@ -47,7 +47,7 @@ from coilwork_ir.syntax.python import (
     call,
 )
 from coilwork_ir.target import Target
-from coilwork_triton.emit_kernel import Written, statements
+from coilwork_triton.emit_kernel import EmittedKernel, emit_statements
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.kernel_passes.table import MEMBER_PASSES, begin_draft
@@ -58,7 +58,7 @@ from coilwork_triton.proposals.mapping_proposal import (
     Planned,
     change_candidates,
     flatten_grid,
-    plan_given,
+    plan_mapping,
     propose,
 )
 from coilwork_triton.proposals.proposal import Setting
@@ -80,7 +80,9 @@ class _Call:
     statement: Statement
 
 
-def write_combined(kernel: Kernel, combined: Combined, planned: Planned, library: set[str]) -> Written:
+def write_combo_kernel(
+    kernel: Kernel, combined: Combined, planned: Planned, library: set[str]
+) -> EmittedKernel:
     """`kernel`, which is `combined`, and whose body runs as `planned`. Device functions that it uses are
     added to `library`.
 
@@ -93,21 +95,21 @@ def write_combined(kernel: Kernel, combined: Combined, planned: Planned, library
     if taken:
         raise EmitError("combined-names", f"{min(taken)} of {kernel.name} is a name of its body too")
     shape = planned.shape
-    inside = statements(body, shape, library)
-    part = _part(kernel, body, shape, inside)
+    inside = emit_statements(body, shape, library)
+    part = _define_part(kernel, body, shape, inside)
     lines: list[Statement] = [Assign((_AT,), tl("program_id", Number(0)))]
     printer = IndexPrinter({}, lambda s: Name(s.name), library)
     programs = [_programs(planned, member) for member in combined.members]
     if has_open_blocks(planned.mapping):
-        firsts = _firsts_by_block(shape, body, combined.members, lines)
+        firsts = _first_programs_by_block(shape, body, combined.members, lines)
     else:
-        firsts = _firsts(programs, printer, lines)
+        firsts = _first_programs(programs, printer, lines)
     calls = [
-        _Call(first=first, statement=Do(_call(part, member, first, shape, printer)))
+        _Call(first=first, statement=Do(_call_part(part, member, first, shape, printer)))
         for first, member in zip(firsts, combined.members, strict=True)
     ]
-    return Written(
-        body=(*lines, *_choice(calls)),
+    return EmittedKernel(
+        body=(*lines, *_branch_to_member(calls)),
         grid=(total(programs),),
         configs=planned.configs,
         versions=open_versions(planned),
@@ -127,12 +129,12 @@ def plan_member(kernel: Kernel, combined: Combined, target: Target, options: Tri
     draft = MEMBER_PASSES.run(begin_draft(body), target)
     narrow = options.index_dtype != "auto" or all(provably_le(s, _INT32_MAX) for s in kernel.sizes)
     points = sum(_points(draft.kernel, member) for member in combined.members)
-    few = options.max_configs if _worth_measuring(kernel, draft.kernel, points, target) else 1
+    few = options.max_configs if _is_worth_measuring(kernel, draft.kernel, points, target) else 1
     own = replace(options, max_configs=few, index_dtype=options.index_dtype if narrow else "i64")
     planned = propose(Setting(draft=draft, target=target, options=own, points=points))
     several = len(tuple(find_all(planned.mapping.directives, Tile))) > 1
     mapping = flatten_grid(planned.mapping, flat=several)
-    return _within_text(replace(planned, mapping=mapping, program=_OWN))
+    return _fix_blocks(replace(planned, mapping=mapping, program=_OWN))
 
 
 def has_open_blocks(mapping: Mapping) -> bool:
@@ -157,7 +159,7 @@ def check_member(kernel: Kernel, mapping: Mapping) -> None:
         raise refuse(kernel, "index", "sizes of members may not fit 32 bits")
 
 
-def plan_given_member(kernel: Kernel, combined: Combined, mapping: Mapping, target: Target) -> Planned:
+def plan_member_mapping(kernel: Kernel, combined: Combined, mapping: Mapping, target: Target) -> Planned:
     """How the body of `kernel`, which is `combined`, runs as `mapping` says.
 
     Raises:
@@ -170,15 +172,15 @@ def plan_given_member(kernel: Kernel, combined: Combined, mapping: Mapping, targ
         verify_mapping(body, one)
         check_member(kernel, one)
 
-    return plan_given(setting, mapping, check=check, program=_OWN)
+    return plan_mapping(setting, mapping, check=check, program=_OWN)
 
 
-def _part(kernel: Kernel, body: Kernel, shape: Shape, inside: tuple[Statement, ...]) -> Function:
+def _define_part(kernel: Kernel, body: Kernel, shape: Shape, inside: tuple[Statement, ...]) -> Function:
     runtime = [*(a.name for a in body.args), *(s.name for s in body.sizes), _OWN]
     return define_function(f"{kernel.name}_part", runtime, inside, constants=_blocks(shape), inline=False)
 
 
-def _call(
+def _call_part(
     part: Function, member: Member, first: Expression, shape: Shape, printer: IndexPrinter
 ) -> Expression:
     sizes = (_scalar(printer.text(size), shape.index_dtype) for size in member.sizes)
@@ -190,7 +192,7 @@ def _blocks(shape: Shape) -> list[str]:
     return list(shape.parameters)
 
 
-def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
+def _is_worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
     """Tell if several configurations are tried: of many points in lines of known sizes, of which little is
     updated.
     """
@@ -205,7 +207,7 @@ def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) 
     )
 
 
-def _within_text(planned: Planned) -> Planned:
+def _fix_blocks(planned: Planned) -> Planned:
     """`planned` without other blocks to try, if the text holds how many programs each member has."""
     if len(planned.configs) > 1:
         return planned
@@ -231,7 +233,7 @@ def _programs(planned: Planned, member: Member) -> Expr:
     return substitute(product(shape.programs(tile) for tile in shape.parallel), {**blocks, **values})
 
 
-def _firsts(programs: list[Expr], printer: IndexPrinter, lines: list[Statement]) -> list[Expression]:
+def _first_programs(programs: list[Expr], printer: IndexPrinter, lines: list[Statement]) -> list[Expression]:
     """The first program of each member; what is not known is computed by `lines`."""
     found: list[Expression] = []
     known, before = 0, None
@@ -249,7 +251,7 @@ def _firsts(programs: list[Expr], printer: IndexPrinter, lines: list[Statement])
     return found
 
 
-def _firsts_by_block(
+def _first_programs_by_block(
     shape: Shape, body: Kernel, members: Sequence[Member], lines: list[Statement]
 ) -> list[Expression]:
     """As `_firsts`, but of members of known sizes, in blocks that are known once a configuration is: `lines`
@@ -274,9 +276,9 @@ def _scalar(value: Expression, dtype: DType) -> Expression:
     return tl("full", List(()), value, triton_type(dtype))
 
 
-def _choice(calls: Sequence[_Call]) -> list[Statement]:
+def _branch_to_member(calls: Sequence[_Call]) -> list[Statement]:
     if len(calls) == 1:
         return [calls[0].statement]
     half = len(calls) // 2
     condition = Binary("<", Name(_AT), calls[half].first)
-    return [If(condition, tuple(_choice(calls[:half])), tuple(_choice(calls[half:])))]
+    return [If(condition, tuple(_branch_to_member(calls[:half])), tuple(_branch_to_member(calls[half:])))]

@@ -69,12 +69,17 @@ from coilwork_ir.mapping.product_blocks import (
 )
 from coilwork_ir.scalar import Contraction
 from coilwork_ir.target import Target
-from coilwork_triton.iteration.mapping_parameters import Place, chosen, launch_config, plan_choices
-from coilwork_triton.iteration.mapping_parameters import places_of as find_places
+from coilwork_triton.iteration.mapping_parameters import (
+    ParameterPlace,
+    launch_config,
+    plan_choices,
+    single_value,
+)
+from coilwork_triton.iteration.mapping_parameters import parameter_places as find_places
 from coilwork_triton.iteration.refusals import refuse
-from coilwork_triton.iteration.shape import Shape, Tile, flat_tile, needs_64_bits
+from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile, needs_64_bits
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter
-from coilwork_triton.launch.search_space import limits_between, open_numbers
+from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions
 
 # ---- Mappings of matrix products: what the text of a product is for, each refusal by the direct ----
@@ -240,16 +245,16 @@ def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Config:
     count = warps.count if warps else _WARPS
     if any(isinstance(number, Open) for number in (*wanted.values(), count)):
         raise refuse(kernel, "choose", "a candidate leaves nothing open")
-    meta = tuple((name, chosen(number)) for name, number in wanted.items())
-    return Config(meta=meta, num_warps=chosen(count), num_stages=1)
+    meta = tuple((name, single_value(number)) for name, number in wanted.items())
+    return Config(meta=meta, num_warps=single_value(count), num_stages=1)
 
 
-def propose(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
+def propose_product_launches(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates. Each block fits the device's shared memory with all its stages."""
     return tuple(_config(block) for block in propose_blocks(work, target))[:limit]
 
 
-def fixed(work: Work, target: Target) -> tuple[Config, ...]:
+def invariant_product_launch(work: Work, target: Target) -> tuple[Config, ...]:
     """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and
     columns there are.
     """
@@ -260,7 +265,7 @@ def fixed(work: Work, target: Target) -> tuple[Config, ...]:
     return (_config(replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))),)
 
 
-def space_of(
+def product_search_space(
     work: Work, target: Target, *, whole: MappingOf[str, Expr], configs: tuple[Config, ...]
 ) -> SearchSpace:
     """Return what a search may try. Sides that are `whole` have no mask: their blocks divide these numbers of
@@ -330,7 +335,7 @@ class ContractionShape:
         return (product([*blocks, *(() if self.batch is None else (self.batch.numel,))]),)
 
 
-def shape_of(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionShape:
+def shape_of_product(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionShape:
     """The shape of `kernel`, a product, as `mapping` runs it on `target`.
 
     Raises:
@@ -338,11 +343,11 @@ def shape_of(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionSha
     """
     factors = factors_of(kernel)
     check_product(kernel, factors, mapping, target)
-    numbers = parameters_of(kernel, factors, mapping)
+    numbers = product_parameters(kernel, factors, mapping)
     rows = _tile("y", factors.rows, numbers)
     columns = _tile("x", factors.columns, numbers)
     axis = _tile("r", factors.axes, numbers)
-    batch = flat_tile("z", list(factors.others), None, False) if factors.others else None
+    batch = build_flat_tile("z", list(factors.others), None, False) if factors.others else None
     index = mapping.find(Index)
     index_dtype = DType.I32 if index is not None and index.dtype == "i32" else DType.I64
 
@@ -371,16 +376,16 @@ def shape_of(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionSha
     )
 
 
-def parameters_of(kernel: Kernel, factors: Factors, mapping: Mapping) -> dict[str, Number]:
+def product_parameters(kernel: Kernel, factors: Factors, mapping: Mapping) -> dict[str, Number]:
     """The parameters of a product's launch as `mapping` says, in the order of its signature."""
     found: dict[str, Number] = {
         place.name: getattr(mapping.directives[place.at], place.field)
-        for place in places_of(kernel, factors, mapping)
+        for place in product_places(kernel, factors, mapping)
     }
     return {name: found[name] for name in (BLOCKS["y"], BLOCKS["x"], BLOCKS["r"], GROUP, STAGES)}
 
 
-def places_of(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[Place]:
+def product_places(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[ParameterPlace]:
     """The numbers of `mapping` that are parameters of a product's launch."""
     letters = {names_of(kernel, factors.rows): "y", names_of(kernel, factors.columns): "x"}
     for place in find_places(mapping):
@@ -395,7 +400,7 @@ def places_of(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[Pl
 def _tile(letter: Letter, ranges: tuple[Range, ...], numbers: dict[str, Number]) -> Tile:
     numel = product(r.extent for r in ranges)
     masked = not all(provably_divisible(numel, size) for size in values_of(numbers[BLOCKS[letter]]))
-    return flat_tile(letter, list(ranges), 0, masked)
+    return build_flat_tile(letter, list(ranges), 0, masked)
 
 
 # ---- How a matrix product is to run, as an open mapping: blocks by its sizes and the device, an ----
@@ -420,7 +425,7 @@ class PlannedProduct:
     @cached_property
     def shape(self) -> ContractionShape:
         """Tiles and masks, as the mapping says."""
-        return shape_of(self.kernel, self.mapping, self.target)
+        return shape_of_product(self.kernel, self.mapping, self.target)
 
 
 def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedProduct:
@@ -432,21 +437,21 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     factors, invariant = factors_of(kernel), options.batch_invariant
     work = work_of(factors)
     if invariant:
-        found = fixed(work, target)
+        found = invariant_product_launch(work, target)
     elif options.candidates:
         check = partial(_check_launch, kernel, factors, target, options)
         found = read_candidates(kernel, factors, options.candidates, check)[: options.max_configs]
     else:
-        found = propose(work, target, options.max_configs)
+        found = propose_product_launches(work, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
     space = (
         SearchSpace()
         if invariant
-        else space_of(work, target, whole=_whole(factors, configs), configs=configs)
+        else product_search_space(work, target, whole=_unmasked_sides(factors, configs), configs=configs)
     )
     numbers = open_numbers(configs, space)
-    mapping = outline(kernel, factors, numbers, options)
-    limits = limits_between(numbers, configs, space)
+    mapping = outline_product(kernel, factors, numbers, options)
+    limits = search_limits(numbers, configs, space)
     mapping = replace(mapping, directives=(*mapping.directives, *limits))
     return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
 
@@ -459,12 +464,12 @@ def _check_launch(
     Raises:
         VerifyError, EmitError: by the name of the directive.
     """
-    mapping = outline(kernel, factors, open_numbers((config,), SearchSpace()), options)
+    mapping = outline_product(kernel, factors, open_numbers((config,), SearchSpace()), options)
     verify_mapping(kernel, mapping)
     check_product(kernel, factors, mapping, target)
 
 
-def plan_given_product(
+def plan_product_mapping(
     kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], most: int
 ) -> PlannedProduct:
     """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each
@@ -480,24 +485,24 @@ def plan_given_product(
         check_product(kernel, factors, one, target)
 
     def launch(closed: Mapping) -> Config:
-        numbers = parameters_of(kernel, factors, closed)
-        return launch_config({name: chosen(number) for name, number in numbers.items()}, closed)
+        numbers = product_parameters(kernel, factors, closed)
+        return launch_config({name: single_value(number) for name, number in numbers.items()}, closed)
 
     check_choice(mapping)
     work = work_of(factors)
     found, configs = plan_choices(
         kernel,
         mapping,
-        places=tuple(places_of(kernel, factors, mapping)),
+        places=tuple(product_places(kernel, factors, mapping)),
         launch=launch,
-        limits=lambda one, configs: space_of(work, target, whole={}, configs=configs).limits,
+        limits=lambda one, configs: product_search_space(work, target, whole={}, configs=configs).limits,
         check=check_choice,
         most=most,
     )
     return PlannedProduct(kernel=kernel, mapping=found, configs=configs, target=target)
 
 
-def outline(
+def outline_product(
     kernel: Kernel, factors: Factors, numbers: MappingOf[str, Number], options: TritonOptions
 ) -> Mapping:
     """The product `kernel` in blocks, with `numbers` for the parameters of its launch."""
@@ -525,7 +530,7 @@ def outline(
     )
 
 
-def _whole(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
+def _unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
     """The points of sides that all blocks divide, by letter."""
     return {
         letter: numel

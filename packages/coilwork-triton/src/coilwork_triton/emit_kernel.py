@@ -39,7 +39,7 @@ from coilwork_triton.text.language import define_function, tl, tl_name
 # ---- The text of a kernel in several versions: a function for each, and the kernel that calls o ----
 
 
-def dispatch(
+def dispatch_versions(
     planned: PlannedVersions, bodies: Iterable[tuple[Statement, ...]]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
     """The functions of the versions, whose statements are `bodies`, and the body of a kernel that calls one
@@ -54,7 +54,7 @@ def dispatch(
         functions.append(_function(name, version.doc, tensors, version.kernel, planned, body))
         shorter = version.shorter and planned.general_shape.index_dtype is DType.I64
         sizes = [
-            _part(Name(size.name), unit, shorter=shorter)
+            _pass_size(Name(size.name), unit, shorter=shorter)
             for size, unit in zip(kernel.sizes, version.units, strict=True)
         ]
         calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, planned.blocks))))
@@ -76,7 +76,7 @@ def _function(
     return define_function(name, run_time, body, constants=planned.blocks, doc=doc)
 
 
-def _part(size: Expression, unit: int, *, shorter: bool) -> Expression:
+def _pass_size(size: Expression, unit: int, *, shorter: bool) -> Expression:
     part = size if unit == 1 else Binary("//", size, Number(unit))
     return tl("cast", part, tl_name("int32")) if shorter else part
 
@@ -85,7 +85,7 @@ def _part(size: Expression, unit: int, *, shorter: bool) -> Expression:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class EmittedKernel:
     """Statements, and how to launch them.
 
     Attributes:
@@ -107,7 +107,7 @@ class Written:
     functions: tuple[Function, ...] = ()
 
 
-def write(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
+def emit_kernel(kernel: Kernel, plan: Plan, library: set[str]) -> EmittedKernel:
     """`kernel`, which is one computation, run by `plan`. Device functions that it uses are added to
     `library`.
 
@@ -116,13 +116,13 @@ def write(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
     """
     match plan:
         case PlannedVersions():
-            return _write_versions(plan, library)
+            return _emit_versions(plan, library)
         case PlannedProduct():
-            return _write_product(plan, library)
+            return _emit_product(plan, library)
         case Planned():
             shape = plan.shape
-            return Written(
-                body=statements(plan.kernel, shape, library),
+            return EmittedKernel(
+                body=emit_statements(plan.kernel, shape, library),
                 grid=shape.grid,
                 configs=plan.configs,
                 versions=open_versions(plan),
@@ -131,11 +131,11 @@ def write(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
             )
 
 
-def _write_versions(planned: PlannedVersions, library: set[str]) -> Written:
+def _emit_versions(planned: PlannedVersions, library: set[str]) -> EmittedKernel:
     """A kernel for likely sizes and for others."""
-    bodies = [statements(version.kernel, version.shape, library) for version in planned.versions]
-    functions, body = dispatch(planned, bodies)
-    return Written(
+    bodies = [emit_statements(version.kernel, version.shape, library) for version in planned.versions]
+    functions, body = dispatch_versions(planned, bodies)
+    return EmittedKernel(
         body=body,
         grid=planned.grid,
         configs=planned.configs,
@@ -146,11 +146,11 @@ def _write_versions(planned: PlannedVersions, library: set[str]) -> Written:
     )
 
 
-def _write_product(planned: PlannedProduct, library: set[str]) -> Written:
+def _emit_product(planned: PlannedProduct, library: set[str]) -> EmittedKernel:
     kernel, shape = planned.kernel, planned.shape
     ranges = frozenset(r.symbol for r in kernel.ranges)
     levels = find_levels(roots_of(kernel), ranges)
-    return Written(
+    return EmittedKernel(
         body=emit_contraction(kernel, shape, levels, library),
         grid=shape.grid,
         configs=planned.configs,
@@ -160,7 +160,7 @@ def _write_product(planned: PlannedProduct, library: set[str]) -> Written:
     )
 
 
-def statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:
+def emit_statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:
     """The statements of `kernel` in `shape`."""
     ranges = frozenset(r.symbol for r in kernel.ranges)
     if shape.chosen is None:

@@ -32,7 +32,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction_plan import PlannedProduct, propose_product
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
-from coilwork_triton.launch.search_space import numbers_of
+from coilwork_triton.launch.search_space import config_numbers
 from coilwork_triton.options import TritonOptions, check_likely
 from coilwork_triton.proposals.mapping_proposal import REFINEMENTS, Planned, propose
 from coilwork_triton.proposals.proposal import Setting
@@ -76,24 +76,24 @@ def map_plan(kernel: Kernel, plan: Plan, target: Target) -> Mapped:
 def _parts(plan: Plan) -> Iterator[tuple[Guard | None, Kernel, Mapping]]:
     match plan:
         case PlannedProduct() | Planned():
-            yield None, plan.kernel, close(plan, plan.configs[0])
+            yield None, plan.kernel, close_mapping(plan, plan.configs[0])
         case PlannedVersions(versions=versions):
             for version in versions:
                 guard = version.guard if version.guard is not None and version.guard.conditions else None
-                yield guard, version.kernel, close(version.planned, version.config)
+                yield guard, version.kernel, close_mapping(version.planned, version.config)
                 if guard is None:
                     # versions behind it are never taken
                     return
 
 
-def close(planned: Planned | PlannedProduct, config: Config) -> Mapping:
+def close_mapping(planned: Planned | PlannedProduct, config: Config) -> Mapping:
     """How the kernel that is `planned` runs when it is launched with `config`."""
-    return planned.mapping.close(_chosen(planned.mapping, config))
+    return planned.mapping.close(_choose_numbers(planned.mapping, config))
 
 
-def _chosen(mapping: Mapping, config: Config) -> dict[str, int]:
+def _choose_numbers(mapping: Mapping, config: Config) -> dict[str, int]:
     """Return what `config` chooses of the open numbers of `mapping`."""
-    known = numbers_of(config)
+    known = config_numbers(config)
     return {number.name: known[number.name] for number in mapping.open_numbers}
 
 
@@ -108,6 +108,7 @@ def open_versions(plan: Plan) -> tuple[Version, ...]:
             first = Version(guard=versions[0].guard, mapping=versions[0].planned.mapping)
             # few calls take the others
             others = (
-                Version(guard=one.guard, mapping=close(one.planned, one.config)) for one in versions[1:]
+                Version(guard=one.guard, mapping=close_mapping(one.planned, one.config))
+                for one in versions[1:]
             )
             return (first, *others)

@@ -60,11 +60,11 @@ from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT, next_power_of_two
 from coilwork_triton.proposals.decisions import keeps_rows
 from coilwork_triton.proposals.mapping_proposal import (
-    OF_OPEN_SIZES,
+    OPEN_SIZE_REFINEMENTS,
     Planned,
     change_candidates,
     flatten_grid,
-    insert,
+    insert_directive,
     propose,
 )
 from coilwork_triton.proposals.proposal import Setting
@@ -106,8 +106,8 @@ def specialize(
     if not any(likely) or any(isinstance(node, Scan | Sort) for node in postorder(values)):
         return None
     known = dict(zip(kernel.sizes, likely, strict=True))
-    aligning = _aligning(draft, values) if multiples else frozenset()
-    bounded = _bounded(kernel, likely) if rows else {}
+    aligning = _find_aligning_sizes(draft, values) if multiples else frozenset()
+    bounded = _row_bounds(kernel, likely) if rows else {}
     renewed: dict[Expr, Expr] = {}
     sizes: list[Expr] = []
     numbers: list[int] = []
@@ -138,7 +138,7 @@ def specialize(
     )
 
 
-def _bounded(kernel: Kernel, likely: tuple[int, ...]) -> dict[Expr, int]:
+def _row_bounds(kernel: Kernel, likely: tuple[int, ...]) -> dict[Expr, int]:
     """Sizes of rows of any length, and how long rows may be that stand in as many lanes as likely ones."""
     length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
     if bounds(length).hi is not None:
@@ -150,7 +150,7 @@ def _bounded(kernel: Kernel, likely: tuple[int, ...]) -> dict[Expr, int]:
     }
 
 
-def _aligning(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[Expr]:
+def _find_aligning_sizes(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[Expr]:
     """Sizes on which it depends whether rows begin at whole vectors: those in strides, and in the lengths of
     the rows themselves.
 
@@ -172,11 +172,11 @@ def _aligning(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[Expr]:
         tile = next(group for group in draft.group_ranges().values() if rows in group)
         if not provably_divisible(tile[-1].extent, WHOLE):
             found |= own & tile[-1].extent.free_symbols
-        found |= own & _ends(values, frozenset(r.symbol for r in tile))
+        found |= own & _compared_sizes(values, frozenset(r.symbol for r in tile))
     return frozenset(found)
 
 
-def _ends(values: tuple[Scalar, ...], rows: frozenset[Expr]) -> frozenset[Expr]:
+def _compared_sizes(values: tuple[Scalar, ...], rows: frozenset[Expr]) -> frozenset[Expr]:
     """Sizes that positions along `rows` are compared with: whole vectors are inside, or outside, if these are
     multiples.
     """
@@ -255,7 +255,7 @@ class PlannedVersion:
         """
         candidates = self.planned.configs
         wide = self.shape.vectors is not None or any(unit > 1 for unit in self.units)
-        return candidates[0] if wide and self.shorter else min(candidates, key=_each)
+        return candidates[0] if wide and self.shorter else min(candidates, key=_points_per_warp)
 
     @property
     def shorter(self) -> bool:
@@ -286,9 +286,9 @@ class PlannedVersions:
     def configs(self) -> tuple[Config, ...]:
         """Candidates of the version for likely sizes, then one of each other: few calls take those."""
         most = len(self.versions) - 1
-        found = [_with_blocks(one, self.blocks, most) for one in self.versions[0].planned.configs]
+        found = [_fill_parameters(one, self.blocks, most) for one in self.versions[0].planned.configs]
         for number, version in enumerate(self.versions[1:], 1):
-            found.append(_with_blocks(version.config, self.blocks, most - number))
+            found.append(_fill_parameters(version.config, self.blocks, most - number))
         return tuple(found)
 
     @property
@@ -305,7 +305,7 @@ class PlannedVersions:
         return (product(counts),) if self.general_shape.flat_grid else counts
 
 
-def _each(config: Config) -> float:
+def _points_per_warp(config: Config) -> float:
     """Points of a block for each warp."""
     return prod(size for name, size in config.meta if name in BLOCKS.values()) / config.num_warps
 
@@ -317,18 +317,18 @@ def _leave_room(planned: Planned) -> Planned:
     if planned.shape.walk != "persistent" or not planned.shape.scalar_access:
         return planned
     target = planned.setting.target
-    configs = tuple(dict.fromkeys(_with_room(c, target) for c in planned.configs))
+    configs = tuple(dict.fromkeys(_limit_elements(c, target) for c in planned.configs))
     return change_candidates(planned, configs, planned.space)
 
 
-def _with_room(config: Config, target: Target) -> Config:
+def _limit_elements(config: Config, target: Target) -> Config:
     grids = target.machine.grids
-    warps = int(_each(config) * config.num_warps) // (grids.elements_one_by_one * target.warp_size)
+    warps = int(_points_per_warp(config) * config.num_warps) // (grids.elements_one_by_one * target.warp_size)
     most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
     return replace(config, num_warps=max(config.num_warps, min(warps, most)))
 
 
-def _with_blocks(config: Config, blocks: Iterable[str], behind: int) -> Config:
+def _fill_parameters(config: Config, blocks: Iterable[str], behind: int) -> Config:
     known = dict(config.meta)
     return replace(config, meta=(*((name, known.get(name, 1)) for name in blocks), (VERSION, behind)))
 
@@ -391,7 +391,7 @@ def _share_grid(version: PlannedVersion, *, flat: bool) -> PlannedVersion:
 
 
 def _plan_for_all(setting: Setting) -> Planned:
-    return OF_OPEN_SIZES.run(propose(setting), setting.options)
+    return OPEN_SIZE_REFINEMENTS.run(propose(setting), setting.options)
 
 
 def _longest_row(kernel: Kernel) -> int | None:
@@ -438,13 +438,13 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
     if kept is None:
         # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for
         # each costs more than vectors gain
-        special = OF_OPEN_SIZES.run(special, options)
+        special = OPEN_SIZE_REFINEMENTS.run(special, options)
     numbers: list[Expr] = []
     if wide and special.shape.index_dtype is DType.I32:
         values = _values_of_positions(kernel)
         if values is not None:
             # the guard says that they fit
-            short = insert(special.mapping, Values(promised=True), (Index,))
+            short = insert_directive(special.mapping, Values(promised=True), (Index,))
             special = replace(special, mapping=short)
         numbers = [*_numbers_of(setting.draft, divided or ()), *(values or ())]
     conditions = [

@@ -31,14 +31,14 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.target import Target
 from coilwork_triton.combo_kernel import check_member
-from coilwork_triton.contraction_plan import PlannedProduct, plan_given_product
+from coilwork_triton.contraction_plan import PlannedProduct, plan_product_mapping
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.planning import Plan
-from coilwork_triton.proposals.mapping_proposal import Planned, plan_given
+from coilwork_triton.proposals.mapping_proposal import Planned, plan_mapping
 from coilwork_triton.shape_versions import PlannedVersion, PlannedVersions, has_grid_of
 
 
-def take_given(kernel: Kernel, plan: Plan, target: Target, options: TritonOptions) -> Plan:
+def apply_user_mapping(kernel: Kernel, plan: Plan, target: Target, options: TritonOptions) -> Plan:
     """`plan` of `kernel`, with the mapping that `options` give it, if they do.
 
     Raises:
@@ -53,20 +53,20 @@ def take_given(kernel: Kernel, plan: Plan, target: Target, options: TritonOption
     try:
         match plan:
             case PlannedVersions():
-                return _take_versions(kernel, plan, given[0].versions)
+                return _apply_versions(kernel, plan, given[0].versions)
             case PlannedProduct():
-                return _take_product(kernel, plan, _the_one(kernel, given[0].versions), options)
+                return _apply_product(kernel, plan, _single_mapping(kernel, given[0].versions), options)
             case Planned():
-                return _take(kernel, plan, _the_one(kernel, given[0].versions))
+                return _apply_mapping(kernel, plan, _single_mapping(kernel, given[0].versions))
     except EmitError as error:
         if error.remedy:
             raise
         raise refuse_given(kernel, error) from error
 
 
-def take_for_member(kernel: Kernel, planned: Planned, target: Target, options: TritonOptions) -> Planned:
+def apply_member_mapping(kernel: Kernel, planned: Planned, target: Target, options: TritonOptions) -> Planned:
     """As `take_given`, of the body of `kernel`, which is combined."""
-    found = take_given(kernel, planned, target, options)
+    found = apply_user_mapping(kernel, planned, target, options)
     assert isinstance(found, Planned)
     if found is not planned and kernel.combined is not None:
         try:
@@ -76,19 +76,21 @@ def take_for_member(kernel: Kernel, planned: Planned, target: Target, options: T
     return found
 
 
-def _the_one(kernel: Kernel, versions: Sequence[Version]) -> Mapping:
+def _single_mapping(kernel: Kernel, versions: Sequence[Version]) -> Mapping:
     if len(versions) != 1 or versions[0].guard is not None:
         raise _refuse(kernel, "mapping-versions", "the kernel has one version, `otherwise`, for all sizes")
     return versions[0].mapping
 
 
-def _take(kernel: Kernel, planned: Planned, mapping: Mapping, version: Kernel | None = None) -> Planned:
+def _apply_mapping(
+    kernel: Kernel, planned: Planned, mapping: Mapping, version: Kernel | None = None
+) -> Planned:
     """`planned` as `mapping` says, which is given to `kernel`, or to a `version` of it that knows more of its
     sizes.
     """
     _check_promises(kernel, planned.mapping, mapping)
     check = partial(check_given, kernel, version or planned.kernel)
-    return plan_given(planned.setting, mapping, check=check, program=planned.program)
+    return plan_mapping(planned.setting, mapping, check=check, program=planned.program)
 
 
 def _check_promises(kernel: Kernel, proposed: Mapping, given: Mapping) -> None:
@@ -104,13 +106,13 @@ def _check_promises(kernel: Kernel, proposed: Mapping, given: Mapping) -> None:
         raise _refuse(kernel, "mapping-values", "nobody promises that values fit 32 bits")
 
 
-def _take_versions(kernel: Kernel, planned: PlannedVersions, versions: Sequence[Version]) -> PlannedVersions:
+def _apply_versions(kernel: Kernel, planned: PlannedVersions, versions: Sequence[Version]) -> PlannedVersions:
     """`planned` with the mappings of `versions`, whose guards are the same. One for all sizes is the most
     particular version's: a search finds such, and leaves the others as they are.
     """
     guards = [version.guard for version in planned.versions]
     if [one.guard for one in versions] == [None]:
-        first = _take_version(kernel, planned, planned.versions[0], versions[0].mapping)
+        first = _apply_version(kernel, planned, planned.versions[0], versions[0].mapping)
         return _check_grids(kernel, replace(planned, versions=(first, *planned.versions[1:])))
     if [one.guard for one in versions] != guards:
         raise _refuse(
@@ -123,7 +125,7 @@ def _take_versions(kernel: Kernel, planned: PlannedVersions, versions: Sequence[
             raise _refuse(kernel, "mapping-open", "a search tries the first version alone: close the others")
     given = (one.mapping for one in versions)
     found = tuple(
-        _take_version(kernel, planned, version, one)
+        _apply_version(kernel, planned, version, one)
         for version, one in zip(planned.versions, given, strict=True)
     )
     return _check_grids(kernel, replace(planned, versions=found))
@@ -141,20 +143,20 @@ def _check_grids(kernel: Kernel, planned: PlannedVersions) -> PlannedVersions:
     return planned
 
 
-def _take_version(
+def _apply_version(
     kernel: Kernel, planned: PlannedVersions, version: PlannedVersion, mapping: Mapping
 ) -> PlannedVersion:
     """`version` as `mapping` says; its guard is over the sizes of all `planned`."""
     special = planned.kernel if version.guard is None else assume(planned.kernel, version.guard)
-    return replace(version, planned=_take(kernel, version.planned, mapping, special))
+    return replace(version, planned=_apply_mapping(kernel, version.planned, mapping, special))
 
 
-def _take_product(
+def _apply_product(
     kernel: Kernel, planned: PlannedProduct, mapping: Mapping, options: TritonOptions
 ) -> PlannedProduct:
     """The product that is `planned` as `mapping` says."""
     check = partial(check_given, kernel, kernel)
-    found = plan_given_product(kernel, mapping, planned.target, check=check, most=options.max_configs)
+    found = plan_product_mapping(kernel, mapping, planned.target, check=check, most=options.max_configs)
     _check_promises(kernel, planned.mapping, mapping)
     if options.batch_invariant and found.configs != planned.configs:
         raise _refuse(kernel, "mapping-invariant", "its blocks are promised")

@@ -50,12 +50,18 @@ from coilwork_ir.scalar import (
     loads,
     postorder,
 )
-from coilwork_triton.facts.vectorization import Access, accesses_of, loads_apart, together_along, whole_sizes
+from coilwork_triton.facts.vectorization import (
+    Access,
+    accesses_of,
+    full_access_sizes,
+    has_scattered_loads,
+    load_width_along,
+)
 
 # ---- Loads that wait for each other: a search is little else, and is fast where many threads wa ----
 
 
-def loads_in_turn(roots: Iterable[Scalar]) -> int:
+def load_chain_length(roots: Iterable[Scalar]) -> int:
     """How many loads below `roots` come one after the other at most, each at a place that the one before
     decides.
     """
@@ -69,18 +75,18 @@ def loads_in_turn(roots: Iterable[Scalar]) -> int:
 # ---- Rows that end where data says: the loop over the reduction may end at the longest row of a ----
 
 
-def points_of(node: Reduce) -> Scalar | None:
+def segment_length(node: Reduce) -> Scalar | None:
     """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
     return leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
 
 
-def is_ragged(roots: Iterable[Scalar]) -> bool:
+def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:
     """True if there are reductions below `roots`, and all of them end where data says."""
-    found = [points_of(node) for node in postorder(tuple(roots)) if isinstance(node, Reduce)]
+    found = [segment_length(node) for node in postorder(tuple(roots)) if isinstance(node, Reduce)]
     return bool(found) and all(count is not None for count in found)
 
 
-def along_rows(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
+def find_gather_range(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
     """The one of the parallel `ranges` along which what data looks up is contiguous; the last long one if
     none is.
 
@@ -98,10 +104,10 @@ def along_rows(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
 
 Family = Literal["half", "float", "short", "word"]
 # Positions have 15 bits of a key.
-LONGEST_ROW: Final = 1 << 15
+LONGEST_SORTED_ROW: Final = 1 << 15
 
 
-def family(dtype: DType) -> Family:
+def sort_key_family(dtype: DType) -> Family:
     """The device functions that make keys of values of `dtype`.
 
     Raises:
@@ -118,9 +124,9 @@ def family(dtype: DType) -> Family:
     raise EmitError("sort-type", f"no sort of {dtype.text} in registers", remedy="run it as an external call")
 
 
-def key_bytes(dtype: DType) -> int:
+def size_of_sort_key(dtype: DType) -> int:
     """Size of a key: of the order of a value and its position."""
-    return 4 if family(dtype) in ("half", "short") else 8
+    return 4 if sort_key_family(dtype) in ("half", "short") else 8
 
 
 # ---- Facts about a kernel that follow from it alone; each fact is found once, when it is first  ----
@@ -218,7 +224,7 @@ class KernelAnalysis:
     @cached_property
     def is_segmented(self) -> bool:
         """Its rows end where data says."""
-        return is_ragged(self.roots)
+        return is_segmented_reduction(self.roots)
 
     @cached_property
     def sorts(self) -> tuple[Sort, ...]:
@@ -233,19 +239,19 @@ class KernelAnalysis:
         return Work(
             element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
             tensors=len(kernel.args),
-            stream_bytes=whole_sizes(kernel.ranges, self.accesses),
+            stream_bytes=full_access_sizes(kernel.ranges, self.accesses),
             operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
-            load_chain=loads_in_turn(self.roots),
-            is_scattered=loads_apart(kernel, self.roots, self.machine),
+            load_chain=load_chain_length(self.roots),
+            is_scattered=has_scattered_loads(kernel, self.roots, self.machine),
             is_segmented=self.is_segmented,
             rereads_rows=_rereads_rows(kernel),
             accumulators=max(
                 (2 if v.kind in _PAIRS else 1 for v in nodes if isinstance(v, Reduce)), default=0
             ),
             column_sums=self._column_sums(),
-            scan_words=max((carried_words(v.kind, v.operands[0].dtype) for v in scans), default=0),
-            sort_key_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
-            sort_width=max((together_along(a, sorts[0].axis) for a in self.accesses), default=1)
+            scan_words=max((scan_state_words(v.kind, v.operands[0].dtype) for v in scans), default=0),
+            sort_key_bytes=max((size_of_sort_key(v.operands[0].dtype) for v in sorts), default=0),
+            sort_width=max((load_width_along(a, sorts[0].axis) for a in self.accesses), default=1)
             if sorts
             else 1,
         )
@@ -265,7 +271,7 @@ def _rereads_rows(kernel: Kernel) -> bool:
     )
 
 
-def carried_words(kind: Combining, dtype: DType) -> int:
+def scan_state_words(kind: Combining, dtype: DType) -> int:
     """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a
     logarithm in two parts."""
     if isinstance(kind, Combine):

@@ -31,7 +31,7 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 
 
 # Blocks have three dimensions where nothing is reduced.
-_MOST_TURNED: Final = 2
+_MOST_TRANSPOSED: Final = 2
 
 
 def share_unit_strides(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: int) -> Mapping[str, float]:
@@ -56,7 +56,7 @@ def share_unit_strides(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: i
     return {one.name: round(sums[one] / max(1, everything), 6) for one in ranges}
 
 
-def find_turned_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: int) -> tuple[str, ...]:
+def find_transposed_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: int) -> tuple[str, ...]:
     """Names of the ranges before the innermost one, inner ones first, two at most, that have blocks of their
     own: they carry bytes at unit stride that are not so along the innermost range, as of a transposed
     operand.
@@ -79,7 +79,7 @@ def find_turned_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: i
             for one in outer:
                 turned[one] += touched if guess.is_unit(place.index, one) else 0
     found: list[str] = []
-    for one in reversed(outer[-_MOST_TURNED:]):
+    for one in reversed(outer[-_MOST_TRANSPOSED:]):
         if turned[one] < TURNED_SHARE * everything or not everything:
             break
         found.append(one.name)
@@ -154,7 +154,7 @@ class _Guess:
 # ---- Tensors that pass through the second-level cache: larger than it, and read once by a kerne ----
 
 
-def streamed(kernel: Kernel, roots: Sequence[Scalar], target: Target) -> frozenset[str]:
+def find_streaming_args(kernel: Kernel, roots: Sequence[Scalar], target: Target) -> frozenset[str]:
     """The arguments of `kernel` that it reads once, element by element, and whose lines had better not stay
     in `target`'s cache.
     """

@@ -31,7 +31,9 @@ from coilwork_triton.facts.kernel_analysis import Users
 # ---- Exponentials that only sums of at least 1 see: of distances from the largest of what is su ----
 
 
-def beside_one(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
+def find_denormal_tolerant_exps(
+    order: Sequence[Scalar], roots: Sequence[Scalar], users: Users
+) -> frozenset[Scalar]:
     """Return those exponentials of f32 among `order`, all scalars of a kernel, which stores and checks
     `roots`.
     """
@@ -39,13 +41,13 @@ def beside_one(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -
     found: set[Scalar] = set()
     for node in order:
         if isinstance(node, Op) and node.op == "exp" and node.dtype is DType.F32 and node not in stored:
-            axes = _largest_of(node.operands[0])
+            axes = _axes_of_distance(node.operands[0])
             if axes is not None and users[node] and all(_sums_along(user, axes) for user in users[node]):
                 found.add(node)
     return frozenset(found)
 
 
-def _largest_of(distance: Scalar) -> frozenset[object] | None:
+def _axes_of_distance(distance: Scalar) -> frozenset[object] | None:
     """The axes along which `distance` is one from the largest value; None if it is none."""
     if not isinstance(distance, Op) or distance.op != "sub":
         return None
@@ -69,7 +71,7 @@ _LIMIT: Final = 2.0**30
 Interval: TypeAlias = tuple[float, float]
 
 
-def narrow_positions(order: Sequence[Scalar], roots: Sequence[Scalar]) -> frozenset[IndexValue]:
+def find_narrow_positions(order: Sequence[Scalar], roots: Sequence[Scalar]) -> frozenset[IndexValue]:
     """Return those index values among `order`, all scalars of a kernel, whose width nothing depends on.
 
     A comparison with a position or a constant is the same in whatever width holds both, and an integer
@@ -78,12 +80,12 @@ def narrow_positions(order: Sequence[Scalar], roots: Sequence[Scalar]) -> frozen
     found = {node for node in order if isinstance(node, IndexValue)}
     found.difference_update(root for root in roots if isinstance(root, IndexValue))
     for node in order:
-        if not _any_width(node):
+        if not _ignores_width(node):
             found.difference_update(o for o in node.operands if isinstance(o, IndexValue))
     return frozenset(found)
 
 
-def _any_width(node: Scalar) -> bool:
+def _ignores_width(node: Scalar) -> bool:
     if not isinstance(node, Op):
         return False
     if node.op == "cast":
@@ -91,7 +93,7 @@ def _any_width(node: Scalar) -> bool:
     return node.op in _COMPARISONS and all(isinstance(o, IndexValue | Const) for o in node.operands)
 
 
-def short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
+def find_short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
     """Return those casts of floats to 64 bit integers among `order` that only become floats again, of numbers
     that fit 32 bits.
 
@@ -103,12 +105,12 @@ def short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) 
         interval = _interval(node, known)
         if interval is not None and interval[0] > -_LIMIT and interval[1] < _LIMIT:
             known[node] = interval
-            if _is_whole(node) and all(_any_width(user) for user in users[node]):
+            if _is_whole(node) and all(_ignores_width(user) for user in users[node]):
                 found.add(node)
     return frozenset(found.difference(roots))
 
 
-def idle_bounds(order: Sequence[Scalar]) -> Mapping[Scalar, Scalar]:
+def find_redundant_bounds(order: Sequence[Scalar]) -> Mapping[Scalar, Scalar]:
     """Return those among `order` that keep the fraction of a number of at least 0 between 0 and 1, and that
     fraction.
     """
@@ -174,12 +176,12 @@ def _interval(node: Scalar, known: Mapping[Scalar, Interval]) -> Interval | None
                 return None
             return float(interval.lo), float(interval.hi)
         case Op() if all(operand in known for operand in node.operands):
-            return _combined(node.op, [known[operand] for operand in node.operands])
+            return _combine_intervals(node.op, [known[operand] for operand in node.operands])
         case _:
             return None
 
 
-def _combined(name: str, operands: Sequence[Interval]) -> Interval | None:
+def _combine_intervals(name: str, operands: Sequence[Interval]) -> Interval | None:
     match name, operands:
         case "cast", [(lo, hi)]:
             return lo - 1, hi + 1
@@ -208,7 +210,7 @@ _PASSING: Final = frozenset(
 )  # fmt: skip
 
 
-def only_rounded(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
+def find_rounded_values(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
     """Return those f32 values among `order`, all scalars of a kernel, operands first, that every use rounds
     to 16 bits or fewer.
 
@@ -223,7 +225,7 @@ def only_rounded(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users)
     return frozenset(found)
 
 
-def one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
+def find_one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
     """Return those among the values `rounded` that add 1 to a tanh or erf which nothing else uses, and that
     function.
     """
@@ -237,7 +239,7 @@ def one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
     return found
 
 
-def factors(values: Iterable[Scalar], users: Users) -> frozenset[Scalar]:
+def find_rounded_factors(values: Iterable[Scalar], users: Users) -> frozenset[Scalar]:
     """Return those among `values` that are rounded, or multiplied with others, at once."""
     return frozenset(
         value for value in values if all(_rounds(user) or _is_product(user, value) for user in users[value])
@@ -248,7 +250,7 @@ def _is_product(user: Scalar, value: Scalar) -> bool:
     return isinstance(user, Op) and user.op == "mul" and sum(o is value for o in user.operands) == 1
 
 
-def softmax_numerators(values: Iterable[Scalar]) -> frozenset[Scalar]:
+def find_softmax_numerators(values: Iterable[Scalar]) -> frozenset[Scalar]:
     """Return those among `values` that are exponentials of distances from a reduction's result."""
     return frozenset(
         value

@@ -93,14 +93,14 @@ def accesses_of(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
     return tuple(found.values())
 
 
-def loads_apart(kernel: Kernel, values: Iterable[Scalar], machine: MachineModel) -> bool:
+def has_scattered_loads(kernel: Kernel, values: Iterable[Scalar], machine: MachineModel) -> bool:
     """True if neighbouring points along the innermost range of `kernel` load some tensor from sectors of
     their own.
 
     Either its places are that far apart, or they are looked up for each point. What stays in a cache next to
     the threads does not count.
     """
-    real = _real(kernel.ranges)
+    real = _nontrivial_ranges(kernel.ranges)
     if not real:
         return False
     cached, sector = as_expr(machine.grids.near_table_bytes), machine.memory.fetched_bytes
@@ -127,12 +127,12 @@ def varies_along(value: Scalar, inner: Expr) -> bool:
     )
 
 
-def whole_sizes(ranges: Sequence[Range], touched: Sequence[Access]) -> tuple[int, ...]:
+def full_access_sizes(ranges: Sequence[Range], touched: Sequence[Access]) -> tuple[int, ...]:
     """Element sizes of the accesses that vary along all of `ranges`."""
-    return tuple(a.itemsize for a in _whole(_real(ranges), touched))
+    return tuple(a.itemsize for a in _full_accesses(_nontrivial_ranges(ranges), touched))
 
 
-def in_rows(
+def wants_row_tiles(
     ranges: Sequence[Range],
     touched: Sequence[Access],
     grids: Grids,
@@ -146,7 +146,7 @@ def in_rows(
     positions would have to be divided by a number that is not known, if rows are not short by what is
     `likely` of sizes.
     """
-    real = _real(ranges)
+    real = _nontrivial_ranges(ranges)
     if len(real) < 2:
         return False
     extent = real[-1].extent
@@ -157,18 +157,18 @@ def in_rows(
         return evaluate(extent, guesses) >= grids.least_row
     if not provably_le(grids.least_row, extent):
         return False
-    lanes = max((a.lanes for a in _whole(real, touched)), default=1)
-    if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes, grids):
+    lanes = max((a.lanes for a in _full_accesses(real, touched)), default=1)
+    if any(_is_once_per_row(real, a) for a in touched) and _has_whole_blocks(extent, lanes, grids):
         return True
     # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads
     # have neighbouring columns; of rows in one block Triton 3.6 gives them neighbouring rows. In lines it
     # does not: `padded_rows.py`. To divide by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
-    own_order = known and any(_in_own_order(real, a) for a in touched)
+    own_order = known and any(_is_irregular(real, a) for a in touched)
     return not own_order and _mostly_narrow(real, touched, grids, flat=True)
 
 
-def in_pieces(
+def wants_column_pieces(
     ranges: Sequence[Range],
     touched: Sequence[Access],
     grids: Grids,
@@ -181,7 +181,7 @@ def in_pieces(
     are divided by the row's length Triton does not see that neighbours are neighbours, and lets those of
     other rows load together.
     """
-    real = _real(ranges)
+    real = _nontrivial_ranges(ranges)
     if len(real) < 2:
         return False
     inner = real[-1]
@@ -198,11 +198,11 @@ def in_pieces(
     return any(not provably_divisible(inner.extent, a.lanes) for a in along)
 
 
-def _in_own_order(real: Sequence[Expr], access: Access) -> bool:
+def _is_irregular(real: Sequence[Expr], access: Access) -> bool:
     return not access.store and stride_of(access.index, real[-1]) is None
 
 
-def _in_blocks(extent: Expr, lanes: int, grids: Grids) -> bool:
+def _has_whole_blocks(extent: Expr, lanes: int, grids: Grids) -> bool:
     """True if rows of `extent` points are of whole blocks, or of so many that what is masked in the last one
     is little.
 
@@ -213,7 +213,7 @@ def _in_blocks(extent: Expr, lanes: int, grids: Grids) -> bool:
     return provably_divisible(extent, whole) or (many and provably_divisible(extent, lanes))
 
 
-def _once_per_row(real: Sequence[Expr], access: Access) -> bool:
+def _is_once_per_row(real: Sequence[Expr], access: Access) -> bool:
     free = access.index.free_symbols
     return real[-1] not in free and not free.isdisjoint(real)
 
@@ -229,13 +229,13 @@ def needs_scalar_access(
         grids: what was measured.
         flat: the walk is over flat positions of the ranges, not along the last one alone.
     """
-    real = _real(ranges)
+    real = _nontrivial_ranges(ranges)
     if not _mostly_narrow(real, touched, grids, flat=flat):
         return False
     return not (flat and _mostly_divides(real, touched, grids))
 
 
-def even_width(ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool) -> int:
+def uniform_width(ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool) -> int:
     """How many neighbours along the last of `ranges` each access may have at a time, where that is one number
     for all; else 1.
 
@@ -243,8 +243,8 @@ def even_width(ranges: Sequence[Range], touched: Sequence[Access], grids: Grids,
     `needs_scalar_access`. What is read again along other ranges counts as well: threads have as many as the
     widest access takes.
     """
-    real = _real(ranges)
-    if not real or any(_near(a, real[-1], grids) for a in _whole(real, touched)):
+    real = _nontrivial_ranges(ranges)
+    if not real or any(_is_near(a, real[-1], grids) for a in _full_accesses(real, touched)):
         return 1
     widths = _widths(real, touched, flat=flat)
     return widths.pop() if len(widths) == 1 else 1
@@ -263,9 +263,9 @@ def _widths(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> s
     return {_width(real, a, flat=flat, ends=ends) for a in along for ends in (False, True)}
 
 
-def wide_in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
+def is_wide_along_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     """True if all of `touched` are 16 bytes wide along the last of `ranges`, and its rows are whole ones."""
-    real = _real(ranges)
+    real = _nontrivial_ranges(ranges)
     if not real or real[-1] is not ranges[-1].symbol:
         return False
     extent = real[-1].extent
@@ -279,7 +279,7 @@ def wide_in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     )
 
 
-def together_along(access: Access, position: Expr) -> int:
+def load_width_along(access: Access, position: Expr) -> int:
     """Neighbours along `position` that one thread loads at once, by where rows start; 1 for stores."""
     if access.store or stride_of(access.index, position) is not _ONE:
         return 1
@@ -290,7 +290,7 @@ def together_along(access: Access, position: Expr) -> int:
     return lanes
 
 
-def runs_on(access: Access, position: Expr, numel: Expr) -> bool:
+def can_overread(access: Access, position: Expr, numel: Expr) -> bool:
     """True if a load along `position`, of which there are `numel`, is 16 bytes wide but for where the
     positions end.
 
@@ -303,17 +303,17 @@ def runs_on(access: Access, position: Expr, numel: Expr) -> bool:
     return provably_divisible(start, access.lanes) and not provably_divisible(numel, access.lanes)
 
 
-def _real(ranges: Sequence[Range]) -> tuple[Expr, ...]:
+def _nontrivial_ranges(ranges: Sequence[Range]) -> tuple[Expr, ...]:
     return tuple(r.symbol for r in ranges if r.symbol.extent is not None and as_int(r.symbol.extent) != 1)
 
 
 def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids, *, flat: bool) -> bool:
     if not real:
         return False
-    whole = _whole(real, touched)
+    whole = _full_accesses(real, touched)
     along = [a for a in whole if stride_of(a.index, real[-1]) is _ONE]
-    narrow = [a for a in along if _narrow(real, a, flat=flat)]
-    near = [a for a in whole if _near(a, real[-1], grids)]
+    narrow = [a for a in along if _is_narrow(real, a, flat=flat)]
+    near = [a for a in whole if _is_near(a, real[-1], grids)]
     lost = sum(a.itemsize for a in (*narrow, *near))
     return lost > 0 and lost >= grids.narrow_share * sum(a.itemsize for a in (*along, *near))
 
@@ -325,15 +325,15 @@ def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access], grids: Grid
     Threads whose elements are neighbours share some of that, and store them at once.
     """
     stores = [a for a in touched if a.store]
-    near = [a for a in touched if _near(a, real[-1], grids)]
+    near = [a for a in touched if _is_near(a, real[-1], grids)]
     # one element at a place of its own, as of a reflected row, is no window
     alone = len(near) == 1 and stride_of(near[0].index, real[-1]) is None
-    copied = alone and len(_whole(real, stores)) == len(stores)
+    copied = alone and len(_full_accesses(real, stores)) == len(stores)
     divided = len(real) >= _DIVIDED and (not near or copied)
-    return divided and bool(stores) and not any(_narrow(real, a, flat=True) for a in stores)
+    return divided and bool(stores) and not any(_is_narrow(real, a, flat=True) for a in stores)
 
 
-def _near(access: Access, inner: Expr, grids: Grids) -> bool:
+def _is_near(access: Access, inner: Expr, grids: Grids) -> bool:
     """True if neighbouring points touch elements that are near each other, but no neighbours in order.
 
     As the windows of a pooling do, or what an upsampling reads several times: wide accesses are not to be
@@ -349,14 +349,14 @@ def _near(access: Access, inner: Expr, grids: Grids) -> bool:
     return distance is not None and distance != 1 and 0 < abs(distance) <= grids.near_elements
 
 
-def _whole(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:
+def _full_accesses(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:
     """Return those of `touched` that come from memory: what is read again along some range comes
     from cache.
     """
     return [a for a in touched if all(s in a.index.free_symbols for s in real)]
 
 
-def _narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:
+def _is_narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:
     inner = real[-1]
     start = substitute(access.index, {inner: _ZERO})
     extent = inner.extent
@@ -365,7 +365,7 @@ def _narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:
         # a load may go on to the end of its 16 bytes, whatever is there; a store may not
         ends = not access.store or provably_divisible(extent, access.lanes)
         return not (ends and provably_divisible(start, access.lanes))
-    if _contiguous(real, access.index):
+    if _is_contiguous(real, access.index):
         first = substitute(start, dict.fromkeys(real[:-1], _ZERO))
         return not provably_divisible(first, access.lanes)
     return not (provably_divisible(extent, access.lanes) and provably_divisible(start, access.lanes))
@@ -375,7 +375,7 @@ def _width(real: Sequence[Expr], access: Access, *, flat: bool, ends: bool) -> i
     """Elements that one access has at a time, by where rows start, and with `ends` by where they end."""
     start, extent = substitute(access.index, {real[-1]: _ZERO}), real[-1].extent
     assert extent is not None
-    if flat and _contiguous(real, access.index):
+    if flat and _is_contiguous(real, access.index):
         start = substitute(start, dict.fromkeys(real[:-1], _ZERO))
     elif flat:
         ends = True
@@ -387,7 +387,7 @@ def _width(real: Sequence[Expr], access: Access, *, flat: bool, ends: bool) -> i
     return width
 
 
-def _contiguous(real: Sequence[Expr], index: Expr) -> bool:
+def _is_contiguous(real: Sequence[Expr], index: Expr) -> bool:
     """True if the flat positions of `real`, outermost first, are neighbours in `index`."""
     wanted = _ONE
     for symbol in reversed(real):
@@ -403,11 +403,11 @@ def _contiguous(real: Sequence[Expr], index: Expr) -> bool:
 
 Run: TypeAlias = tuple[Load, ...]
 # Elements that the library has functions for.
-LONGEST: Final = 16
+LONGEST_RUN: Final = 16
 _BYTES: Final = 16
 
 
-def load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
+def find_load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
     """The loads among `order` that are part of a run, and that run: two elements, or four, or more, from a
     multiple of so many.
 
@@ -416,7 +416,7 @@ def load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
     rows: dict[tuple[object, ...], dict[int, Load]] = {}
     for value in order:
         if isinstance(value, Load) and inner in value.index[0].free_symbols and value.dtype is not DType.BOOL:
-            start, place = without_constant(value.index[0])
+            start, place = split_constant(value.index[0])
             key = (value.buffer, start, value.dtype, value.operands, value.mask, value.other)
             rows.setdefault(key, {})[place] = value
     found: dict[Load, Run] = {}
@@ -436,7 +436,7 @@ def _runs_of(row: Mapping[int, Load]) -> list[Run]:
         if end is not None and place < end:
             continue
         first = row[place]
-        width = min(LONGEST, _BYTES // first.dtype.itemsize)
+        width = min(LONGEST_RUN, _BYTES // first.dtype.itemsize)
         while width > 1 and not (
             all(place + k in row for k in range(width)) and provably_divisible(first.index[0], width)
         ):
@@ -447,7 +447,7 @@ def _runs_of(row: Mapping[int, Load]) -> list[Run]:
     return found
 
 
-def without_constant(expr: Expr) -> tuple[Expr, int]:
+def split_constant(expr: Expr) -> tuple[Expr, int]:
     """`expr` without its constant term, and that term."""
     match node(expr):
         case Add(operands):
@@ -464,7 +464,7 @@ def without_constant(expr: Expr) -> tuple[Expr, int]:
 _FEWEST_LANES: Final = 32
 
 
-def lanes_of_rows(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
+def padded_row_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
     """How many lanes each row along the innermost range of `kernel` is to stand in, where that is worth
     while; else 0.
 
@@ -484,11 +484,11 @@ def lanes_of_rows(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> in
     whole = [a for a in touched if all(s in a.index.free_symbols for s in real)]
     # windows are read again by their neighbours, which flat blocks keep near each other
     once = len(whole) <= len(kernel.args)
-    astray = any(_astray(access, real[-1]) for access in whole)
+    astray = any(_is_reordered(access, real[-1]) for access in whole)
     return lanes if once and astray and row_width(real[-1], touched) else 0
 
 
-def _astray(access: Access, inner: Expr) -> bool:
+def _is_reordered(access: Access, inner: Expr) -> bool:
     """Return where a load is along `inner` is no constant apart from where it starts, or it is in reverse."""
     if access.store:
         return False

@@ -48,7 +48,7 @@ from coilwork_ir.mapping import (
     find_all,
 )
 from coilwork_ir.mapping.numbers import Open, values_of
-from coilwork_triton.facts.kernel_analysis import is_ragged, roots_of
+from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, roots_of
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.launch.parameters import (
     BLOCKS,
@@ -64,7 +64,7 @@ from coilwork_triton.launch.parameters import (
     WARPS,
     next_power_of_two,
 )
-from coilwork_triton.launch.search_space import limits_between
+from coilwork_triton.launch.search_space import search_limits
 
 # ---- The numbers of a mapping as the parameters of a launch: each has a name, and its place in  ----
 
@@ -103,7 +103,7 @@ _SIGNATURE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParameterPlace:
     """The number of a mapping that is the parameter `name` of a launch: in the field `field` of directive
     `at`.
     """
@@ -113,36 +113,36 @@ class Place:
     field: str
 
 
-def places_of(mapping: Mapping) -> Iterator[Place]:
+def parameter_places(mapping: Mapping) -> Iterator[ParameterPlace]:
     """The numbers of `mapping` that are parameters, in the order of its directives."""
     letters = iter("xyz")
     for at, one in enumerate(mapping.directives):
         if isinstance(one, Tile):
             letter = next(letters, None)
             if letter is not None:
-                yield Place(BLOCKS[letter], at, "by")
+                yield ParameterPlace(BLOCKS[letter], at, "by")
         for name, field in _FIELDS.get(type(one), ()):
-            yield Place(name, at, field)
+            yield ParameterPlace(name, at, field)
 
 
-def parameters_of(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
+def launch_parameters(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
     """The parameters of `kernel` as `mapping` runs it, in the order of its signature."""
     found: dict[str, Number] = {}
-    for place in places_of(mapping):
+    for place in parameter_places(mapping):
         found[place.name] = getattr(mapping.directives[place.at], place.field)
     share = mapping.find(Share)
     if share is not None:
-        found[BLOCKS["r"]] = next_power_of_two(chosen(share.by))
-    if STAGES in found and mapping.find(Loop) is not None and is_ragged(roots_of(kernel)):
+        found[BLOCKS["r"]] = next_power_of_two(single_value(share.by))
+    if STAGES in found and mapping.find(Loop) is not None and is_segmented_reduction(roots_of(kernel)):
         # a loop that data end has none: how many blocks are ahead is not known
         del found[STAGES]
     return {name: found[name] for name in _SIGNATURE if name in found}
 
 
-def config_of(kernel: Kernel, mapping: Mapping) -> Config:
+def closed_config(kernel: Kernel, mapping: Mapping) -> Config:
     """The configuration that launches `kernel` as the closed `mapping` says."""
     return launch_config(
-        {name: chosen(number) for name, number in parameters_of(kernel, mapping).items()}, mapping
+        {name: single_value(number) for name, number in launch_parameters(kernel, mapping).items()}, mapping
     )
 
 
@@ -151,13 +151,13 @@ def launch_config(meta: MappingOf[str, int], mapping: Mapping) -> Config:
     warps = mapping.find(Warps)
     return Config(
         meta=tuple(meta.items()),
-        num_warps=1 if warps is None else chosen(warps.count),
+        num_warps=1 if warps is None else single_value(warps.count),
         num_stages=1,
         fp_fusion=mapping.find(Contract) is not None,
     )
 
 
-def chosen(number: Number) -> int:
+def single_value(number: Number) -> int:
     """The one value of `number`.
 
     Raises:
@@ -184,7 +184,7 @@ def plan_choices(
     kernel: Kernel,
     mapping: Mapping,
     *,
-    places: tuple[Place, ...],
+    places: tuple[ParameterPlace, ...],
     launch: Callable[[Mapping], Config],
     limits: Callable[[Mapping, tuple[Config, ...]], Limits],
     check: Callable[[Mapping], None],
@@ -208,7 +208,7 @@ def plan_choices(
         values=tuple((number.name, number.values) for number in named.open_numbers),
         limits=limits(named, configs),
     )
-    more = (one for one in limits_between(numbers, configs, free) if one not in named.directives)
+    more = (one for one in search_limits(numbers, configs, free) if one not in named.directives)
     found = replace(named, directives=(*named.directives, *more))
     for choice in _choices_to_check(found, first[0]):
         try:
@@ -218,7 +218,7 @@ def plan_choices(
     return found, configs
 
 
-def _name_numbers(kernel: Kernel, mapping: Mapping, places: Iterable[Place]) -> Mapping:
+def _name_numbers(kernel: Kernel, mapping: Mapping, places: Iterable[ParameterPlace]) -> Mapping:
     """`mapping` of `kernel` with its open numbers called as the parameters that they are, which are at
     `places`.
 

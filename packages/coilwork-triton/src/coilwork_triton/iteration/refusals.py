@@ -44,7 +44,7 @@ from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.scalar import Scan, postorder
 from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
-from coilwork_triton.facts.kernel_analysis import is_ragged, roots_of
+from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, roots_of
 from coilwork_triton.iteration.shape import needs_64_bits
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import Letter, next_power_of_two
@@ -157,7 +157,7 @@ def _blocks(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
     if walked is not None and rows is None and any(r.kind == "reduction" for r in kernel.ranges):
         yield "sequential", "rows that are walked stay in registers"
     loop = mapping.find(Loop)
-    if loop is not None and set(values_of(loop.stages)) != {1} and is_ragged(roots_of(kernel)):
+    if loop is not None and set(values_of(loop.stages)) != {1} and is_segmented_reduction(roots_of(kernel)):
         yield "loop", "a loop that data end has no stages"
     if mapping.find(Privatise) is not None:
         small = [one for one in find_all(mapping.directives, Tile) if min(values_of(one.by)) < LEAST_BLOCK]

@@ -15,7 +15,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import IndexValue, Scalar, postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement
 from coilwork_triton.facts.vectorization import Access, accesses_of
-from coilwork_triton.iteration.shape import Shape, Tile, TwoRows
+from coilwork_triton.iteration.shape import Shape, StraddledRows, Tile
 from coilwork_triton.launch.parameters import power_of_two_below
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.language import tl
@@ -26,32 +26,34 @@ from coilwork_triton.text.language import tl
 _ONE: Final = as_expr(1)
 
 
-def wants_two_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> TwoRows | None:
+def choose_straddled_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> StraddledRows | None:
     """The line whose blocks are to be no longer than a row, if the points of `kernel`, which stores or checks
     `roots`, and is in `shape`, ask which row they are in.
     """
-    found = two_rows_of(kernel, shape)
+    found = find_straddled_rows(kernel, shape)
     if found is None or found.length < shape.grids.two_row_points:
         return None
     tile, length = found.tile, found.length
     roots = tuple(roots)
     touched = accesses_of(kernel, roots)
-    if not _asks(tile, touched, roots) or any(_loses_vectors(tile, access, length) for access in touched):
+    if not _needs_rows(tile, touched, roots) or any(
+        _loses_vectors(tile, access, length) for access in touched
+    ):
         return None
     return found
 
 
-def two_rows_of(kernel: Kernel, shape: Shape) -> TwoRows | None:
+def find_straddled_rows(kernel: Kernel, shape: Shape) -> StraddledRows | None:
     """The line of rows of known length that `kernel` walks in `shape`, if it is one."""
-    tile = _line(shape)
+    tile = _find_line(shape)
     length = None if tile is None else as_int(extent_of(tile.inner))
     if tile is None or length is None:
         return None
     outer = product(r.extent for r in kernel.ranges if r.symbol is not tile.inner)
-    return TwoRows(tile=tile, length=length, count=outer)
+    return StraddledRows(tile=tile, length=length, count=outer)
 
 
-def _line(shape: Shape) -> Tile | None:
+def _find_line(shape: Shape) -> Tile | None:
     """The only tile, if it is a line of rows that follow each other."""
     if shape.step > 1 or shape.counted or shape.chosen is not None:
         return None
@@ -63,7 +65,7 @@ def _line(shape: Shape) -> Tile | None:
     return tile if tile.parts and tile.column is None and tile.axis is not None else None
 
 
-def _asks(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) -> bool:
+def _needs_rows(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) -> bool:
     """Tell whether points have to know their row, or their place in it."""
     parts = {part for part, _ in tile.parts}
     if any(
@@ -85,7 +87,7 @@ def _loses_vectors(tile: Tile, access: Access, length: int) -> bool:
     return in_vectors and along and not _follows(tile, access.index)
 
 
-def no_longer(configs: tuple[Config, ...], block: str, length: int) -> tuple[Config, ...]:
+def limit_blocks(configs: tuple[Config, ...], block: str, length: int) -> tuple[Config, ...]:
     """`configs` whose `block` is no longer than `length`; if there is none, the first with one
     that is not.
     """
@@ -98,7 +100,7 @@ def no_longer(configs: tuple[Config, ...], block: str, length: int) -> tuple[Con
     return (replace(first, meta=meta, num_warps=warps),)
 
 
-def within(space: SearchSpace, block: str, length: int) -> SearchSpace:
+def limit_space(space: SearchSpace, block: str, length: int) -> SearchSpace:
     values = tuple(
         (name, tuple(v for v in found if v <= length) if name == block else found)
         for name, found in space.values
@@ -122,7 +124,9 @@ class RowLanes:
         library: names of device functions used so far.
     """
 
-    def __init__(self, rows: TwoRows, variable: Callable[[Expr], Expression], library: set[str]) -> None:
+    def __init__(
+        self, rows: StraddledRows, variable: Callable[[Expr], Expression], library: set[str]
+    ) -> None:
         self.rows = rows
         self._parts: Mapping[Expr, Expr] = dict(rows.tile.parts)
         self._numbers = {name: symbol(name, extent=rows.count) for name in ("xrow", "xnext")}

@@ -122,9 +122,9 @@ class Tile:
         return f"{self.letter}mask"
 
 
-def flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
+def build_flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
     """The tile that walks `ranges`, outermost first, along dimension `axis` of blocks; see `Tile`."""
-    index, parts = _flattened(f"{letter}index", ranges)
+    index, parts = _flatten_ranges(f"{letter}index", ranges)
     return Tile(
         letter=letter,
         numel=product(r.extent for r in ranges),
@@ -136,10 +136,12 @@ def flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: boo
     )
 
 
-def padded_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool, lanes: int) -> Tile:
+def build_padded_tile(
+    letter: Letter, ranges: list[Range], axis: int | None, masked: bool, lanes: int
+) -> Tile:
     """As `flat_tile`, but in rows of so many `lanes`, of which the innermost range fills the first ones."""
     *outer, last = ranges
-    row, parts = _flattened(f"{letter}row", outer)
+    row, parts = _flatten_ranges(f"{letter}row", outer)
     numel = product(r.extent for r in outer) * lanes
     index = symbol(f"{letter}index", extent=numel)
     return Tile(
@@ -155,7 +157,7 @@ def padded_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: b
     )
 
 
-def _flattened(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[Expr, Expr], ...]]:
+def _flatten_ranges(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[Expr, Expr], ...]]:
     """The flat position of `ranges`, a symbol called `name` unless it is a range's own, and the other ranges
     in terms of it.
     """
@@ -194,7 +196,7 @@ def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Sca
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwoRows:
+class StraddledRows:
     """A line of `count` rows of `length` points, no candidate's block of which is longer than a row.
 
     Attributes:
@@ -212,11 +214,11 @@ class TwoRows:
 
 
 # A buffer and an offset within it.
-Place = tuple[str, Expr]
+AccessPlace = tuple[str, Expr]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class VectorRow:
     """One access along a row: `lanes` of its elements are 16 bytes, and it is `apart` elements from where the
     rows begin.
     """
@@ -226,7 +228,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeVectors:
+class PeeledVectors:
     """How the rows along `tile` are accessed in whole vectors.
 
     Attributes:
@@ -241,7 +243,7 @@ class WholeVectors:
     start: Expr
     lanes: int
     shifted: bool
-    rows: Mapping[Place, Row]
+    rows: Mapping[AccessPlace, VectorRow]
 
     @property
     def widest(self) -> int:
@@ -258,7 +260,7 @@ PIECE = Name("piece")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
+class RowSharing:
     """`count` pieces of `length` points of each of `rows`; programs tell each other of them in the argument
     `workspace`.
 
@@ -301,7 +303,7 @@ class Sharing:
         return Binary("+", Binary("+", Name(self.workspace), Number(1)), Binary("*", row, Number(self.count)))
 
 
-def sharing_of(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> Sharing | None:
+def find_row_sharing(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> RowSharing | None:
     """How the programs of `kernel`, which computes `values`, share rows on `target`; `None` if each has its
     own.
     """
@@ -311,7 +313,7 @@ def sharing_of(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> Sh
     scans = scans_of(values)
     if length is None or rows is None or points is None or not scans:
         return None
-    return Sharing(
+    return RowSharing(
         workspace=kernel.workspace,
         rows=rows,
         count=-(-points // length),
@@ -371,10 +373,10 @@ class Shape:
     program: str = ""
     zeros: bool = False
     streamed: frozenset[str] = frozenset()
-    sharing: Sharing | None = None
+    sharing: RowSharing | None = None
     short_values: bool = False
-    vectors: WholeVectors | None = None
-    two_rows: TwoRows | None = None
+    vectors: PeeledVectors | None = None
+    two_rows: StraddledRows | None = None
 
     @cached_property
     def all_tiles(self) -> tuple[Tile, ...]:

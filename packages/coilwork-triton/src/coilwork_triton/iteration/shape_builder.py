@@ -38,30 +38,30 @@ from coilwork_ir.mapping import Tile as TileOf
 from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.iteration.mapping_parameters import chosen, parameters_of
+from coilwork_triton.iteration.mapping_parameters import launch_parameters, single_value
 from coilwork_triton.iteration.refusals import check_mapping, refuse
-from coilwork_triton.iteration.row_straddling_blocks import two_rows_of
+from coilwork_triton.iteration.row_straddling_blocks import find_straddled_rows
 from coilwork_triton.iteration.shape import (
     ROW,
+    PeeledVectors,
+    RowSharing,
     Shape,
-    Sharing,
+    StraddledRows,
     Tile,
-    TwoRows,
-    WholeVectors,
-    flat_tile,
-    padded_tile,
-    sharing_of,
+    build_flat_tile,
+    build_padded_tile,
+    find_row_sharing,
 )
-from coilwork_triton.iteration.vector_peeling import find_whole_vectors, has_room
+from coilwork_triton.iteration.vector_peeling import find_peeled_vectors, has_room_for_shift
 from coilwork_triton.kernel_passes.histogram import find_bins
 from coilwork_triton.kernel_passes.thread_coarsening import stores_neighbours
-from coilwork_triton.kernel_passes.topk_range import first_elements, topk_symbol
+from coilwork_triton.kernel_passes.topk_range import topk_block, topk_symbol
 from coilwork_triton.launch.parameters import BLOCKS, Letter, Walk
 
 _PARALLEL: Final[tuple[Letter, ...]] = ("x", "y", "z")
 
 
-def shape_of(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
+def build_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
     """The shape of `kernel` as `mapping` runs it on `target`; `program` counts its programs where others
     share its grid.
 
@@ -69,30 +69,30 @@ def shape_of(kernel: Kernel, mapping: Mapping, target: Target, *, program: str =
         EmitError: there is no text for a directive, which the error names.
     """
     check_mapping(kernel, mapping, target)
-    return judged_shape(kernel, mapping, target, program=program)
+    return build_legal_shape(kernel, mapping, target, program=program)
 
 
-def judged_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
+def build_legal_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
     """As `shape_of`, of a mapping that `check_mapping` has let pass, or that the generator has proposed."""
-    shape = _plain(kernel, mapping, target, program)
-    vectors, two_rows = _whole_vectors(kernel, mapping, shape), _two_rows(kernel, mapping, shape)
+    shape = _build_plain_shape(kernel, mapping, target, program)
+    vectors, two_rows = _build_vectors(kernel, mapping, shape), _build_straddled_rows(kernel, mapping, shape)
     if vectors is None and two_rows is None:
         return shape
     return replace(shape, vectors=vectors, two_rows=two_rows)
 
 
-def _plain(kernel: Kernel, mapping: Mapping, target: Target, program: str) -> Shape:
+def _build_plain_shape(kernel: Kernel, mapping: Mapping, target: Target, program: str) -> Shape:
     """All of the shape but what follows from its tiles and masks."""
-    numbers = parameters_of(kernel, mapping)
-    tiles = tiles_of(kernel, mapping, numbers)
+    numbers = launch_parameters(kernel, mapping)
+    tiles = build_tiles(kernel, mapping, numbers)
     lanes = tuple(find_all(mapping.directives, Lanes))
     index, coarsen, sort = mapping.find(Index), mapping.find(Coarsen), mapping.find(Sort)
-    sharing = _sharing(kernel, mapping, target)
+    sharing = _build_sharing(kernel, mapping, target)
     evicted = (arg for one in find_all(mapping.directives, Evict) for arg in one.args)
     return Shape(
         grids=target.machine.grids,
         tiles=tiles,
-        walk=_walk(mapping),
+        walk=_find_walk(mapping),
         parameters=tuple(numbers),
         index_dtype=DType.I32 if index is not None and index.dtype == "i32" else DType.I64,
         flat_grid=mapping.find(FlatGrid) is not None,
@@ -100,10 +100,10 @@ def _plain(kernel: Kernel, mapping: Mapping, target: Target, program: str) -> Sh
         sharing=sharing,
         scalar_access=any(one.by == 1 and not one.narrow for one in lanes),
         step=1 if coarsen is None else _step(kernel, coarsen),
-        chunk=max((chosen(one.by) for one in lanes if not one.narrow), default=1),
+        chunk=max((single_value(one.by) for one in lanes if not one.narrow), default=1),
         counted=_counts(kernel, mapping),
-        together=max((chosen(one.by) for one in lanes if one.narrow), default=0),
-        chosen=_first_elements(kernel, mapping, tiles),
+        together=max((single_value(one.by) for one in lanes if one.narrow), default=0),
+        chosen=_build_topk_tile(kernel, mapping, tiles),
         float_keys=sort is not None and sort.keys == "float",
         streamed=frozenset(evicted),
         short_values=mapping.find(Values) is not None,
@@ -113,14 +113,14 @@ def _plain(kernel: Kernel, mapping: Mapping, target: Target, program: str) -> Sh
 # Tiles
 
 
-def tiles_of(kernel: Kernel, mapping: Mapping, numbers: MappingOf[str, Number]) -> tuple[Tile, ...]:
+def build_tiles(kernel: Kernel, mapping: Mapping, numbers: MappingOf[str, Number]) -> tuple[Tile, ...]:
     """The tiles of `kernel` in the order of block axes, whose blocks have `numbers` of points. A tile whose
     every block is a point has no axis.
     """
     known = {r.symbol.name: r for r in kernel.ranges}
     tiles: list[Tile] = []
     rank = 0
-    for letter, one in _lettered(mapping):
+    for letter, one in _assign_letters(mapping):
         sizes = values_of(numbers[BLOCKS[letter]])
         ranges = [known[name] for name in one.ranges]
         axis = None if letter != "r" and set(sizes) == {1} else rank
@@ -132,14 +132,14 @@ def tiles_of(kernel: Kernel, mapping: Mapping, numbers: MappingOf[str, Number]) 
             # the block is there even if there is nothing to reduce; programs and turns of a loop are not
             masked = masked or (bounds(points).lo or 0) < 1
         if lanes:
-            tiles.append(padded_tile(letter, ranges, axis, masked, lanes))
+            tiles.append(build_padded_tile(letter, ranges, axis, masked, lanes))
         else:
-            tiles.append(flat_tile(letter, ranges, axis, masked))
+            tiles.append(build_flat_tile(letter, ranges, axis, masked))
         rank += axis is not None
     return tuple(tiles)
 
 
-def _lettered(mapping: Mapping) -> Iterator[tuple[Letter, TileOf | Sequential | Keep | Loop | Share]]:
+def _assign_letters(mapping: Mapping) -> Iterator[tuple[Letter, TileOf | Sequential | Keep | Loop | Share]]:
     """Return what has an axis in blocks, in the order of these: outer tiles, walked rows, reduced ranges."""
     walked, keep = mapping.find(Sequential), mapping.find(Keep)
     rows = keep or mapping.find(Loop) or mapping.find(Share)
@@ -153,7 +153,7 @@ def _lettered(mapping: Mapping) -> Iterator[tuple[Letter, TileOf | Sequential | 
         yield "r", rows
 
 
-def _walk(mapping: Mapping) -> Walk:
+def _find_walk(mapping: Mapping) -> Walk:
     if mapping.find(Keep) is not None:
         return "persistent"
     if mapping.find(Loop) is not None:
@@ -164,11 +164,11 @@ def _walk(mapping: Mapping) -> Walk:
 # What has to fit the kernel
 
 
-def _sharing(kernel: Kernel, mapping: Mapping, target: Target) -> Sharing | None:
+def _build_sharing(kernel: Kernel, mapping: Mapping, target: Target) -> RowSharing | None:
     share = mapping.find(Share)
     if share is None:
         return None
-    found = sharing_of(kernel, roots_of(kernel), target)
+    found = find_row_sharing(kernel, roots_of(kernel), target)
     if found is None or (found.workspace, found.length) != (share.workspace, share.by):
         pieces = "none" if found is None else f"pieces of {found.length}"
         raise refuse(kernel, "share", f"the workspace has room for {pieces}, and words for them")
@@ -195,7 +195,7 @@ def _counts(kernel: Kernel, mapping: Mapping) -> bool:
     return True
 
 
-def _first_elements(kernel: Kernel, mapping: Mapping, tiles: tuple[Tile, ...]) -> Tile | None:
+def _build_topk_tile(kernel: Kernel, mapping: Mapping, tiles: tuple[Tile, ...]) -> Tile | None:
     """The tile of the first elements of sorted rows, in the place of the row's axis."""
     topk, select = topk_symbol(kernel), mapping.find(Select)
     if topk is None and select is None:
@@ -204,7 +204,7 @@ def _first_elements(kernel: Kernel, mapping: Mapping, tiles: tuple[Tile, ...]) -
     if topk is None or select is None or count != select.first:
         stored = "all" if topk is None else f"the first {count}"
         raise refuse(kernel, "select", f"the kernel stores {stored} of the sorted elements")
-    block = first_elements(topk)
+    block = topk_block(topk)
     if any(room and room < count for room in values_of(select.room)):
         raise refuse(kernel, "select", f"the room does not hold {count} elements")
     if min(values_of(select.room)) and max(values_of(select.groups)) < count:
@@ -223,27 +223,27 @@ def _first_elements(kernel: Kernel, mapping: Mapping, tiles: tuple[Tile, ...]) -
 # What follows from tiles and masks
 
 
-def _whole_vectors(kernel: Kernel, mapping: Mapping, shape: Shape) -> WholeVectors | None:
+def _build_vectors(kernel: Kernel, mapping: Mapping, shape: Shape) -> PeeledVectors | None:
     vector = mapping.find(Vector)
     if vector is None:
         return None
-    found = find_whole_vectors(kernel, shape, roots_of(kernel))
+    found = find_peeled_vectors(kernel, shape, roots_of(kernel))
     if found is None:
         raise refuse(kernel, "vector", "no rows are accessed in whole vectors that begin or end anywhere")
     if (vector.range, vector.by, vector.shifted) != (found.tile.inner.name, found.widest, found.shifted):
         kind = "shifted" if found.shifted else "not shifted"
         raise refuse(kernel, "vector", f"vectors are of {found.widest} along {found.tile.inner.name}, {kind}")
-    least = min(values_of(parameters_of(kernel, mapping)[found.tile.block]))
-    if not has_room(shape, found, least):
+    least = min(values_of(launch_parameters(kernel, mapping)[found.tile.block]))
+    if not has_room_for_shift(shape, found, least):
         raise refuse(kernel, "vector", f"a row that begins anywhere does not fit {least} lanes")
     return found
 
 
-def _two_rows(kernel: Kernel, mapping: Mapping, shape: Shape) -> TwoRows | None:
+def _build_straddled_rows(kernel: Kernel, mapping: Mapping, shape: Shape) -> StraddledRows | None:
     straddle = mapping.find(Straddle)
     if straddle is None:
         return None
-    found = two_rows_of(kernel, shape)
+    found = find_straddled_rows(kernel, shape)
     if found is None or found.tile.inner.name != straddle.range or straddle.rows != 2:
         raise refuse(kernel, "straddle", "only lines of rows of known length lie in two rows at most")
     return found

@@ -21,7 +21,7 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_triton.iteration.row_straddling_blocks import RowLanes
-from coilwork_triton.iteration.shape import Place, Shape, Tile
+from coilwork_triton.iteration.shape import AccessPlace, Shape, Tile
 from coilwork_triton.iteration.vector_peeling import RowAccess, VectorLanes
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.index_printer import IndexPrinter
@@ -115,7 +115,7 @@ class Space:
             lanes = shifted.first_lane(lanes, Name(tile.block))
         return self._expanded(lanes, tile)
 
-    def row(self, place: Place) -> RowAccess | None:
+    def row(self, place: AccessPlace) -> RowAccess | None:
         """The access at `place`, if it is one of whole vectors that begin or end anywhere."""
         return None if self.vectors is None else self.vectors.access(place)
 

@@ -25,9 +25,9 @@ from coilwork_ir.index import (
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Scan, Sort, postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement
-from coilwork_triton.facts.kernel_analysis import is_ragged
+from coilwork_triton.facts.kernel_analysis import is_segmented_reduction
 from coilwork_triton.facts.vectorization import Access
-from coilwork_triton.iteration.shape import Place, Row, Shape, Tile, WholeVectors
+from coilwork_triton.iteration.shape import AccessPlace, PeeledVectors, Shape, Tile, VectorRow
 from coilwork_triton.text.language import tl
 
 # ---- Which kernels access rows that begin or end anywhere in whole vectors: ----
@@ -37,19 +37,21 @@ _ZERO: Final = as_expr(0)
 _ONE: Final = as_expr(1)
 
 
-def wanted_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> WholeVectors | None:
+def choose_peeled_vectors(
+    kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int
+) -> PeeledVectors | None:
     """The accesses of whole vectors along rows that begin or end anywhere, if `kernel`, which stores or
     checks `roots`, and is in `shape`, is to have any. Its least block along rows has `least` lanes.
     """
-    found = find_whole_vectors(kernel, shape, roots)
-    if found is None or not has_room(shape, found, least):
+    found = find_peeled_vectors(kernel, shape, roots)
+    if found is None or not has_room_for_shift(shape, found, least):
         return None
-    if shape.scalar_access and not found.shifted and not _takes_all(kernel, found, roots):
+    if shape.scalar_access and not found.shifted and not _covers_all_accesses(kernel, found, roots):
         return None
     return found
 
 
-def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> bool:
+def _covers_all_accesses(kernel: Kernel, found: PeeledVectors, roots: Iterable[Scalar]) -> bool:
     """Tell if all accesses that vary along the tile are of whole vectors: else it was for the others that
     none is to be wide.
     """
@@ -59,40 +61,40 @@ def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> 
     return known and not looked_up
 
 
-def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> bool:
+def wants_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> bool:
     """Tell if long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
     long = shape.reduced is not None and provably_le(shape.grids.long_shifted_row, shape.reduced.numel)
-    return long and lanes_lacking(kernel, shape, roots, least) > 0
+    return long and count_lacking_lanes(kernel, shape, roots, least) > 0
 
 
-def lanes_lacking(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> int:
+def count_lacking_lanes(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> int:
     """How many lanes a row that begins anywhere would take before its first element, if its block of `least`
     may not have them; else 0.
     """
     if shape.walk != "persistent":
         return 0
-    found = find_whole_vectors(kernel, shape, roots)
-    return 0 if found is None or has_room(shape, found, least) else found.lanes - 1
+    found = find_peeled_vectors(kernel, shape, roots)
+    return 0 if found is None or has_room_for_shift(shape, found, least) else found.lanes - 1
 
 
-def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> WholeVectors | None:
+def find_peeled_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> PeeledVectors | None:
     """The accesses of `kernel` in `shape` that may be of whole vectors along rows that begin or end anywhere.
 
     None where blocks have several axes, where accesses are wide in any case, and where some of what
     comes from memory lies elsewhere within vectors than the rest.
     """
-    tile = _only_axis(shape)
+    tile = _find_single_axis(shape)
     if tile is None or (tile.numel.is_const and not provably_le(shape.grids.least_row, tile.numel)):
         return None
     roots = tuple(roots)
-    if is_ragged(roots) or any(isinstance(node, Scan | Sort) for node in postorder(roots)):
+    if is_segmented_reduction(roots) or any(isinstance(node, Scan | Sort) for node in postorder(roots)):
         # lanes are counted from a row's first element on: by the end that data give it, and by what is
         # carried from block to block
         return None
     aligned = {a.name for a in kernel.args if a.aligned}
     itemsize = {a.name: a.dtype.itemsize for a in kernel.args}
     flattened = {part: value for t in shape.tiles for part, value in t.parts}
-    found: dict[Place, tuple[Access, Expr]] = {}
+    found: dict[AccessPlace, tuple[Access, Expr]] = {}
     for buffer, index in _places(kernel, roots):
         flat = substitute(index, flattened) if flattened else index
         if stride_of(flat, tile.index) is _ONE:
@@ -108,14 +110,16 @@ def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) ->
     share = sum(a.itemsize for a in astray) / sum(found[p][0].itemsize for p in own)
     if share < shape.grids.shifted_share:
         rows = {
-            p: Row(lanes=a.lanes, apart=_ZERO) for p, (a, begin) in usable.items() if _is_at_vector(a, begin)
+            p: VectorRow(lanes=a.lanes, apart=_ZERO)
+            for p, (a, begin) in usable.items()
+            if _is_at_vector(a, begin)
         }
         ends = any(not provably_divisible(tile.numel, row.lanes) for row in rows.values())
-        return WholeVectors(tile=tile, start=_ZERO, lanes=1, shifted=False, rows=rows) if ends else None
+        return PeeledVectors(tile=tile, start=_ZERO, lanes=1, shifted=False, rows=rows) if ends else None
     start = found[own[0]][1]
     lanes = max((access.lanes for access, _ in usable.values()), default=1)
     rows = {
-        place: Row(lanes=access.lanes, apart=begin - start)
+        place: VectorRow(lanes=access.lanes, apart=begin - start)
         for place, (access, begin) in usable.items()
         # vectors then begin where the first of a buffer does, or behind
         if provably_divisible(begin - start, lanes) and provably_nonneg(begin)
@@ -126,7 +130,7 @@ def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) ->
         # a thread's neighbours would lie within a vector of weights, which all rows read, and none of those
         # loads be wide
         return None
-    return WholeVectors(tile=tile, start=start, lanes=lanes, shifted=True, rows=rows)
+    return PeeledVectors(tile=tile, start=start, lanes=lanes, shifted=True, rows=rows)
 
 
 def _is_at_vector(access: Access, begin: Expr) -> bool:
@@ -134,7 +138,7 @@ def _is_at_vector(access: Access, begin: Expr) -> bool:
     return provably_divisible(begin, access.lanes)
 
 
-def _only_axis(shape: Shape) -> Tile | None:
+def _find_single_axis(shape: Shape) -> Tile | None:
     """The tile that is the only dimension of blocks, if lanes may stand elsewhere along it."""
     axes = [tile for tile in shape.tiles if tile.axis is not None]
     plain = shape.sharing is None and shape.chosen is None and shape.walked is None
@@ -146,7 +150,7 @@ def _only_axis(shape: Shape) -> Tile | None:
     return tile if (rows or lines) and tile.has_mask and tile.column is None else None
 
 
-def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[Place]:
+def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[AccessPlace]:
     """Return where `kernel` loads and stores at places that data do not decide; stores come last."""
     loads = [
         (node.buffer, node.index[0])
@@ -157,7 +161,7 @@ def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[Place]:
     return [*loads, *stores]
 
 
-def has_room(shape: Shape, found: WholeVectors, least: int) -> bool:
+def has_room_for_shift(shape: Shape, found: PeeledVectors, least: int) -> bool:
     """Tell if a row that is shifted fits its block of `least` lanes, where that is all there is."""
     if shape.walk != "persistent" or not found.shifted:
         return True
@@ -173,7 +177,7 @@ class RowAccess:
 
     lanes: VectorLanes
     buffer: str
-    row: Row
+    row: VectorRow
 
     @property
     def letter(self) -> str:
@@ -214,7 +218,9 @@ class VectorLanes:
         numel: the text of the tile's number of points.
     """
 
-    def __init__(self, vectors: WholeVectors, index: Callable[[Expr], Expression], numel: Expression) -> None:
+    def __init__(
+        self, vectors: PeeledVectors, index: Callable[[Expr], Expression], numel: Expression
+    ) -> None:
         self.vectors = vectors
         self._index = index
         self._numel = numel
@@ -227,12 +233,12 @@ class VectorLanes:
         self._near: set[int] = set()
         self._whole: set[int] = set()
 
-    def access(self, place: Place) -> RowAccess | None:
+    def access(self, place: AccessPlace) -> RowAccess | None:
         """The access at `place`, if it is one of whole vectors."""
         row = self.vectors.rows.get(place)
         return None if row is None else RowAccess(lanes=self, buffer=place[0], row=row)
 
-    def address(self, buffer: str, row: Row) -> Expression | None:
+    def address(self, buffer: str, row: VectorRow) -> Expression | None:
         """The pointers of an access; None if they are its offset's."""
         if not self.vectors.shifted:
             return None

@@ -60,17 +60,17 @@ from coilwork_ir.scalar import (
 _WHOLE: Final = 1 << 24
 
 
-def are_plain(stores: Sequence[Store]) -> bool:
+def are_plain_stores(stores: Sequence[Store]) -> bool:
     """Tell if `stores` are of all points, at places that no data choose, and nothing is combined there."""
     return all(store.mode == "store" and not store.indirect and store.mask is None for store in stores)
 
 
-def stores_at(stores: Sequence[Store], places: Mapping[Expr, Expr]) -> tuple[Store, ...]:
+def specialize_stores(stores: Sequence[Store], places: Mapping[Expr, Expr]) -> tuple[Store, ...]:
     """`stores`, which are direct ones, at `places` of their ranges, with what is decided there."""
     roots = [
         root for store in stores for root in (store.value, *(() if store.mask is None else (store.mask,)))
     ]
-    moved = iter(rewrite(substitute_ranges(roots, places), _decided))
+    moved = iter(rewrite(substitute_ranges(roots, places), _fold_known))
     return tuple(
         replace(
             store,
@@ -82,7 +82,7 @@ def stores_at(stores: Sequence[Store], places: Mapping[Expr, Expr]) -> tuple[Sto
     )
 
 
-def _decided(node: Scalar) -> Scalar:
+def _fold_known(node: Scalar) -> Scalar:
     """`node`, or the constant or operand that it is known to be now that a point's place in its step is
     known.
     """
@@ -94,7 +94,7 @@ def _decided(node: Scalar) -> Scalar:
             product = float(left.value) * float(right.value)
             return const(product, DType.F32) if _are_short(left, right) else node
         case Op(op="lt" | "ge" | "le" | "gt", operands=(IndexValue(operands=()), _)):
-            return _compared(node)
+            return _fold_comparison(node)
         case Op(op="bitwise_and", operands=(Const(value=True), other)) if node.dtype is DType.BOOL:
             return other
         case Op(op="bitwise_and", operands=(other, Const(value=True))) if node.dtype is DType.BOOL:
@@ -112,7 +112,7 @@ def _are_short(*values: Const) -> bool:
     return all(abs(v.value) < 16 and (float(v.value) * 256).is_integer() for v in values)
 
 
-def _compared(node: Op) -> Scalar:
+def _fold_comparison(node: Op) -> Scalar:
     at, end = node.operands
     assert isinstance(at, IndexValue)
     if isinstance(end, IndexValue) and not end.operands:
@@ -140,7 +140,11 @@ def split_concat(kernel: Kernel, grids: Grids) -> Kernel | None:
     """`kernel` over one part of the range that is cut into equal parts; None if there is none, or nothing to
     gain.
     """
-    if not are_plain(kernel.stores) or kernel.checks or any(r.kind != "parallel" for r in kernel.ranges):
+    if (
+        not are_plain_stores(kernel.stores)
+        or kernel.checks
+        or any(r.kind != "parallel" for r in kernel.ranges)
+    ):
         return None
     found = even_parts([store.value for store in kernel.stores], [r.symbol for r in kernel.ranges])
     if found is None:
@@ -153,7 +157,7 @@ def split_concat(kernel: Kernel, grids: Grids) -> Kernel | None:
     if inner and not all(_stays_wide(store, whole, length, grids) for store in kernel.stores):
         return None
     part = symbol(whole.name, extent=length)
-    each = [stores_at(kernel.stores, {whole: part + number * length}) for number in range(count)]
+    each = [specialize_stores(kernel.stores, {whole: part + number * length}) for number in range(count)]
     if not _gains(kernel, each, part):
         return None
     return replace(
@@ -206,7 +210,11 @@ def deinterleave(kernel: Kernel) -> Kernel | None:
     """`kernel`, in lines, over points that read a few neighbours and store each to a place of its own; None
     if it does nothing of the kind.
     """
-    if not are_plain(kernel.stores) or kernel.checks or any(r.kind != "parallel" for r in kernel.ranges):
+    if (
+        not are_plain_stores(kernel.stores)
+        or kernel.checks
+        or any(r.kind != "parallel" for r in kernel.ranges)
+    ):
         return None
     loads = [v for v in postorder([store.value for store in kernel.stores]) if isinstance(v, Load)]
     if any(load.operands for load in loads):
@@ -215,12 +223,16 @@ def deinterleave(kernel: Kernel) -> Kernel | None:
         count = 0 if dealt.symbol.extent is None else as_int(dealt.symbol.extent)
         if count in _COUNTS:
             for inner in kernel.ranges:
-                if inner is not dealt and _are_dealt(kernel.stores, loads, dealt.symbol, inner.symbol, count):
-                    return _dealt(kernel, dealt, inner, count)
+                if inner is not dealt and _is_deinterleaving(
+                    kernel.stores, loads, dealt.symbol, inner.symbol, count
+                ):
+                    return _unroll_range(kernel, dealt, inner, count)
     return None
 
 
-def _are_dealt(stores: Sequence[Store], loads: Sequence[Load], dealt: Expr, inner: Expr, count: int) -> bool:
+def _is_deinterleaving(
+    stores: Sequence[Store], loads: Sequence[Load], dealt: Expr, inner: Expr, count: int
+) -> bool:
     """Tell if neighbours along `dealt` are neighbours where they are read, and neighbours along `inner` where
     they are stored.
     """
@@ -234,8 +246,8 @@ def _step(index: Expr, along: Expr) -> int | None:
     return None if step is None else as_int(step)
 
 
-def _dealt(kernel: Kernel, dealt: Range, inner: Range, count: int) -> Kernel:
-    each = [stores_at(kernel.stores, {dealt.symbol: as_expr(number)}) for number in range(count)]
+def _unroll_range(kernel: Kernel, dealt: Range, inner: Range, count: int) -> Kernel:
+    each = [specialize_stores(kernel.stores, {dealt.symbol: as_expr(number)}) for number in range(count)]
     outer = [r for r in kernel.ranges if r not in (dealt, inner)]
     outer.sort(key=lambda r: -(_step(kernel.stores[0].index, r.symbol) or 0))
     return replace(

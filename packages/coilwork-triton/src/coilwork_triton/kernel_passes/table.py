@@ -18,14 +18,14 @@ from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
 from coilwork_ir.kernels.strict import make_functions_strict
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
-from coilwork_triton.facts.memory_traffic import find_turned_ranges, share_unit_strides
+from coilwork_triton.facts.memory_traffic import find_transposed_ranges, share_unit_strides
 from coilwork_triton.kernel_passes.histogram import privatize_histogram
 from coilwork_triton.kernel_passes.range_unrolling import deinterleave, split_concat
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
 from coilwork_triton.kernel_passes.topk_range import split_topk_range
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Letter
 from coilwork_triton.text.language import SMALL_FLOATS
-from coilwork_triton.text.ops import converted_constant
+from coilwork_triton.text.ops import convert_constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def begin_draft(kernel: Kernel, likely: tuple[int, ...] = ()) -> Draft:
         kernel=kernel,
         likely=likely,
         unit_strides=share_unit_strides(kernel, known, unknown=UNKNOWN_EXTENT),
-        turned=find_turned_ranges(kernel, known, unknown=UNKNOWN_EXTENT),
+        turned=find_transposed_ranges(kernel, known, unknown=UNKNOWN_EXTENT),
     )
 
 
@@ -107,7 +107,7 @@ def _write_strict_functions(kernel: Kernel, target: Target) -> Kernel:
 
 
 def _convert_constants(kernel: Kernel, target: Target) -> Kernel:
-    return convert_constants(kernel, converted_constant)
+    return convert_constants(kernel, convert_constant)
 
 
 LEGALIZATION: Final[PassTable[Kernel, Target]] = PassTable(

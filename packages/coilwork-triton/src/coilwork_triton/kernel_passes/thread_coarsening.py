@@ -69,8 +69,8 @@ from coilwork_ir.scalar import (
     postorder,
     rewrite,
 )
-from coilwork_triton.facts.vectorization import Access, load_runs, wide_in_rows
-from coilwork_triton.kernel_passes.range_unrolling import stores_at
+from coilwork_triton.facts.vectorization import Access, find_load_runs, is_wide_along_rows
+from coilwork_triton.kernel_passes.range_unrolling import specialize_stores
 
 # ---- Kernels in steps that do two rows at once, where rows in pairs read the same ones ----
 
@@ -86,13 +86,13 @@ def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int], most: float) -> Ke
     count = None if row.extent is None else as_int(row.extent)
     if count is None or count < 2:
         return None
-    pairs = [_paired(kernel, count, ahead) for ahead in (0, 1)]
+    pairs = [_build_pairs(kernel, count, ahead) for ahead in (0, 1)]
     found = [(loads(pair), pair) for pair in pairs if pair is not None]
     least, best = min(found, key=lambda one: one[0], default=(0, None))
     return best if best is not None and least <= most * 2 * loads(kernel) else None
 
 
-def _paired(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
+def _build_pairs(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
     """Rows 2*k - `ahead` and the next, of `count`; None if rows that are none could not be told from others
     by their numbers.
     """
@@ -104,9 +104,9 @@ def _paired(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
     stores: list[Store] = []
     for at in (pair * 2 - ahead, pair * 2 - ahead + 1):
         inside = _inside(at, count)
-        moved = stores_at(kernel.stores, {row.symbol: at})
+        moved = specialize_stores(kernel.stores, {row.symbol: at})
         # what stores share is looked at once
-        values = rewrite([store.value for store in moved], partial(_guarded, kernel, inside))
+        values = rewrite([store.value for store in moved], partial(_guard_load, kernel, inside))
         stores += [
             replace(store, value=value, mask=inside) for store, value in zip(moved, values, strict=True)
         ]
@@ -121,7 +121,7 @@ def _inside(at: Expr, count: int) -> Scalar | None:
     return None if provably_le(at + 1, as_expr(count)) else op("lt", index_value(at), const(count, DType.I64))
 
 
-def _guarded(kernel: Kernel, inside: Scalar | None, node: Scalar) -> Scalar:
+def _guard_load(kernel: Kernel, inside: Scalar | None, node: Scalar) -> Scalar:
     """`node`; if it is a load that may leave its tensor where a row is none, only where it is one."""
     if inside is None or not isinstance(node, Load) or isinstance(node.mask, Const):
         return node
@@ -150,7 +150,7 @@ def unroll_windows(kernel: Kernel, loads: Sequence[Load], longest: int) -> Kerne
         if length is None or not 1 < length <= longest or not _slides(loads, r.symbol, inner):
             continue
         stores = tuple(
-            store for k in range(length) for store in stores_at(kernel.stores, {r.symbol: as_expr(k)})
+            store for k in range(length) for store in specialize_stores(kernel.stores, {r.symbol: as_expr(k)})
         )
         ranges = (*kernel.ranges[:place], *kernel.ranges[place + 1 :])
         return replace(kernel, ranges=ranges, stores=stores)
@@ -190,29 +190,29 @@ def coarsen(kernel: Kernel, grids: Grids) -> CoarseKernel | None:
     """
     if not _is_plain(kernel, grids):
         return None
-    narrow = _narrow(kernel)
+    narrow = _narrow_loads(kernel)
     slid = unroll_windows(kernel, narrow, grids.longest_window)
     if slid is not None:
-        found = _widest(slid, _narrow(slid), grids)
+        found = _choose_widest(slid, _narrow_loads(slid), grids)
         if found is not None:
             return found
     inner = kernel.ranges[-1].symbol
     if all(stride_of(load.index[0], inner) is as_expr(1) for load in narrow):
         return None
-    return _widest(kernel, narrow, grids)
+    return _choose_widest(kernel, narrow, grids)
 
 
-def _widest(kernel: Kernel, narrow: Sequence[Load], grids: Grids) -> CoarseKernel | None:
+def _choose_widest(kernel: Kernel, narrow: Sequence[Load], grids: Grids) -> CoarseKernel | None:
     """`kernel`, of whose loads `narrow` are such, in the widest steps that pay."""
     if not narrow:
         return None
     order = tuple(postorder([store.value for store in kernel.stores]))
     # wide ones stay as they are: one load per step
-    wide = len(_varying(kernel)) - len(narrow)
+    wide = len(_row_loads(kernel)) - len(narrow)
     points = min(_MOST_POINTS, *(_BYTES // store.value.dtype.itemsize for store in kernel.stores))
     while points > 1:
         if points * len(order) <= _MOST_SCALARS and _fits(kernel, points):
-            found = _stepped(kernel, points)
+            found = _coarsen_by(kernel, points)
             if _loads(found) - wide <= grids.coarse_share * len(narrow) * points:
                 fits = 2 * points * len(order) <= _MOST_SCALARS
                 rows = pair_rows(found, _loads, grids.paired_share) if fits else None
@@ -221,15 +221,15 @@ def _widest(kernel: Kernel, narrow: Sequence[Load], grids: Grids) -> CoarseKerne
     return None
 
 
-def _varying(kernel: Kernel) -> list[Load]:
+def _row_loads(kernel: Kernel) -> list[Load]:
     """Loads that vary along the row."""
     order = postorder([store.value for store in kernel.stores])
     return [v for v in order if isinstance(v, Load) and kernel.ranges[-1].symbol in _places(v)]
 
 
-def _narrow(kernel: Kernel) -> list[Load]:
+def _narrow_loads(kernel: Kernel) -> list[Load]:
     """Return those of them that threads do not load 16 bytes at a time."""
-    return [load for load in _varying(kernel) if not _is_wide(kernel, load)]
+    return [load for load in _row_loads(kernel) if not _is_wide(kernel, load)]
 
 
 def _is_plain(kernel: Kernel, grids: Grids) -> bool:
@@ -291,26 +291,26 @@ def _places(load: Load) -> frozenset[Expr]:
 def _is_wide(kernel: Kernel, load: Load) -> bool:
     """Threads load 16 bytes at a time, as it is."""
     access = Access(index=load.index[0], itemsize=load.dtype.itemsize)
-    return not load.operands and wide_in_rows(kernel.ranges, [access])
+    return not load.operands and is_wide_along_rows(kernel.ranges, [access])
 
 
 def _loads(kernel: Kernel) -> int:
     """Loads per step that vary along the row."""
     inner = kernel.ranges[-1].symbol
     order = tuple(postorder([store.value for store in kernel.stores]))
-    runs = load_runs(order, inner)
+    runs = find_load_runs(order, inner)
     single = [v for v in order if isinstance(v, Load) and v not in runs and inner in _places(v)]
     return len(single) + len(set(runs.values()))
 
 
-def _stepped(kernel: Kernel, points: int) -> Kernel:
+def _coarsen_by(kernel: Kernel, points: int) -> Kernel:
     *outer, last = kernel.ranges
     inner = last.symbol
     assert inner.extent is not None
     length = as_int(inner.extent)
     assert length is not None
     step = symbol(inner.name, extent=length // points)
-    each = [stores_at(kernel.stores, {inner: step * points + k}) for k in range(points)]
+    each = [specialize_stores(kernel.stores, {inner: step * points + k}) for k in range(points)]
     # those of one tensor in a row
     stores = tuple(store for of_one in zip(*each, strict=True) for store in of_one)
     return replace(kernel, ranges=(*outer, replace(last, symbol=step)), stores=stores)

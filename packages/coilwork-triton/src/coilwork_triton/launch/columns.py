@@ -27,16 +27,16 @@ from coilwork_triton.launch.parameters import (
     STAGES,
     Facts,
     config,
+    is_search,
     next_power_of_two,
     other_tiles,
-    searches,
     warps_for,
 )
 
 # ---- Block sizes of scans along columns: memory has neighbours along x, and what comes before a ----
 
 
-def scanned_columns(facts: Facts, target: Target) -> list[Config]:
+def propose_column_scans(facts: Facts, target: Target) -> list[Config]:
     """Blocks of rows of neighbouring columns, of which some are on their way while one is scanned."""
     grids = target.machine.grids
     memory = target.machine.memory
@@ -78,7 +78,7 @@ def scanned_columns(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
-def in_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Config]:
+def add_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Config]:
     """`configs` with the length of threads' runs along a scan, if there is one and all of them have runs for
     all threads.
     """
@@ -106,17 +106,17 @@ def in_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Con
 # ---- Block sizes where whole columns are on chip: memory has neighbours along x, and what is re ----
 
 
-def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
+def propose_whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
     """Blocks of whole columns of `row` points: contiguous along x, where a block spans a line of cache."""
     grids = target.machine.grids
-    if not facts.work.stream_bytes and facts.work.load_chain > 1 and not searches(facts, target):
-        return _gathered_columns(facts, target, row, most)
+    if not facts.work.stream_bytes and facts.work.load_chain > 1 and not is_search(facts, target):
+        return _propose_gathered_columns(facts, target, row, most)
     blocks: list[tuple[int, int]] = []
     alone: list[tuple[int, int]] = []
     for width, per_thread in _column_shapes(facts, target, row):
         x = min(width, most, next_power_of_two(facts.extents["x"]))
         warps = few = min(16, warps_for(x * row, per_thread, target))
-        if not _busy(facts, target) or per_thread <= 32:
+        if not _is_compute_bound(facts, target) or per_thread <= 32:
             # blocks that are small have little in flight for each thread anyway
             warps = max(warps, min(4, warps_for(x * row, 8, target)))
         if few <= 2 and few < warps:
@@ -142,12 +142,12 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
     if facts.extents["x"] < best * target.multiprocessors:
         # few columns: a sector of memory is enough for a block, so that there are more of them, with little
         # to do for each
-        if searches(facts, target):
+        if is_search(facts, target):
             return [(max(1, best // 4), 2)]
         return [(max(1, best // 4), 8), (max(1, best // 4), 16)]
     little = sum(facts.work.stream_bytes) * 64 <= 4 * grids.column_registers
     if (
-        _busy(facts, target)
+        _is_compute_bound(facts, target)
         and 0 < sum(facts.work.stream_bytes) <= grids.little_bytes
         and best * row <= grids.widest_column_points
     ):
@@ -155,7 +155,7 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
         # per thread, in 87 with 32; half as many threads have fewer instructions still, if registers leave
         # room for enough of them
         return [(max(1, best // 2), 64), (best, 64), (max(1, best // 2), 128)]
-    each = 64 if little and not _busy(facts, target) else 32
+    each = 64 if little and not _is_compute_bound(facts, target) else 32
     fitting = [x for x in (best, best // 2, 2 * best, best // 4) if 0 < x * row <= each * 512]
     # small blocks first, if large ones are not what it takes to span a line
     ordered = sorted(fitting[:3], key=lambda x: x * row > 64 * 256)
@@ -166,14 +166,14 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
     if (
         sum(facts.work.stream_bytes) <= 2
         and best * row <= grids.widest_column_points
-        and not _busy(facts, target)
+        and not _is_compute_bound(facts, target)
     ):
         # what is loaded takes half a register each
         shapes.insert(0, (best, 2 * each))
     return shapes[:2]
 
 
-def both_ways(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
+def transposing_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
     """(points of a program, points of a thread) where some tensors have neighbours along x and others along
     rows of `row` points.
 
@@ -194,7 +194,7 @@ def both_ways(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
     return [*few, (4096, 16)]
 
 
-def _gathered_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
+def _propose_gathered_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
     """Blocks of whole columns of points that are looked up: a warp has all of what it adds, and waits for no
     other.
 
@@ -213,6 +213,6 @@ def _gathered_columns(facts: Facts, target: Target, row: int, most: int) -> list
     return found
 
 
-def _busy(facts: Facts, target: Target) -> bool:
+def _is_compute_bound(facts: Facts, target: Target) -> bool:
     """Arithmetic takes about as long as memory."""
     return facts.work.operations > target.machine.grids.busy_operations * max(1, sum(facts.work.stream_bytes))

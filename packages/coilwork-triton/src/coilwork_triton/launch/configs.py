@@ -64,19 +64,24 @@ from coilwork_triton.launch.parameters import (
     STAGES,
     Facts,
     config,
+    is_search,
     next_power_of_two,
     other_tiles,
-    searches,
     warps_for,
 )
-from coilwork_triton.launch.reductions import looped, persistent, shared, walked
-from coilwork_triton.launch.sorts import sorted_rows
+from coilwork_triton.launch.reductions import (
+    propose_looped,
+    propose_persistent,
+    propose_row_loop,
+    propose_shared_rows,
+)
+from coilwork_triton.launch.sorts import propose_sorts
 from coilwork_triton.rule_table import Rule, RuleTable, always
 
 # ---- How many elements a thread has where each takes so many operations that compilers take lon ----
 
 
-def shortened(proposed: Config, facts: Facts, target: Target) -> Config:
+def limit_code_length(proposed: Config, facts: Facts, target: Target) -> Config:
     """`proposed`, with fewer elements per thread where its machine code, which has all operations once for
     each, would be too long.
 
@@ -109,7 +114,7 @@ def shortened(proposed: Config, facts: Facts, target: Target) -> Config:
 LEAST_BLOCK: Final = 1024
 
 
-def counted(facts: Facts, target: Target) -> list[Config]:
+def propose_histogram(facts: Facts, target: Target) -> list[Config]:
     """Blocks along rows of bins: large ones, as long as there are programs for all multiprocessors."""
     grids = target.machine.grids
     row = facts.extents["x"]
@@ -130,11 +135,11 @@ def counted(facts: Facts, target: Target) -> list[Config]:
 # ---- Block sizes of kernels without reductions: lines, rows of blocks, and transposes ----
 
 
-def pointwise(facts: Facts, target: Target) -> list[Config]:
+def propose_pointwise(facts: Facts, target: Target) -> list[Config]:
     grids = target.machine.grids
     tiles = [t for t in ("z", "y", "x") if t in facts.extents]
     if tiles in ([], ["x"]):
-        return _pointwise_line(facts, target)
+        return _propose_line(facts, target)
     extents = facts.extents
     candidates = []
     # (elements in the block, its side along y): square first, as both sides carry contiguous accesses
@@ -184,24 +189,24 @@ def _row_shapes(length: int, facts: Facts, target: Target) -> list[tuple[int, in
     return sorted([(256, 4, 4), (512, 2, 4), (1024, 1, 4)], key=lambda shape: waste(shape[0]))
 
 
-def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
+def _propose_line(facts: Facts, target: Target) -> list[Config]:
     extent = facts.extents.get("x")
     if extent is None:
         return [config({}, 1, target)]
     whole = next_power_of_two(extent)
     if facts.step > 1:
-        return _steps(extent, target)
+        return _propose_steps(extent, target)
     if facts.padded:
         # few threads, which have the same columns of many rows
         return [config({"x": size}, warps, target) for size, warps in ((1024, 1), (2048, 2), (2048, 4))]
     if facts.work.is_scattered and extent >= 1024 * 2 * target.multiprocessors:
         # many of few threads are on their way where the sectors turn out to be in a cache
         few = ((256, 1), (4096, 8), (8192, 32))
-        if searches(facts, target):
+        if is_search(facts, target):
             # every step of a search is there once per element: 32 of them take ptxas half a minute
             few = ((256, 1), (512, 2), (1024, 4))
         return [config({"x": size}, warps_for(size, each, target), target) for size, each in few]
-    if searches(facts, target) and extent < 1024 * 2 * target.multiprocessors:
+    if is_search(facts, target) and extent < 1024 * 2 * target.multiprocessors:
         return [config({"x": min(128, whole)}, warps_for(min(128, whole), 1, target), target)]
     # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all
     # does not count
@@ -223,7 +228,7 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     ]
 
 
-def _steps(extent: int, target: Target) -> list[Config]:
+def _propose_steps(extent: int, target: Target) -> list[Config]:
     """Candidates for `extent` steps, of which each is work enough for a thread."""
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(target.warp_size, min(128, share))
@@ -275,58 +280,60 @@ LAUNCHES: Final[RuleTable[Facts, Launches]] = RuleTable(
     rules=(
         _rule(
             "histogram",
-            counted,
+            propose_histogram,
             "programs with many points update memory least",
             lambda facts: facts.bins > 0,
             length=False,
         ),
         _rule(
             "sorted-rows",
-            sorted_rows,
+            propose_sorts,
             "threads exchange elements of a row, so that few with many elements each are best",
             lambda facts: facts.work.sort_key_bytes > 0,
             length=False,
         ),
         _rule(
             "row-loop",
-            walked,
+            propose_row_loop,
             "the next rows are on their way while some are reduced",
             lambda facts: "w" in facts.extents,
             length=False,
         ),
         _rule(
             "shared-rows",
-            shared,
+            propose_shared_rows,
             "a program has one piece of a row in registers",
             lambda facts: facts.walk == "shared",
         ),
         _rule(
             "rows-in-registers",
-            persistent,
+            propose_persistent,
             "16 to 32 elements per thread reach the bandwidth of a copy",
             lambda facts: facts.walk == "persistent",
         ),
         _rule(
             "long-rows",
-            looped,
+            propose_looped,
             "blocks are as long as enough loads in flight ask for",
             lambda facts: facts.walk == "looped",
         ),
-        _rule("points", pointwise, "a thread moves most with a few loads of 16 bytes in flight", always),
+        _rule(
+            "points", propose_pointwise, "a thread moves most with a few loads of 16 bytes in flight", always
+        ),
     )
 )
 
 
-def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
+def propose_launches(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates, best guess first. Every tile's block size is in `Config.meta`."""
     launches = LAUNCHES.answer(facts)
     found = launches.propose(facts, target)
     if launches.has_code_limit and not facts.work.scan_words:
-        found = [shortened(one, facts, target) for one in found]
+        found = [limit_code_length(one, facts, target) for one in found]
     return tuple(dict.fromkeys(found))[:limit]
 
 
-def fixed(tiles: Iterable[str], target: Target, *, staged: bool) -> tuple[Config, ...]:
+def invariant_launch(tiles: Iterable[str], target: Target, *, staged: bool) -> tuple[Config, ...]:
     """The one configuration of `batch_invariant` for reductions of `tiles`: a row per program, in blocks of
     one length.
 

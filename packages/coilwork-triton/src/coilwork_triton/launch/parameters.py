@@ -77,7 +77,7 @@ class Facts:
     bins: int = 0
 
 
-def searches(facts: Facts, target: Target) -> bool:
+def is_search(facts: Facts, target: Target) -> bool:
     """Return what takes time is to wait for one load after the other, which many threads do at once."""
     return facts.work.load_chain >= target.machine.grids.search_loads
 

@@ -18,7 +18,12 @@ from math import prod
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
-from coilwork_triton.launch.columns import both_ways, in_runs, scanned_columns, whole_columns
+from coilwork_triton.launch.columns import (
+    add_runs,
+    propose_column_scans,
+    propose_whole_columns,
+    transposing_shapes,
+)
 from coilwork_triton.launch.parameters import (
     BLOCKS,
     STAGES,
@@ -35,7 +40,7 @@ from coilwork_triton.launch.parameters import (
 # ---- Lanes behind the ends of rows in registers: how many of them take instructions all the sam ----
 
 
-def together(facts: Facts, target: Target) -> int:
+def access_lanes(facts: Facts, target: Target) -> int:
     """Neighbours along a row that a thread accesses at once."""
     width = target.vector_bytes // min(facts.work.stream_bytes, default=target.vector_bytes)
     while width > 1 and facts.row % width:
@@ -43,7 +48,7 @@ def together(facts: Facts, target: Target) -> int:
     return max(1, width)
 
 
-def worked_lanes(row: int, threads: int, width: int) -> int:
+def count_active_lanes(row: int, threads: int, width: int) -> int:
     """Lanes that take instructions where `threads` have a row of so many points, `width` neighbours at a
     time.
     """
@@ -51,19 +56,19 @@ def worked_lanes(row: int, threads: int, width: int) -> int:
     return -(-row // step) * step
 
 
-def fewer_warps(facts: Facts, warps: int, target: Target) -> int:
+def choose_fewer_warps(facts: Facts, warps: int, target: Target) -> int:
     """Half of `warps`, if they are for one row and leave fewer lanes idle; `warps` if not.
 
     Rows have to be many, and little enough for the registers of as few threads. For 65,536 rows of 1,152 in
     16 bits, normalised and modulated, that is 14.6 instructions per element instead of 20.8, and no barriers.
     """
     grids = target.machine.grids
-    half, width = warps // 2, together(facts, target)
+    half, width = warps // 2, access_lanes(facts, target)
     many = facts.extents.get("x", 1) >= grids.room_programs * target.multiprocessors
     if not facts.row or not facts.work.stream_bytes or facts.work.scan_words or not many or half < 1:
         return warps
-    before = worked_lanes(facts.row, warps * target.warp_size, width)
-    after = worked_lanes(facts.row, half * target.warp_size, width)
+    before = count_active_lanes(facts.row, warps * target.warp_size, width)
+    after = count_active_lanes(facts.row, half * target.warp_size, width)
     each = after // (half * target.warp_size)
     fits = (
         each <= grids.idle_lanes_most_elements
@@ -72,7 +77,7 @@ def fewer_warps(facts: Facts, warps: int, target: Target) -> int:
     return half if fits and _saves(before, after, grids.saved_lanes_by_threads) else warps
 
 
-def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
+def short_row_shapes(facts: Facts, target: Target) -> list[tuple[int, int]]:
     """(lanes of a program, lanes of a thread) for short rows, so that there is something to load while some
     are reduced.
 
@@ -82,7 +87,7 @@ def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
     """
     grids = target.machine.grids
     row = next_power_of_two(facts.row)
-    spread = bool(facts.work.stream_bytes) and row > target.warp_size * together(facts, target)
+    spread = bool(facts.work.stream_bytes) and row > target.warp_size * access_lanes(facts, target)
     alone = [
         (lanes, each)
         for lanes, each in ((1024, 32), (2048, 64))
@@ -98,7 +103,7 @@ def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
     return [(4096, 16), (1024, 16)]
 
 
-def narrower(facts: Facts, first: Config, target: Target) -> int:
+def choose_narrow_access(facts: Facts, first: Config, target: Target) -> int:
     """Neighbours along a row that threads should access at once, in 8 bytes, because that leaves fewer lanes
     idle; else 0.
 
@@ -106,7 +111,7 @@ def narrower(facts: Facts, first: Config, target: Target) -> int:
     are wider than two bytes few enough come at a time for all that is computed of them.
     """
     grids = target.machine.grids
-    width, narrowest = together(facts, target), min(facts.work.stream_bytes, default=target.vector_bytes)
+    width, narrowest = access_lanes(facts, target), min(facts.work.stream_bytes, default=target.vector_bytes)
     if (
         not facts.row
         or facts.work.scan_words
@@ -117,7 +122,7 @@ def narrower(facts: Facts, first: Config, target: Target) -> int:
     threads = first.num_warps * target.warp_size
     lanes = dict(first.meta)[BLOCKS["r"]]
     before, after = (
-        worked_lanes(facts.row, min(threads, lanes // each), each) for each in (width, width // 2)
+        count_active_lanes(facts.row, min(threads, lanes // each), each) for each in (width, width // 2)
     )
     return width // 2 if _saves(before, after, grids.saved_lanes_by_accesses) else 0
 
@@ -129,7 +134,7 @@ def _saves(before: int, after: int, of: int) -> bool:
 # ---- Block sizes of kernels that reduce: rows on chip, rows that are walked, and rows by blocks ----
 
 
-def persistent(facts: Facts, target: Target) -> list[Config]:
+def propose_persistent(facts: Facts, target: Target) -> list[Config]:
     row = next_power_of_two(facts.extents["r"])
     rows = facts.extents.get("x", 1)
     across = reduces_across(facts)
@@ -146,16 +151,16 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
         if rows * row * sum(facts.work.stream_bytes) <= target.l2_bytes // 2 and 2 <= warps <= 4:
             # what a cache holds comes soon, and one warp has too much to do with it
             tried = (warps, 2 * warps)
-        fewer = fewer_warps(facts, tried[0], target)
+        fewer = choose_fewer_warps(facts, tried[0], target)
         if fewer < tried[0]:
             tried = (fewer, tried[0])
         return [config(blocks, w, target) for w in tried] + _rows_of_a_warp(blocks, facts, target)
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
-        return in_runs(whole_columns(facts, target, row, max(enough, 32)), facts, target)
+        return add_runs(propose_whole_columns(facts, target, row, max(enough, 32)), facts, target)
     found = []
-    for elements, per_thread in both_ways(facts, target, row) or short_rows(facts, target):
+    for elements, per_thread in transposing_shapes(facts, target, row) or short_row_shapes(facts, target):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
@@ -198,7 +203,7 @@ def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> lis
     return [config({**one, "x": several}, 1, target)]
 
 
-def shared(facts: Facts, target: Target) -> list[Config]:
+def propose_shared_rows(facts: Facts, target: Target) -> list[Config]:
     """A piece of a row per program, all of it in registers.
 
     Few threads have fewer barriers to wait at: the running sums of 64 rows of 1M f32 take an H200 147 us with
@@ -209,7 +214,7 @@ def shared(facts: Facts, target: Target) -> list[Config]:
     return [config(blocks, w, target) for w in (warps, 2 * warps)]
 
 
-def walked(facts: Facts, target: Target) -> list[Config]:
+def propose_row_loop(facts: Facts, target: Target) -> list[Config]:
     """A row, or a few short ones, per step: up to 32 elements per thread of what is read and of each column's
     sums.
     """
@@ -240,7 +245,7 @@ def walked(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
-def _ragged(facts: Facts, target: Target) -> list[Config]:
+def _propose_segmented(facts: Facts, target: Target) -> list[Config]:
     """Wide blocks of results, a few points of r at a time: most rows have no more. Deeper ones where rows are
     few.
     """
@@ -254,7 +259,7 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
     elif rows * -(-columns // 256) < 4 * target.multiprocessors:
         shapes = [(1, 64, 32, 4), (1, 128, 16, 4)]
     else:
-        width = _ragged_width(columns)
+        width = _segment_block_width(columns)
         height = max(1, 512 // width)
         # 8 results per thread, with all its points of r: no thread waits for another, and registers leave
         # room for many
@@ -270,7 +275,7 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
-def _ragged_width(columns: int) -> int:
+def _segment_block_width(columns: int) -> int:
     """Results of a row that a program takes: as many as may be with little behind the row's end."""
     for width in (1024, 512):
         if columns > width // 2 and 1 - columns / (-(-columns // width) * width) <= 1 / 4:
@@ -278,19 +283,19 @@ def _ragged_width(columns: int) -> int:
     return min(256, next_power_of_two(columns))
 
 
-def looped(facts: Facts, target: Target) -> list[Config]:
+def propose_looped(facts: Facts, target: Target) -> list[Config]:
     if facts.work.is_segmented:
-        return _ragged(facts, target)
+        return _propose_segmented(facts, target)
     if facts.work.scan_words and reduces_across(facts):
-        return in_runs(scanned_columns(facts, target), facts, target)
+        return add_runs(propose_column_scans(facts, target), facts, target)
     # one block of the loop at a time; a search tries more
-    found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
+    found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _propose_loop_blocks(facts, target)]
     if reduces_blocks(facts, target):
-        return _with_staged_columns(found, facts, target)
+        return _add_staged_columns(found, facts, target)
     return found
 
 
-def _with_staged_columns(found: list[Config], facts: Facts, target: Target) -> list[Config]:
+def _add_staged_columns(found: list[Config], facts: Facts, target: Target) -> list[Config]:
     """`found`, or few threads, which have the next block on its way while they reduce one: where columns are
     few or several are read, last.
 
@@ -334,7 +339,7 @@ def _rows(facts: Facts) -> int:
     return prod(extent for tile, extent in facts.extents.items() if tile != "r")
 
 
-def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
+def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
     grids = target.machine.grids
     length = next_power_of_two(facts.extents["r"])
     if "x" not in facts.extents or not reduces_blocks(facts, target):

@@ -76,7 +76,7 @@ class Side:
     least: int = 1
 
 
-def search_space(
+def build_search_space(
     sides: Sequence[Side],
     configs: Sequence[Config],
     *,
@@ -173,14 +173,14 @@ def _powers_of_two(least: int, most: int) -> Iterable[int]:
 # ---- Candidates and the search space around them, as the open numbers of a mapping, and the lim ----
 
 
-def numbers_of(config: Config) -> dict[str, int]:
+def config_numbers(config: Config) -> dict[str, int]:
     """The parameters of `config` that mappings have, by name."""
     return {**dict(config.meta), WARPS: config.num_warps}
 
 
 def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Number]:
     """The parameters of `configs`: open where they differ, or where `space` has other values."""
-    known = [numbers_of(config) for config in configs]
+    known = [config_numbers(config) for config in configs]
     others = dict(space.values)
     found: dict[str, Number] = {}
     for name, first in known[0].items():
@@ -189,7 +189,7 @@ def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Num
     return found
 
 
-def limits_between(
+def search_limits(
     numbers: Mapping[str, Number], configs: Sequence[Config], space: SearchSpace
 ) -> tuple[Directive, ...]:
     """Return what has to hold of the open ones of `numbers` together, if they are of `configs` and `space`.
@@ -198,19 +198,19 @@ def limits_between(
     """
     free = {name for name, _ in space.values}
     tied = tuple(n for n, number in numbers.items() if isinstance(number, Open) and n not in free)
-    rows = dict.fromkeys(tuple(numbers_of(config)[name] for name in tied) for config in configs)
+    rows = dict.fromkeys(tuple(config_numbers(config)[name] for name in tied) for config in configs)
     found: list[Directive] = [Choose(names=tied, values=row) for row in rows] if tied else []
-    known = [numbers_of(config) for config in configs]
+    known = [config_numbers(config) for config in configs]
     for left, right in space.limits:
         if any(evaluate(left, one) > evaluate(right, one) for one in known):
             continue
-        ends = [_with_closed(side, numbers) for side in (left, right)]
+        ends = [_substitute_closed(side, numbers) for side in (left, right)]
         if not provably_le(*ends):
             found.append(Limit(left=ends[0], right=ends[1]))
     return tuple(found)
 
 
-def _with_closed(side: Expr, numbers: Mapping[str, Number]) -> Expr:
+def _substitute_closed(side: Expr, numbers: Mapping[str, Number]) -> Expr:
     """`side` of a limit, with those of `numbers` that are not open."""
     known = ((symbol, numbers[symbol.name]) for symbol in side.free_symbols)
     return substitute(side, {symbol: as_expr(number) for symbol, number in known if isinstance(number, int)})

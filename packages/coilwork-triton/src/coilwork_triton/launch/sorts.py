@@ -30,7 +30,7 @@ _LEAST_ROOM: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bounded:
+class _BoundedSort:
     """When that is less work than to sort all of a row, for keys of one size.
 
     Attributes:
@@ -44,8 +44,8 @@ class _Bounded:
     own: tuple[int, int]
 
 
-_BOUNDED: Final[Mapping[int, _Bounded]] = MappingProxyType(
-    {4: _Bounded(rooms=8, length=512, own=(32, 64)), 8: _Bounded(rooms=4, length=512, own=(32, 16))}
+_BOUNDED: Final[Mapping[int, _BoundedSort]] = MappingProxyType(
+    {4: _BoundedSort(rooms=8, length=512, own=(32, 64)), 8: _BoundedSort(rooms=4, length=512, own=(32, 16))}
 )
 
 # Warps of a program that sorts. Exchanges between warps are reductions over two elements, and of eight warps
@@ -54,7 +54,7 @@ _BOUNDED: Final[Mapping[int, _Bounded]] = MappingProxyType(
 MOST_WARPS: Final = 4
 
 
-def sorted_rows(facts: Facts, target: Target) -> list[Config]:
+def propose_sorts(facts: Facts, target: Target) -> list[Config]:
     """As few threads per row as have room for it: an exchange within a thread costs a third of one between
     threads.
     """
@@ -77,10 +77,10 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
             most_rows = power_of_two_below(target.shared_memory_bytes // (facts.work.sort_key_bytes * row))
             together = min(rows, max(32, together), most_rows)
             warps = max(1, min(MOST_WARPS, together * row // (most * target.warp_size)))
-        found.append(_shared(facts, target, together, warps, across=across))
+        found.append(_propose_full_sort(facts, target, together, warps, across=across))
     bounded = _BOUNDED[facts.work.sort_key_bytes]
     if facts.first and not across and row >= max(bounded.length, bounded.rooms * _room(facts.first)):
-        fewer = [_bounded(facts, target, rows, own) for own in bounded.own]
+        fewer = [_propose_bounded_sort(facts, target, rows, own) for own in bounded.own]
         if fewer[0] != fewer[1]:
             return fewer
         # short rows may be sorted as fast
@@ -88,7 +88,7 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
     return list(dict.fromkeys(found))
 
 
-def _shared(facts: Facts, target: Target, together: int, warps: int, *, across: bool) -> Config:
+def _propose_full_sort(facts: Facts, target: Target, together: int, warps: int, *, across: bool) -> Config:
     """A program of `warps` that has `together` rows, all of which are sorted."""
     row = next_power_of_two(facts.extents["r"])
     blocks = other_tiles(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
@@ -106,7 +106,7 @@ def _shared(facts: Facts, target: Target, together: int, warps: int, *, across: 
     return replace(one, meta=meta)
 
 
-def _bounded(facts: Facts, target: Target, rows: int, own: int) -> Config:
+def _propose_bounded_sort(facts: Facts, target: Target, rows: int, own: int) -> Config:
     """A program that looks for the first elements of a row among those that reach a bound.
 
     Its threads have `own` elements each, but it has two warps at least: one would gather in registers, an
@@ -118,7 +118,7 @@ def _bounded(facts: Facts, target: Target, rows: int, own: int) -> Config:
     # short rows come in pairs, unless there are too few of them to keep the device busy
     pairs = row < own * warps * target.warp_size and rows >= 16 * target.multiprocessors
     together = 2 if pairs and "x" in facts.extents else 1
-    found = _shared(facts, target, together, warps, across=False)
+    found = _propose_full_sort(facts, target, together, warps, across=False)
     meta = dict(found.meta)
     threads = meta[SORT_THREADS]
     groups = max(threads, facts.first if row // threads <= grids.few_sorted_elements else 2 * facts.first)

@@ -23,19 +23,19 @@ from coilwork_ir.kernels.overwriting import loads_ahead
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.scalar import Load
 from coilwork_triton.capabilities import capabilities_of
-from coilwork_triton.facts.kernel_analysis import LONGEST_ROW, along_rows
+from coilwork_triton.facts.kernel_analysis import LONGEST_SORTED_ROW, find_gather_range
 from coilwork_triton.facts.vectorization import (
-    even_width,
-    in_pieces,
-    in_rows,
-    lanes_of_rows,
     needs_scalar_access,
+    padded_row_lanes,
     row_width,
+    uniform_width,
+    wants_column_pieces,
+    wants_row_tiles,
 )
-from coilwork_triton.iteration.shape import needs_64_bits, sharing_of
-from coilwork_triton.launch.configs import fixed, propose
+from coilwork_triton.iteration.shape import find_row_sharing, needs_64_bits
+from coilwork_triton.launch.configs import invariant_launch, propose_launches
 from coilwork_triton.launch.parameters import STAGES, Facts, Letter, Walk, next_power_of_two, reduces_across
-from coilwork_triton.launch.reductions import narrower
+from coilwork_triton.launch.reductions import choose_narrow_access
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.proposal import Proposal, Setting, launch_facts
 from coilwork_triton.rule_table import Rule, RuleTable, always
@@ -65,7 +65,7 @@ class _TilingQuestion:
 def _has_rows_apart(q: _TilingQuestion) -> bool:
     analysis = q.setting.analysis
     grids, likely = q.setting.target.machine.grids, q.setting.draft.likely_sizes
-    return q.is_line and in_rows(q.groups["x"], analysis.accesses, grids, likely)
+    return q.is_line and wants_row_tiles(q.groups["x"], analysis.accesses, grids, likely)
 
 
 def _has_pieces_of_columns(q: _TilingQuestion) -> bool:
@@ -76,13 +76,13 @@ def _has_pieces_of_columns(q: _TilingQuestion) -> bool:
     if draft.share_along(q.groups["x"]) <= draft.share_along(q.groups["r"]):
         return False
     grids = q.setting.target.machine.grids
-    return in_pieces(q.groups["x"], analysis.accesses, grids, draft.likely_sizes)
+    return wants_column_pieces(q.groups["x"], analysis.accesses, grids, draft.likely_sizes)
 
 
 def _has_segments_per_row(q: _TilingQuestion) -> bool:
     if not (q.is_columns and q.setting.analysis.is_segmented):
         return False
-    inner = along_rows(q.groups["x"], q.setting.analysis.roots)
+    inner = find_gather_range(q.groups["x"], q.setting.analysis.roots)
     return any(as_int(r.extent) != 1 for r in q.groups["x"] if r is not inner)
 
 
@@ -92,7 +92,7 @@ def _split_innermost(q: _TilingQuestion) -> Groups:
 
 
 def _split_segments(q: _TilingQuestion) -> Groups:
-    inner = along_rows(q.groups["x"], q.setting.analysis.roots)
+    inner = find_gather_range(q.groups["x"], q.setting.analysis.roots)
     outer = [r for r in q.groups["x"] if r is not inner]
     return {"y": outer, "x": [inner], "r": q.groups["r"]}
 
@@ -146,7 +146,7 @@ def pad_rows(setting: Setting, groups: Groups) -> tuple[Mapping[Letter, Expr], i
     many = setting.target.machine.grids.enough_points * setting.target.multiprocessors
     if tuple(groups) != ("x",) or setting.is_flat or not provably_le(many, numels["x"]):
         return numels, 0
-    lanes = lanes_of_rows(setting.kernel, setting.analysis.accesses, setting.target.machine.grids)
+    lanes = padded_row_lanes(setting.kernel, setting.analysis.accesses, setting.target.machine.grids)
     if lanes:
         numels["x"] = product(r.extent for r in groups["x"][:-1]) * lanes
     return numels, lanes
@@ -293,7 +293,7 @@ def check_sorts(setting: Setting, proposal: Proposal) -> None:
     """Raises EmitError: the rows that the kernel sorts do not stay in registers."""
     row = proposal.groups.get("r", ())
     length = bounds(product(r.extent for r in row)).hi
-    if len(row) != 1 or "w" in proposal.groups or length is None or length > LONGEST_ROW:
+    if len(row) != 1 or "w" in proposal.groups or length is None or length > LONGEST_SORTED_ROW:
         raise EmitError(
             "sort-row",
             f"kernel {setting.kernel.name} sorts rows that do not stay in registers",
@@ -350,7 +350,7 @@ def _has_wide_accesses(q: _WidthQuestion) -> bool:
 
 def _even_width(q: _WidthQuestion) -> int:
     setting = q.setting
-    return even_width(
+    return uniform_width(
         setting.kernel.ranges,
         setting.analysis.accesses,
         setting.target.machine.grids,
@@ -424,7 +424,7 @@ def choose_together(setting: Setting, proposal: Proposal, facts: Facts) -> int:
     most = setting.target.machine.grids.transposed_share
     if not alone or facts.coalescing.get("x", 0.0) > most:
         return 0
-    return narrower(facts, proposal.configs[0], setting.target)
+    return choose_narrow_access(facts, proposal.configs[0], setting.target)
 
 
 # ---- The decisions of how a kernel runs, in order and with reasons: `PROPOSALS`. Each adds to t ----
@@ -443,7 +443,7 @@ def _share_rows(proposal: Proposal, setting: Setting) -> Proposal:
         check_sorts(setting, proposal)
     if proposal.is_invariant or analysis.sorts or analysis.is_segmented:
         return proposal
-    return replace(proposal, sharing=sharing_of(setting.kernel, analysis.roots, setting.target))
+    return replace(proposal, sharing=find_row_sharing(setting.kernel, analysis.roots, setting.target))
 
 
 def _walk(proposal: Proposal, setting: Setting) -> Proposal:
@@ -462,15 +462,13 @@ def _walk(proposal: Proposal, setting: Setting) -> Proposal:
 def _launch(proposal: Proposal, setting: Setting) -> Proposal:
     facts = launch_facts(setting, proposal)
     if proposal.is_invariant:
-        found = fixed(proposal.groups, setting.target, staged=not setting.analysis.is_segmented)
+        found = invariant_launch(proposal.groups, setting.target, staged=not setting.analysis.is_segmented)
     else:
-        found = propose(facts, setting.target, setting.options.max_configs)
-    return replace(
-        proposal, facts=facts, configs=tuple(_with_arithmetic(c, proposal, setting) for c in found)
-    )
+        found = propose_launches(facts, setting.target, setting.options.max_configs)
+    return replace(proposal, facts=facts, configs=tuple(_set_arithmetic(c, proposal, setting) for c in found))
 
 
-def _with_arithmetic(config: Config, proposal: Proposal, setting: Setting) -> Config:
+def _set_arithmetic(config: Config, proposal: Proposal, setting: Setting) -> Config:
     """`config` with the kernel's arithmetic; one block of a loop at a time, unless loads may go ahead."""
     meta = config.meta
     if not proposal.loads_ahead:

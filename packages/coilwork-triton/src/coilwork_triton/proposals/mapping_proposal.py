@@ -55,17 +55,17 @@ from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.mapping_parameters import (
-    chosen,
-    config_of,
-    parameters_of,
-    places_of,
+    closed_config,
+    launch_parameters,
+    parameter_places,
     plan_choices,
+    single_value,
 )
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX, check_mapping
-from coilwork_triton.iteration.row_straddling_blocks import no_longer, wants_two_rows, within
+from coilwork_triton.iteration.row_straddling_blocks import choose_straddled_rows, limit_blocks, limit_space
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.shape_builder import judged_shape, tiles_of
-from coilwork_triton.iteration.vector_peeling import wanted_vectors, wants_a_loop
+from coilwork_triton.iteration.shape_builder import build_legal_shape, build_tiles
+from coilwork_triton.iteration.vector_peeling import choose_peeled_vectors, wants_loop
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import (
     BLOCKS,
@@ -80,7 +80,7 @@ from coilwork_triton.launch.parameters import (
     WARPS,
     Letter,
 )
-from coilwork_triton.launch.search_space import Side, limits_between, open_numbers, search_space
+from coilwork_triton.launch.search_space import Side, build_search_space, open_numbers, search_limits
 from coilwork_triton.launch.sorts import MOST_WARPS
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.decisions import PROPOSALS, WHOLE_VECTOR
@@ -144,7 +144,7 @@ def _rows(setting: Setting, proposal: Proposal, numbers: MappingOf[str, Number])
     else:
         yield Loop(ranges=ranges, by=block, stages=stages)
     if proposal.is_invariant:
-        yield Invariant(lanes=chosen(block), block=chosen(block))
+        yield Invariant(lanes=single_value(block), block=single_value(block))
     yield from _order(setting, ranges[-1], numbers)
 
 
@@ -241,12 +241,12 @@ class Planned:
     @cached_property
     def shape(self) -> Shape:
         """Tiles, masks and the like, as the mapping says."""
-        return judged_shape(self.kernel, self.mapping, self.setting.target, program=self.program)
+        return build_legal_shape(self.kernel, self.mapping, self.setting.target, program=self.program)
 
     @cached_property
     def least_row(self) -> int:
         """Lanes of the least block along rows; 0 if there are no rows."""
-        return min(values_of(parameters_of(self.setting.kernel, self.mapping).get(BLOCKS["r"], 0)))
+        return min(values_of(launch_parameters(self.setting.kernel, self.mapping).get(BLOCKS["r"], 0)))
 
 
 def propose(setting: Setting) -> Planned:
@@ -268,12 +268,12 @@ def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
         space = space_around(setting, candidates, configs, staged=proposal.loads_ahead)
     numbers = open_numbers(configs, space)
     found = candidates if numbers == first else outline(setting, proposal, numbers)
-    limits = limits_between(numbers, configs, space)
+    limits = search_limits(numbers, configs, space)
     mapping = replace(found, directives=(*found.directives, *limits))
     return Planned(setting=setting, mapping=mapping, configs=configs, space=space)
 
 
-def plan_given(
+def plan_mapping(
     setting: Setting, mapping: Mapping, *, check: Callable[[Mapping], None], program: str = ""
 ) -> Planned:
     """How the kernel of `setting` runs as `mapping` says, whoever chose that. `check` judges it, and each of
@@ -292,8 +292,8 @@ def plan_given(
     found, configs = plan_choices(
         kernel,
         mapping,
-        places=tuple(places_of(mapping)),
-        launch=lambda one: config_of(kernel, one),
+        places=tuple(parameter_places(mapping)),
+        launch=lambda one: closed_config(kernel, one),
         limits=lambda one, configs: space_around(setting, one, configs, staged=False).limits,
         check=check_choice,
         most=setting.options.max_configs,
@@ -329,9 +329,9 @@ def space_around(
             reduced=tile.letter == "r",
             least=_PADDED if tile.letter == "x" and is_padded else 1,
         )
-        for tile in tiles_of(kernel, mapping, parameters_of(kernel, mapping))
+        for tile in build_tiles(kernel, mapping, launch_parameters(kernel, mapping))
     ]
-    return search_space(
+    return build_search_space(
         sides,
         configs,
         target=setting.target,
@@ -346,7 +346,7 @@ def space_around(
 # Mappings that are changed
 
 
-def insert(mapping: Mapping, directive: Directive, behind: tuple[type[Directive], ...]) -> Mapping:
+def insert_directive(mapping: Mapping, directive: Directive, behind: tuple[type[Directive], ...]) -> Mapping:
     """`mapping` with `directive` behind the last one of the classes `behind`; first of all if
     there is none.
     """
@@ -354,16 +354,16 @@ def insert(mapping: Mapping, directive: Directive, behind: tuple[type[Directive]
     return replace(mapping, directives=(*mapping.directives[:at], directive, *mapping.directives[at:]))
 
 
-def remove(mapping: Mapping, unwanted: Callable[[Directive], bool]) -> Mapping:
+def remove_directives(mapping: Mapping, unwanted: Callable[[Directive], bool]) -> Mapping:
     """`mapping` without the directives that are `unwanted`."""
     return replace(mapping, directives=tuple(one for one in mapping.directives if not unwanted(one)))
 
 
 def flatten_grid(mapping: Mapping, *, flat: bool) -> Mapping:
     """`mapping` with all programs along one axis of the grid, or along one for each tile."""
-    found = remove(mapping, lambda one: isinstance(one, FlatGrid))
+    found = remove_directives(mapping, lambda one: isinstance(one, FlatGrid))
     tiled = any(isinstance(one, Tile) for one in found.directives)
-    return insert(found, FlatGrid(), (Tile,)) if flat and tiled else found
+    return insert_directive(found, FlatGrid(), (Tile,)) if flat and tiled else found
 
 
 def change_candidates(planned: Planned, configs: tuple[Config, ...], space: SearchSpace) -> Planned:
@@ -378,7 +378,7 @@ def change_candidates(planned: Planned, configs: tuple[Config, ...], space: Sear
             found.append(replace(one, count=numbers[WARPS]))
         elif not isinstance(one, Limit | Choose):
             found.append(one)
-    mapping = Mapping(directives=(*found, *limits_between(numbers, configs, space)))
+    mapping = Mapping(directives=(*found, *search_limits(numbers, configs, space)))
     return replace(planned, mapping=mapping, configs=configs, space=space)
 
 
@@ -387,7 +387,7 @@ def change_candidates(planned: Planned, configs: tuple[Config, ...], space: Sear
 
 def _loop_over_shifted_rows(planned: Planned, options: TritonOptions) -> Planned:
     setting = planned.setting
-    if options.batch_invariant or not wants_a_loop(
+    if options.batch_invariant or not wants_loop(
         setting.kernel, planned.shape, setting.analysis.roots, planned.least_row
     ):
         return planned
@@ -399,12 +399,14 @@ def _use_whole_vectors(planned: Planned, options: TritonOptions) -> Planned:
         # which elements are added first depends on where a row begins
         return planned
     setting = planned.setting
-    found = wanted_vectors(setting.kernel, planned.shape, setting.analysis.roots, planned.least_row)
+    found = choose_peeled_vectors(setting.kernel, planned.shape, setting.analysis.roots, planned.least_row)
     if found is None:
         return planned
     vector = Vector(range=found.tile.inner.name, by=found.widest, shifted=found.shifted, tail="peel")
     # some accesses are to be wide, after all
-    mapping = remove(planned.mapping, lambda one: isinstance(one, Lanes) and one.by == 1 and not one.narrow)
+    mapping = remove_directives(
+        planned.mapping, lambda one: isinstance(one, Lanes) and one.by == 1 and not one.narrow
+    )
     warps = next(k for k, one in enumerate(mapping.directives) if isinstance(one, Warps))
     directives = (*mapping.directives[:warps], vector, *mapping.directives[warps:])
     return replace(planned, mapping=replace(mapping, directives=directives))
@@ -412,13 +414,13 @@ def _use_whole_vectors(planned: Planned, options: TritonOptions) -> Planned:
 
 def _cut_blocks_to_rows(planned: Planned, options: TritonOptions) -> Planned:
     setting = planned.setting
-    found = wants_two_rows(setting.kernel, planned.shape, setting.analysis.roots)
+    found = choose_straddled_rows(setting.kernel, planned.shape, setting.analysis.roots)
     if found is None:
         return planned
-    configs = no_longer(planned.configs, found.tile.block, found.length)
-    space = within(planned.space, found.tile.block, found.length)
+    configs = limit_blocks(planned.configs, found.tile.block, found.length)
+    space = limit_space(planned.space, found.tile.block, found.length)
     straddle = Straddle(range=found.tile.inner.name)
-    mapping = insert(planned.mapping, straddle, (Tile, FlatGrid, Coarsen))
+    mapping = insert_directive(planned.mapping, straddle, (Tile, FlatGrid, Coarsen))
     return change_candidates(replace(planned, mapping=mapping), configs, space)
 
 
@@ -457,4 +459,4 @@ REFINEMENTS: Final[PassTable[Planned, TritonOptions]] = PassTable(
     ),
 )
 # PlannedVersions for open sizes share their grid, whatever the length of rows.
-OF_OPEN_SIZES: Final[PassTable[Planned, TritonOptions]] = REFINEMENTS.select("use-whole-vectors")
+OPEN_SIZE_REFINEMENTS: Final[PassTable[Planned, TritonOptions]] = REFINEMENTS.select("use-whole-vectors")

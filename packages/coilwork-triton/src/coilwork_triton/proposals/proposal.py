@@ -13,10 +13,10 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import KernelAnalysis
-from coilwork_triton.facts.memory_traffic import streamed
-from coilwork_triton.iteration.shape import Sharing
+from coilwork_triton.facts.memory_traffic import find_streaming_args
+from coilwork_triton.iteration.shape import RowSharing
 from coilwork_triton.kernel_passes.table import Draft
-from coilwork_triton.kernel_passes.topk_range import first_elements
+from coilwork_triton.kernel_passes.topk_range import topk_block
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Letter, Walk
 from coilwork_triton.options import TritonOptions
 
@@ -54,7 +54,7 @@ class Setting:
     @cached_property
     def streamed(self) -> frozenset[str]:
         """Arguments that pass through the second-level cache."""
-        return streamed(self.kernel, self.analysis.roots, self.target)
+        return find_streaming_args(self.kernel, self.analysis.roots, self.target)
 
     @property
     def is_flat(self) -> bool:
@@ -86,7 +86,7 @@ class Proposal:
     groups: Mapping[Letter, Sequence[Range]] = field(default_factory=lambda: MappingProxyType({}))
     numels: Mapping[Letter, Expr] = field(default_factory=lambda: MappingProxyType({}))
     lanes: int = 0
-    sharing: Sharing | None = None
+    sharing: RowSharing | None = None
     walk: Walk = "pointwise"
     is_invariant: bool = False
     facts: Facts | None = None
@@ -124,7 +124,7 @@ def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
         step=draft.coarsening,
         piece=0 if proposal.sharing is None else proposal.sharing.length,
         row=row if walk == "persistent" else 0,
-        first=0 if draft.topk is None else first_elements(draft.topk),
+        first=0 if draft.topk is None else topk_block(draft.topk),
         bins=draft.bins,
     )
 

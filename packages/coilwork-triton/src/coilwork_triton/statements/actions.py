@@ -48,10 +48,10 @@ from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.vector_peeling import RowAccess
 from coilwork_triton.kernel_passes.histogram import Bins, find_bins
 from coilwork_triton.launch.parameters import next_power_of_two
-from coilwork_triton.statements.loads import beside, lanes_of_run
+from coilwork_triton.statements.loads import broadcast_over_run, run_lanes
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.language import conjunction, tl, tl_name, triton_type, typed_constant
+from coilwork_triton.text.language import conjunction, exact_constant, tl, tl_name, triton_type
 
 # ---- Updates of places that many points hit: a program counts how often, and adds the counts. S ----
 
@@ -89,7 +89,7 @@ def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
     if store.value.dtype.itemsize > 4 or not store.value.dtype.is_signed_integer:
         added = method(added, "to", triton_type(store.value.dtype))
     if store.value.value != 1:
-        added = Binary("*", added, typed_constant(store.value.value, store.value.dtype))
+        added = Binary("*", added, exact_constant(store.value.value, store.value.dtype))
     # of lanes behind the last bin, too, nothing was counted
     some = Binary("!=", counts, Number(0))
     scope.writer.do(tl("atomic_add", pointer, added, mask=some, sem=Text("relaxed")))
@@ -146,7 +146,7 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
     once: list[Expr] = []
     if store.mode != "store":
         _require_atomic(values, store)
-        once = _repeated(values, varies, scope)
+        once = _find_repeated_ranges(values, varies, scope)
         # each point of the parallel ranges counts, also of those that nothing here depends on
         varies |= {r.symbol for r in values.kernel.ranges if r.kind == "parallel"}
     spans = varies | frozenset(once)
@@ -171,7 +171,7 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
         _store_row(scope, row, pointer, value, mask)
     elif store.mode == "store":
         scope.writer.do(tl("store", pointer, value, *(() if mask is None else (mask,))))
-    elif store.mode != "add" and _stored_type(values, store).is_float:
+    elif store.mode != "add" and _store_dtype(values, store).is_float:
         update = scope.writer.device(f"atomic_{store.mode}_nan")
         scope.writer.do(Call(update, (pointer, value, Name("None") if mask is None else mask)))
     else:
@@ -195,12 +195,12 @@ def _store_row(
     scope.writer.statements.append(ends if last is None else If(last, (ends,)))
 
 
-def _stored_type(values: Values, store: Store) -> DType:
+def _store_dtype(values: Values, store: Store) -> DType:
     return next((a.dtype for a in values.kernel.args if a.name == store.buffer), store.value.dtype)
 
 
 def _require_atomic(values: Values, store: Store) -> None:
-    dtype = _stored_type(values, store)
+    dtype = _store_dtype(values, store)
     if dtype not in _ATOMIC_TYPES.get(store.mode, frozenset()):
         raise EmitError(
             "atomic",
@@ -210,12 +210,12 @@ def _require_atomic(values: Values, store: Store) -> None:
         )
 
 
-def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expr]:
+def _find_repeated_ranges(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expr]:
     """Reduced ranges that an update does not depend on, over whose points it would happen again: only the
     first counts.
     """
     in_pass = scope.parent is not None or values.shape.walk != "looped"
-    if not in_pass or not _along_reduction(values, varies):
+    if not in_pass or not _varies_along_reduction(values, varies):
         return []
     return [
         r.symbol
@@ -224,14 +224,14 @@ def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Exp
     ]
 
 
-def _along_reduction(values: Values, varies: frozenset[Expr]) -> bool:
+def _varies_along_reduction(values: Values, varies: frozenset[Expr]) -> bool:
     return any(r.kind == "reduction" and r.symbol in varies for r in values.kernel.ranges)
 
 
 # ---- Stores of kernels in steps: what a point stores to neighbouring elements, it stores at onc ----
 
 
-def perform_in_steps(values: Values, scope: Scope, stores: Sequence[Store]) -> None:
+def store_steps(values: Values, scope: Scope, stores: Sequence[Store]) -> None:
     """`stores`, which are as many in a row as a step has points for each store of before."""
     step = values.shape.step
     for start in range(0, len(stores), step):
@@ -241,18 +241,20 @@ def perform_in_steps(values: Values, scope: Scope, stores: Sequence[Store]) -> N
 def _store_step(values: Values, scope: Scope, run: Sequence[Store]) -> None:
     first, space = run[0], values.space
     everywhere = values.block(symbols=first.index.free_symbols)
-    parts = tuple(_spread(values, scope, store, everywhere) for store in run)
+    parts = tuple(_broadcast_value(values, scope, store, everywhere) for store in run)
     joined = scope.writer.bind("step", Call(scope.writer.device(f"joined_{len(run)}"), parts))
     offset = values.offset(scope, first.index, (), everywhere)
-    pointer = Binary("+", beside(Binary("+", Name(first.buffer), offset)), lanes_of_run(len(run)))
+    pointer = Binary("+", broadcast_over_run(Binary("+", Name(first.buffer), offset)), run_lanes(len(run)))
     conditions = [space.mask(space.letters(first.index.free_symbols))]
     if first.mask is not None:
         conditions.append(values.expression(scope, first.mask))
-    mask = conjunction(tuple(beside(condition) for condition in conditions if condition is not None))
+    mask = conjunction(
+        tuple(broadcast_over_run(condition) for condition in conditions if condition is not None)
+    )
     scope.writer.do(tl("store", pointer, joined, *(() if mask is None else (mask,))))
 
 
-def _spread(values: Values, scope: Scope, store: Store, everywhere: tuple[str, ...]) -> Expression:
+def _broadcast_value(values: Values, scope: Scope, store: Store, everywhere: tuple[str, ...]) -> Expression:
     """Return what `store` stores, also of one number as a block of `everywhere`."""
     value = values.expression(scope, store.value)
     if values.block(store.value):
@@ -272,7 +274,7 @@ def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None
     if needs_barrier(values.kernel, values.shape, values.levels, stores):
         scope.writer.do(tl("debug_barrier"))
     if values.shape.step > 1:
-        perform_in_steps(values, scope, stores)
+        store_steps(values, scope, stores)
         return
     for action in actions:
         perform(values, scope, action.what)
@@ -284,13 +286,13 @@ def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable
     for node in loads(root for what in actions_of(kernel) for root in action_roots(what)):
         found.setdefault(node.buffer, []).append(node)
     return any(
-        not _own_elements(store, found.get(source, ()), shape, levels)
+        not _owns_elements(store, found.get(source, ()), shape, levels)
         for store in stores
         for source in overwritten(kernel, store)
     )
 
 
-def _own_elements(store: Store, found: Sequence[Load], shape: Shape, levels: Levels) -> bool:
+def _owns_elements(store: Store, found: Sequence[Load], shape: Shape, levels: Levels) -> bool:
     """True if each element that the loads `found` have of one argument is loaded by the thread that `store`
     has write it.
     """

@@ -34,13 +34,19 @@ from coilwork_ir.loops.nodes import Check
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load, Op, Reduce, Scalar, Scan, postorder
 from coilwork_ir.syntax.python import Assign, Binary, Expression, For, If, Name, Number, Statement, method
-from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of, is_ragged, points_of
+from coilwork_triton.facts.kernel_analysis import (
+    Levels,
+    action_roots,
+    actions_of,
+    is_segmented_reduction,
+    segment_length,
+)
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, WALK_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action, perform_all
 from coilwork_triton.statements.reductions import REDUCTIONS, Reduction, Site
-from coilwork_triton.statements.row_operations import bind_results, site_named
+from coilwork_triton.statements.row_operations import bind_results, build_site
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
 from coilwork_triton.text.language import conjunction, loop, tl, triton_type
@@ -48,7 +54,7 @@ from coilwork_triton.text.language import conjunction, loop, tl, triton_type
 # ---- What the first reductions of a row in registers read is asked for before any thread waits ----
 
 
-def early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
+def find_early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
     """Loads along the row that come before the first reduction, converted if that is all they are for; none
     if they do anyway.
     """
@@ -74,7 +80,7 @@ def early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
 # ---- Kernels of which data say, in a number that is one for all points, whether they do anythin ----
 
 
-def needed(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
+def find_skip_conditions(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
     """Conditions without any of which `actions` do nothing: no store stores, and all checks hold. They are
     read from memory.
     """
@@ -119,7 +125,7 @@ def _is_opposite(value: Scalar, other: Scalar) -> bool:
 # ---- Rows and columns of one matrix: a loop over walked points around a row in registers ----
 
 
-def emit_walk(values: Values, actions: Sequence[Action]) -> None:
+def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
     """Write the loop over the walked tile, what it needs before it, and what happens once after it.
 
     Raises:
@@ -128,7 +134,7 @@ def emit_walk(values: Values, actions: Sequence[Action]) -> None:
     tile = values.shape.walked
     assert tile is not None
     top = values.top
-    groups = _columns(values)
+    groups = _column_reductions(values)
     each = [action for action in actions if action.walked]
     roots = [root for action in each for root in action.roots]
     roots += [operand for group in groups for operand in group[0].operands]
@@ -139,7 +145,7 @@ def emit_walk(values: Values, actions: Sequence[Action]) -> None:
     finishing: list[tuple[Reduce, Reduction, Site, tuple[Name, ...]]] = []
     for group in groups:
         reduction = REDUCTIONS[group[0].kind]
-        site = site_named(values, inner, group[0])
+        site = build_site(values, inner, group[0])
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group[0], reduction, site, lanes))
@@ -158,7 +164,7 @@ def emit_walk(values: Values, actions: Sequence[Action]) -> None:
     perform_all(values, top, last)
 
 
-def _columns(values: Values) -> list[list[Reduce]]:
+def _column_reductions(values: Values) -> list[list[Reduce]]:
     """Reductions along the walk, those of the same values together."""
     groups: dict[tuple[str, tuple[Scalar, ...]], list[Reduce]] = {}
     for node in values.order:
@@ -191,15 +197,15 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
         inside: tuple[Statement, ...] = ()
         _emit_loops(values, actions)
     elif shape.walked is not None:
-        emit_walk(values, actions)
+        emit_row_loop(values, actions)
         inside = space.reduction_lines(looped=False)
     else:
-        _emit_where_needed(values, actions)
+        _emit_unless_skipped(values, actions)
         inside = space.reduction_lines(looped=shape.sharing is not None)
-    return _shared(shape) + space.prologue() + inside + tuple(top.writer.statements)
+    return _start_sharing(shape) + space.prologue() + inside + tuple(top.writer.statements)
 
 
-def _shared(shape: Shape) -> tuple[Statement, ...]:
+def _start_sharing(shape: Shape) -> tuple[Statement, ...]:
     """Return which piece of which row the program has, if programs share rows."""
     tile = shape.reduced
     if shape.sharing is None or tile is None:
@@ -207,16 +213,16 @@ def _shared(shape: Shape) -> tuple[Statement, ...]:
     return shape.sharing.start(LOOP_OFFSET.id, tile.block)
 
 
-def _emit_where_needed(values: Values, actions: Sequence[Action]) -> None:
+def _emit_unless_skipped(values: Values, actions: Sequence[Action]) -> None:
     """All of `actions`, in a branch if data say that they may do nothing."""
     top = values.top
-    conditions = needed(actions, values.levels) if values.shape.walk == "pointwise" else ()
+    conditions = find_skip_conditions(actions, values.levels) if values.shape.walk == "pointwise" else ()
     values.compute(top, values.pending(top, conditions))
     holds = conjunction(tuple(values.expression(top, condition) for condition in conditions))
     if holds is None:
         if values.shape.walk == "persistent":
             roots = [root for a in actions for root in a.roots]
-            values.compute(top, values.pending(top, early_loads(values, roots)))
+            values.compute(top, values.pending(top, find_early_loads(values, roots)))
         _emit_actions(values, top, actions)
         return
     inner = Scope(writer=top.writer.inner(), parent=top)
@@ -300,17 +306,17 @@ def _emit_loops(values: Values, actions: Sequence[Action]) -> None:
     passes = _passes(values, actions)
     values.note_passes([one.roots for one in passes])
     last = [root for action in actions if not action.reduced for root in action.roots]
-    if is_ragged(last):
+    if is_segmented_reduction(last):
         # loops that most rows leave at once: what else their results need is on its way meanwhile
         pending = values.pending(values.top, last)
-        values.compute(values.top, [n for n in pending if _before_loops(values, n)])
+        values.compute(values.top, [n for n in pending if _is_known_before_loops(values, n)])
     for number, one in enumerate(passes):
         if one.reductions or one.actions:
             _emit_pass(values, one, number)
     _emit_actions(values, values.top, [action for action in actions if not action.reduced])
 
 
-def _before_loops(values: Values, node: Scalar) -> bool:
+def _is_known_before_loops(values: Values, node: Scalar) -> bool:
     """`node` is known without any reduction."""
     return values.levels.stage[node] == 0 and not values.reduced(node)
 
@@ -351,29 +357,29 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
     order = values.pending(top, one.roots)
     # what does not vary along the loop is computed before it
     values.compute(top, [node for node in order if not values.reduced(node)])
-    backwards = _direction(values, order)
+    backwards = _runs_backwards(values, order)
     inner = Scope(writer=top.writer.inner(), parent=top, number=number)
     values.compute(inner, order)
     finishing = []
     for group in one.reductions:
         reduction = REDUCTIONS[group[0].kind]
-        site = site_named(values, inner, group[0])
+        site = build_site(values, inner, group[0])
         if backwards:
             site = replace(site, ascending=False)
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group, reduction, site, lanes))
     perform_all(values, inner, one.actions)
-    end = None if one.actions or backwards else _ragged_end(values, one)
+    end = None if one.actions or backwards else _segment_end(values, one)
     top.writer.statements.append(_loop(values, inner, backwards, end))
     for group, reduction, site, lanes in finishing:
         bind_results(values, top, group[0], reduction.finish(site, top.writer, lanes))
 
 
-def _ragged_end(values: Values, one: Pass) -> Expression | None:
+def _segment_end(values: Values, one: Pass) -> Expression | None:
     """Return where the longest of the program's rows ends; None if rows go to the end of the range."""
     tile = values.shape.reduced
-    counts = [points_of(group[0]) for group in one.reductions]
+    counts = [segment_length(group[0]) for group in one.reductions]
     if tile is None or not counts:
         return None
     found: list[Expression] = []
@@ -408,7 +414,7 @@ def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None)
     return loop("r0_done", end, block, (offset, *body), stages=stages)
 
 
-def _direction(values: Values, order: Sequence[Scalar]) -> bool:
+def _runs_backwards(values: Values, order: Sequence[Scalar]) -> bool:
     """True if the scans among `order` run from the end. Raises EmitError if they disagree."""
     directions = {node.reverse for node in order if isinstance(node, Scan)}
     if len(directions) > 1:

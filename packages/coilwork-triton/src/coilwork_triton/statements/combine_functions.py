@@ -33,16 +33,16 @@ from coilwork_ir.text.scalars import format_combining
 from coilwork_triton.text.device_library import loops_over_lanes
 from coilwork_triton.text.language import (
     define_function,
+    exact_constant,
     free_constant,
     operand_constant,
     tl,
     triton_type,
-    typed_constant,
 )
 from coilwork_triton.text.ops import OPERATORS, SCALAR_BUILDERS, Numerics, OpContext
 
 
-def function_name(kind: Combine, *, flagged: bool = False) -> str:
+def combine_name(kind: Combine, *, flagged: bool = False) -> str:
     """Return what the device function for `kind` is called; with a flag behind each tuple's values if
     `flagged`.
     """
@@ -54,15 +54,15 @@ def exclusive_name(kind: Combine) -> str:
     """Return what the function is called that keeps what comes before runs beside what they combine to,
     with flags.
     """
-    return f"exclusive_{function_name(kind)}"
+    return f"exclusive_{combine_name(kind)}"
 
 
-def steps_name(called: str) -> str:
+def stepwise_scan_name(called: str) -> str:
     """The name of the function that scans a block with `called`, outside of Triton's own scans."""
     return f"scan_with_{called}"
 
 
-def scanned_type(dtype: DType) -> DType:
+def accumulation_type(dtype: DType) -> DType:
     """The type in which values of `dtype` are combined: truth values are 0 and 1."""
     return DType.I32 if dtype.is_bool else dtype
 
@@ -70,11 +70,13 @@ def scanned_type(dtype: DType) -> DType:
 def has_loops(kind: Combine) -> bool:
     """True if `kind` calls a function that loops until no lane has work."""
     called: set[str] = set()
-    _plain(kind, "fast", called)
+    _define_plain(kind, "fast", called)
     return any(map(loops_over_lanes, called))
 
 
-def own_functions(roots: Iterable[Scalar], numerics: Numerics, library: set[str]) -> tuple[Function, ...]:
+def define_combine_functions(
+    roots: Iterable[Scalar], numerics: Numerics, library: set[str]
+) -> tuple[Function, ...]:
     """The device functions that scans of `roots` have and `library` names, callees first.
 
     Their names leave `library`; what they call of the library's functions is added to it.
@@ -87,16 +89,16 @@ def own_functions(roots: Iterable[Scalar], numerics: Numerics, library: set[str]
     found: list[Function] = []
     for kind in kinds:
         # each calls the one before it
-        names = (function_name(kind), function_name(kind, flagged=True), exclusive_name(kind))
-        scans = [name for name in names if steps_name(name) in library]
+        names = (combine_name(kind), combine_name(kind, flagged=True), exclusive_name(kind))
+        scans = [name for name in names if stepwise_scan_name(name) in library]
         asked = [number for number, name in enumerate(names) if name in library or name in scans]
         if asked:
-            made = (_plain(kind, numerics, library), _flagged(kind), _exclusive(kind))
+            made = (_define_plain(kind, numerics, library), _define_flagged(kind), _define_exclusive(kind))
             found += made[: asked[-1] + 1]
             counts = dict(zip(names, (kind.count, kind.count + 1, 2 * kind.count + 2), strict=True))
-            found += (_steps(name, counts[name]) for name in scans)
+            found += (_define_stepwise_scan(name, counts[name]) for name in scans)
             library.update(["places_along"] if scans else ())
-            library.difference_update(names, map(steps_name, scans))
+            library.difference_update(names, map(stepwise_scan_name, scans))
     return tuple(found)
 
 
@@ -108,7 +110,7 @@ def _read(names: Iterable[str]) -> tuple[Name, ...]:
     return tuple(Name(name) for name in names)
 
 
-def _plain(kind: Combine, numerics: Numerics, library: set[str]) -> Function:
+def _define_plain(kind: Combine, numerics: Numerics, library: set[str]) -> Function:
     """One tuple, and one after it."""
     early, late = _names("a", kind.count), _names("b", kind.count)
     body: list[Statement] = []
@@ -129,7 +131,7 @@ def _plain(kind: Combine, numerics: Numerics, library: set[str]) -> Function:
     results = tuple(
         _result(node, done.get(node), Name(first)) for node, first in zip(kind.results, late, strict=True)
     )
-    return define_function(function_name(kind), early + late, (*body, Return(results)))
+    return define_function(combine_name(kind), early + late, (*body, Return(results)))
 
 
 def _operation(node: Op, done: dict[Scalar, Expression], numerics: Numerics, library: set[str]) -> Expression:
@@ -144,7 +146,7 @@ def _operation(node: Op, done: dict[Scalar, Expression], numerics: Numerics, lib
         elif bare and not operand.dtype.is_bool:
             operands.append(operand_constant(node.op, operand.value, operand.dtype))
         else:
-            operands.append(typed_constant(operand.value, operand.dtype))
+            operands.append(exact_constant(operand.value, operand.dtype))
     context = OpContext(
         operand=node.operands[-1].dtype, result=node.dtype, numerics=numerics, library=library
     )
@@ -153,7 +155,7 @@ def _operation(node: Op, done: dict[Scalar, Expression], numerics: Numerics, lib
 
 def _result(node: Scalar, value: Expression | None, late: Name) -> Expression:
     """`value`, of the type in which it is combined; a constant gets the shape of what it is combined from."""
-    wide = triton_type(scanned_type(node.dtype))
+    wide = triton_type(accumulation_type(node.dtype))
     if value is None:
         assert isinstance(node, Const)
         number = free_constant(node.value, node.dtype)
@@ -163,11 +165,11 @@ def _result(node: Scalar, value: Expression | None, late: Name) -> Expression:
     return method(value, "to", wide)
 
 
-def _flagged(kind: Combine) -> Function:
+def _define_flagged(kind: Combine) -> Function:
     """As `_plain`, of tuples with flags."""
     early, late, both = (_names(letter, kind.count) for letter in "abc")
     any_early, any_late = Name("any_a"), Name("any_b")
-    combined = Assign(tuple(both), call(function_name(kind), *_read(early + late)))
+    combined = Assign(tuple(both), call(combine_name(kind), *_read(early + late)))
     if kind.count == 1:
         combined = Assign((both[0],), combined.value)
     chosen = tuple(
@@ -180,17 +182,17 @@ def _flagged(kind: Combine) -> Function:
         for a, b, c in zip(early, late, both, strict=True)
     )
     return define_function(
-        function_name(kind, flagged=True),
+        combine_name(kind, flagged=True),
         (*early, any_early.id, *late, any_late.id),
         (combined, Return((*chosen, Binary("|", any_early, any_late)))),
     )
 
 
-def _exclusive(kind: Combine) -> Function:
+def _define_exclusive(kind: Combine) -> Function:
     """Of pairs of tuples with flags, what comes before a run and all up to its end."""
     count = kind.count + 1
     e, t, f, u = (_names(letter, count) for letter in "etfu")
-    name = function_name(kind, flagged=True)
+    name = combine_name(kind, flagged=True)
     before, upto = _names("before", count), _names("upto", count)
     return define_function(
         exclusive_name(kind),
@@ -203,7 +205,7 @@ def _exclusive(kind: Combine) -> Function:
     )
 
 
-def _steps(combining: str, count: int) -> Function:
+def _define_stepwise_scan(combining: str, count: int) -> Function:
     """A block's scan along AXIS with `combining`, which may loop: Triton's own scans cannot hold loops.
 
     After each step a point holds what twice as many points combine to.
@@ -241,5 +243,5 @@ def _steps(combining: str, count: int) -> Function:
         Assign(("step",), Number(1)),
     )
     return define_function(
-        steps_name(combining), own, (*start, steps, Return(_read(own))), constants=("AXIS", "REVERSE")
+        stepwise_scan_name(combining), own, (*start, steps, Return(_read(own))), constants=("AXIS", "REVERSE")
     )

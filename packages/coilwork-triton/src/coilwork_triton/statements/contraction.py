@@ -31,7 +31,7 @@ from coilwork_triton.launch.parameters import GROUP, STAGES
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
-from coilwork_triton.text.language import Writer, loop, tl, tl_name, zeros_of
+from coilwork_triton.text.language import Writer, fill_shape, loop, tl, tl_name
 
 _SUMS = Name("sums")
 
@@ -61,7 +61,7 @@ def emit_contraction(
     )
     multiply = Assign((_SUMS.id,), tl("dot", first, second, _SUMS, **exact))
     top.statements.append(
-        Assign((_SUMS.id,), zeros_of((shape.rows.block, shape.columns.block), 0, DType.F32))
+        Assign((_SUMS.id,), fill_shape((shape.rows.block, shape.columns.block), 0, DType.F32))
     )
     top.statements.append(
         loop(

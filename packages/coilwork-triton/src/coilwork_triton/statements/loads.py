@@ -46,7 +46,7 @@ from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
 from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number
 from coilwork_triton.facts.kernel_analysis import Levels, Users
-from coilwork_triton.facts.vectorization import Access, Run, wide_in_rows, without_constant
+from coilwork_triton.facts.vectorization import Access, Run, is_wide_along_rows, split_constant
 from coilwork_triton.iteration.row_straddling_blocks import BEYOND
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
@@ -66,13 +66,13 @@ def find_windows(order: Iterable[Scalar]) -> frozenset[Load]:
     From a common address, the distance is part of the load's instruction.
     """
     loads = [value for value in order if isinstance(value, Load) and not value.indirect]
-    count = Counter((load.buffer, without_constant(load.index[0])[0]) for load in loads)
+    count = Counter((load.buffer, split_constant(load.index[0])[0]) for load in loads)
     return frozenset(
-        load for load in loads if count[load.buffer, without_constant(load.index[0])[0]] >= _WINDOW
+        load for load in loads if count[load.buffer, split_constant(load.index[0])[0]] >= _WINDOW
     )
 
 
-def in_own_order(order: Iterable[Scalar], inner: Expr) -> frozenset[str]:
+def find_irregular_buffers(order: Iterable[Scalar], inner: Expr) -> frozenset[str]:
     """The buffers that some load among `order` reads in an order of its own along `inner`: at clamped places,
     say.
 
@@ -85,7 +85,7 @@ def in_own_order(order: Iterable[Scalar], inner: Expr) -> frozenset[str]:
     )
 
 
-def rows_and_columns(
+def split_row_and_column(
     shape: Shape, space: Space, expr: Expr, *, affine: bool = False
 ) -> tuple[Expr, Expr] | None:
     """The offset `expr` from a buffer as that of a row and that from there, along the innermost range.
@@ -113,7 +113,7 @@ def rows_and_columns(
             return None
 
 
-def in_row(
+def address_in_row(
     shape: Shape, space: Space, load: Load, index: Expr, own_order: Container[str]
 ) -> Expression | None:
     """One address per row, and to it a column, which is one instruction, for `index` of the
@@ -121,14 +121,14 @@ def in_row(
     """
     if load.indirect:
         return None
-    apart = rows_and_columns(shape, space, index, affine=load.buffer in own_order)
+    apart = split_row_and_column(shape, space, index, affine=load.buffer in own_order)
     if apart is None:
         return None
     rows, columns = (space.index(part) for part in apart)
     return Binary("+", Binary("+", Name(load.buffer), rows), columns)
 
 
-def down_column(shape: Shape, space: Space, load: Load) -> Expression | None:
+def address_down_column(shape: Shape, space: Space, load: Load) -> Expression | None:
     """The addresses of elements of columns as those of the first row of a block, and to them the distance of
     its rows.
 
@@ -177,16 +177,16 @@ def emit_load_run(values: Loading, scope: Scope, run: Run) -> None:
     conditions = []
     inside = values.space.mask(values.space.letters(values.levels.varies[first]))
     if inside is not None:
-        conditions.append(beside(inside))
+        conditions.append(broadcast_over_run(inside))
     options: dict[str, Expression] = {}
     if first.mask is not None:
         mask = values.expression(scope, first.mask)
-        conditions.append(beside(mask) if values.block(first.mask) else mask)
+        conditions.append(broadcast_over_run(mask) if values.block(first.mask) else mask)
         options["other"] = coerce_constant(first.other, first.dtype)
     mask_of_all = conjunction(tuple(conditions))
     loaded = tl(
         "load",
-        Binary("+", beside(pointer), lanes_of_run(len(run))),
+        Binary("+", broadcast_over_run(pointer), run_lanes(len(run))),
         *(() if mask_of_all is None else (mask_of_all,)),
         **options,
     )
@@ -195,12 +195,12 @@ def emit_load_run(values: Loading, scope: Scope, run: Run) -> None:
     scope.bound.update(zip(run, names, strict=True))
 
 
-def beside(value: Expression) -> Expression:
+def broadcast_over_run(value: Expression) -> Expression:
     """`value`, one per point, for all elements of the point's run."""
     return insert_axes(value, (True, False))
 
 
-def lanes_of_run(length: int) -> Expression:
+def run_lanes(length: int) -> Expression:
     """Places in a run."""
     return insert_axes(tl("arange", Number(0), Number(length)), (False, True))
 
@@ -209,7 +209,7 @@ def lanes_of_run(length: int) -> Expression:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class ConcatLoad:
     """A chain of selections.
 
     Attributes:
@@ -226,11 +226,11 @@ class Joined:
         return (*(load for _, load in self.choices), self.last)
 
 
-def joined_loads(kernel: Kernel, order: Sequence[Scalar], users: Users) -> Mapping[Scalar, Joined]:
+def find_concat_loads(kernel: Kernel, order: Sequence[Scalar], users: Users) -> Mapping[Scalar, ConcatLoad]:
     """The selections among `order`, all scalars of a pointwise `kernel`, that can be one load each."""
     if any(r.kind != "parallel" for r in kernel.ranges):
         return {}
-    found: dict[Scalar, Joined] = {}
+    found: dict[Scalar, ConcatLoad] = {}
     inner: set[Scalar] = set()
     for node in reversed(order):
         if node not in inner:
@@ -241,7 +241,9 @@ def joined_loads(kernel: Kernel, order: Sequence[Scalar], users: Users) -> Mappi
     return found
 
 
-def absorbed_by(joined: Mapping[Scalar, Joined], order: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
+def find_absorbed(
+    joined: Mapping[Scalar, ConcatLoad], order: Sequence[Scalar], users: Users
+) -> frozenset[Scalar]:
     """Return what is not written on its own: inner selections, their loads, and the masks that only these
     have.
     """
@@ -256,7 +258,7 @@ def absorbed_by(joined: Mapping[Scalar, Joined], order: Sequence[Scalar], users:
     return frozenset(gone)
 
 
-def _chain(node: Scalar, users: Users) -> Joined | None:
+def _chain(node: Scalar, users: Users) -> ConcatLoad | None:
     choices: list[tuple[Op, Load]] = []
     rest = node
     while isinstance(rest, Op) and rest.op == "where":
@@ -269,7 +271,7 @@ def _chain(node: Scalar, users: Users) -> Joined | None:
         rest = otherwise
     if not choices or not isinstance(rest, Load):
         return None
-    joined = Joined(choices=tuple(choices), last=rest)
+    joined = ConcatLoad(choices=tuple(choices), last=rest)
     return joined if all(len(users[load]) == 1 for load in joined.loads) and _masks_hold(joined) else None
 
 
@@ -281,7 +283,7 @@ def _links(node: Scalar) -> Iterator[Scalar]:
         rest = rest.operands[2]
 
 
-def _masks_hold(joined: Joined) -> bool:
+def _masks_hold(joined: ConcatLoad) -> bool:
     """Every load's mask holds wherever the load is chosen."""
     false: list[Op] = []
     for condition, load in joined.choices:
@@ -315,7 +317,7 @@ def _holds(part: Scalar, true: Sequence[Scalar], false: Sequence[Op]) -> bool:
     return most is not None and most < end.value
 
 
-def _fits(joined: Joined, kernel: Kernel) -> bool:
+def _fits(joined: ConcatLoad, kernel: Kernel) -> bool:
     """All loads are of one type and as wide as each other, and the joints lie between vectors."""
     first = joined.last
     if (
@@ -324,7 +326,7 @@ def _fits(joined: Joined, kernel: Kernel) -> bool:
     ):
         return False
     accesses = [Access(index=load.index[0], itemsize=load.dtype.itemsize) for load in joined.loads]
-    if not wide_in_rows(kernel.ranges, accesses):
+    if not is_wide_along_rows(kernel.ranges, accesses):
         return False
     inner = kernel.ranges[-1].symbol
     lanes = accesses[0].lanes
@@ -366,13 +368,13 @@ class Choosing(Protocol):
         """The flat offset `expr`, as a block of extents `block`."""
 
 
-def emit_joined(values: Choosing, scope: Scope, node: Op, joined: Joined) -> None:
+def emit_concat_load(values: Choosing, scope: Scope, node: Op, joined: ConcatLoad) -> None:
     """Bind `node`, a selection between the loads of `joined`."""
     varies = values.levels.varies[node]
     symbols = varies.union(*(values.space.simplified(load.index[0]).free_symbols for load in joined.loads))
     block = values.block(node, symbols=symbols)
     *pointers, pointer = (
-        pointer_of(load, values.offset(scope, load.index[0], (), block)) for load in joined.loads
+        element_pointer(load, values.offset(scope, load.index[0], (), block)) for load in joined.loads
     )
     for (condition, _), chosen in reversed(list(zip(joined.choices, pointers, strict=True))):
         pointer = scope.writer.bind("at", tl("where", values.expression(scope, condition), chosen, pointer))
@@ -381,7 +383,7 @@ def emit_joined(values: Choosing, scope: Scope, node: Op, joined: Joined) -> Non
     scope.bound[node] = scope.writer.bind("joined", loaded)
 
 
-def of_two_rows(space: Space, node: Load) -> Expression | None:
+def load_straddled_value(space: Space, node: Load) -> Expression | None:
     """The value of `node`, which is one per row of `coilwork_triton.iteration.shape`; None if
     it is not.
     """
@@ -396,11 +398,11 @@ def of_two_rows(space: Space, node: Load) -> Expression | None:
     both = rows.both(node.index[0])
     if both is None:
         return None
-    row, following = (tl("load", pointer_of(node, place)) for place in both)
+    row, following = (tl("load", element_pointer(node, place)) for place in both)
     return row if row == following else tl("where", BEYOND, following, row)
 
 
-def pointer_of(node: Load, offset: Expression) -> Expression:
+def element_pointer(node: Load, offset: Expression) -> Expression:
     """The address of the element of the buffer of `node` at `offset`."""
     return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
 
@@ -408,7 +410,7 @@ def pointer_of(node: Load, offset: Expression) -> Expression:
 # ---- Loads whose addresses a check of the same kernel judges ----
 
 
-def guards_of_loads(
+def find_load_guards(
     kernel: Kernel, levels: Levels, order: Iterable[Scalar]
 ) -> Mapping[Scalar, tuple[Check, ...]]:
     """The checks that each load among `order` waits for, where there are any.

@@ -28,15 +28,15 @@ from coilwork_ir.syntax.python import (
 from coilwork_triton.text.language import (
     ALL_NANS,
     Writer,
+    exact_constant,
     extents,
+    fill_shape,
     free_constant,
     largest,
     smallest,
     tl,
     tl_name,
     triton_type,
-    typed_constant,
-    zeros_of,
 )
 
 _NO_POSITION: Final = 2**31 - 1
@@ -108,7 +108,7 @@ class Reduction:
     finish: Callable[[Site, Writer, tuple[Name, ...]], tuple[Expression, ...]]
 
 
-def _all_nans(function: str, a: Expression, b: Expression) -> Expression:
+def _propagate_nans(function: str, a: Expression, b: Expression) -> Expression:
     return tl(function, a, b, propagate_nan=ALL_NANS)
 
 
@@ -116,7 +116,7 @@ def _reduce(site: Site, writer: Writer, combine: str, value: Expression) -> Expr
     return site.along("reduce", value, writer.device(combine))
 
 
-def _narrowed(site: Site, result: Expression) -> Expression:
+def _narrow_result(site: Site, result: Expression) -> Expression:
     # Triton's sum and xor_sum widen narrow integers
     if site.dtype.is_integer and site.dtype.itemsize < 4:
         return method(result, "to", triton_type(site.dtype))
@@ -140,7 +140,7 @@ def _simple(
         return (writer.bind(stem, collapse(site, writer, site.kept(fill(site)))),)
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
-        return (writer.bind(f"{stem}_lanes", zeros_of(site.shape, identity(site.dtype), site.dtype)),)
+        return (writer.bind(f"{stem}_lanes", fill_shape(site.shape, identity(site.dtype), site.dtype)),)
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
         writer.assign(lanes, update(site, lanes[0], site.kept(fill(site))))
@@ -155,32 +155,32 @@ def _extremum(function: str, identity: Callable[[DType], int | float | bool], on
     def update(site: Site, lanes: Expression, value: Expression) -> Expression:
         if site.dtype.is_bool:
             return Binary(on_bool, lanes, value)
-        return _all_nans(function, lanes, value) if site.dtype.is_float else tl(function, lanes, value)
+        return _propagate_nans(function, lanes, value) if site.dtype.is_float else tl(function, lanes, value)
 
     def collapse(site: Site, writer: Writer, value: Expression) -> Expression:
         short = function.removesuffix("imum")
         if site.dtype.is_bool:
-            return _on_bytes(site, short, value)
+            return _reduce_bools(site, short, value)
         return _reduce(site, writer, f"combine_{short}" + ("_nan" if site.dtype.is_float else ""), value)
 
     return _simple(identity, update, collapse, function.removesuffix("imum"))
 
 
-def _on_bytes(site: Site, function: str, value: Expression) -> Expression:
+def _reduce_bools(site: Site, function: str, value: Expression) -> Expression:
     widened = method(value, "to", tl_name("int32"))
     return Binary("!=", site.along(function, widened), Number(0))
 
 
-def _any_or_all(name: str, identity: bool, operator: str, function: str) -> Reduction:
+def _logical(name: str, identity: bool, operator: str, function: str) -> Reduction:
     return _simple(
         lambda _: identity,
         lambda _, lanes, value: Binary(operator, lanes, value),
-        lambda site, _, value: _on_bytes(site, function, value),
+        lambda site, _, value: _reduce_bools(site, function, value),
         name,
     )
 
 
-def _no_position(site: Site) -> int:
+def _absent_position(site: Site) -> int:
     return _NO_POSITION_WIDE if site.index_dtype is DType.I64 else _NO_POSITION
 
 
@@ -196,7 +196,7 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         position = site.position
         if site.valid is None:
             return value, tl("broadcast_to", position, extents(site.shape))
-        nowhere = typed_constant(_no_position(site), site.index_dtype)
+        nowhere = exact_constant(_absent_position(site), site.index_dtype)
         kept = tl("where", site.valid, value, free_constant(identity(dtype), dtype))
         where = tl("where", site.valid, position, nowhere)
         return kept, tl("broadcast_to", where, extents(site.shape))
@@ -220,15 +220,15 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         has_it: Expression = Binary("==", value, best)
         if dtype.is_float:
             has_it = Binary("|", has_it, Binary("!=", value, value))
-        nowhere = typed_constant(_no_position(site), site.index_dtype)
+        nowhere = exact_constant(_absent_position(site), site.index_dtype)
         found = site.along("min", tl("where", has_it, where, nowhere))
         return (writer.bind(which, method(found, "to", tl_name("int64"))),)
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         dtype = comparable(site)[1]
-        best = writer.bind("best_lanes", zeros_of(site.shape, identity(dtype), dtype))
+        best = writer.bind("best_lanes", fill_shape(site.shape, identity(dtype), dtype))
         if site.explicit or not site.ascending:
-            first = zeros_of(site.shape, _no_position(site), site.index_dtype)
+            first = fill_shape(site.shape, _absent_position(site), site.index_dtype)
         else:
             # a lane whose values are all the identity reports the first of them
             first = tl(
@@ -287,11 +287,11 @@ def _welford() -> Reduction:
         return (mean, writer.bind("m2_", site.along("sum", Binary("*", bound, bound))))
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
-        mean = writer.bind("mean_lanes", zeros_of(site.shape, 0, site.dtype))
-        m2 = writer.bind("m2_lanes", zeros_of(site.shape, 0, site.dtype))
+        mean = writer.bind("mean_lanes", fill_shape(site.shape, 0, site.dtype))
+        m2 = writer.bind("m2_lanes", fill_shape(site.shape, 0, site.dtype))
         # where no point is left out, lanes have equally many
         shape = () if site.valid is None else site.mask_shape
-        weight = writer.bind("weight_lanes", zeros_of(shape, 0, site.dtype))
+        weight = writer.bind("weight_lanes", fill_shape(shape, 0, site.dtype))
         return (mean, m2, weight)
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
@@ -336,8 +336,8 @@ def _online_softmax() -> Reduction:
         return (high, writer.bind("sum", site.along("sum", tl("exp", Binary("-", kept, high)))))
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
-        high = zeros_of(site.shape, smallest(site.dtype), site.dtype, chunk=site.chunk)
-        total = zeros_of(site.shape, 0, site.dtype, chunk=site.chunk)
+        high = fill_shape(site.shape, smallest(site.dtype), site.dtype, chunk=site.chunk)
+        total = fill_shape(site.shape, 0, site.dtype, chunk=site.chunk)
         return (writer.bind("max_lanes", high), writer.bind("sum_lanes", total))
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
@@ -364,7 +364,7 @@ REDUCTIONS: Final[Mapping[str, Reduction]] = MappingProxyType(
         "sum": _simple(
             lambda _: 0,
             lambda _, lanes, value: Binary("+", lanes, value),
-            lambda site, _, value: _narrowed(site, site.along("sum", value)),
+            lambda site, _, value: _narrow_result(site, site.along("sum", value)),
             "sum",
         ),
         "prod": _simple(
@@ -377,12 +377,12 @@ REDUCTIONS: Final[Mapping[str, Reduction]] = MappingProxyType(
         "max": _extremum("maximum", smallest, "|"),
         "argmin": _arg("argmin", largest),
         "argmax": _arg("argmax", smallest),
-        "any": _any_or_all("any", False, "|", "max"),
-        "all": _any_or_all("all", True, "&", "min"),
+        "any": _logical("any", False, "|", "max"),
+        "all": _logical("all", True, "&", "min"),
         "xor_sum": _simple(
             lambda _: 0,
             lambda _, lanes, value: Binary("^", lanes, value),
-            lambda site, _, value: _narrowed(site, site.along("xor_sum", value)),
+            lambda site, _, value: _narrow_result(site, site.along("xor_sum", value)),
             "xor",
         ),
         "welford": _welford(),

@@ -17,7 +17,7 @@ from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels.workspace import scans_of, words_of
 from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort
 from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number, Tuple, method, number
-from coilwork_triton.facts.kernel_analysis import family, key_bytes
+from coilwork_triton.facts.kernel_analysis import size_of_sort_key, sort_key_family
 from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import (
     RUN,
@@ -31,29 +31,29 @@ from coilwork_triton.launch.parameters import (
 from coilwork_triton.statements.reductions import REDUCTIONS, Site
 from coilwork_triton.statements.scans import (
     ScanSite,
-    block_scan,
-    carried_scan,
-    lanes_decide,
-    shared_scan,
+    emit_block_scan,
+    emit_lookback_scan,
+    emit_loop_scan,
+    has_deciding_lanes,
     start_carry,
 )
 from coilwork_triton.statements.scope import Known, Scope
 from coilwork_triton.text.language import (
     Writer,
     conjunction,
+    exact_constant,
     extents,
     free_constant,
     tl,
     tl_name,
     triton_type,
-    typed_constant,
 )
 
 # ---- How a sort of a row that stays in registers is written: keys from values, a network, value ----
 
 
 # Greater than all keys.
-_LARGEST: Final[Mapping[int, int]] = MappingProxyType({4: (1 << 31) - 1, 8: 1 << 50})
+_LARGEST_KEY: Final[Mapping[int, int]] = MappingProxyType({4: (1 << 31) - 1, 8: 1 << 50})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +78,15 @@ class SortSite:
     first: tuple[str, ...]
 
 
-def sorted_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
+def sort_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
     """The values in order, and the positions where they were."""
-    kind = family(site.dtype)
+    kind = sort_key_family(site.dtype)
     falls = Number(site.descending)
     key, value = writer.device(f"sort_key_{kind}"), writer.device(f"sorted_{kind}")
     # behind the end of the row
-    largest = Number(_LARGEST[key_bytes(site.dtype)])
+    largest = Number(_LARGEST_KEY[size_of_sort_key(site.dtype)])
     dtype = tl_name("int1") if site.dtype.is_bool else triton_type(site.dtype)
-    wide = site.floats and key_bytes(site.dtype) == 8
+    wide = site.floats and size_of_sort_key(site.dtype) == 8
     length, spread = Name(site.shape[-1]), (Name(SORT_THREADS), Name(SORT_WIDTH))
     if site.count is not None:
         valid = Name("None") if site.valid is None else site.valid
@@ -118,7 +118,7 @@ def sorted_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
 MOST_SUMS: Final = 4
 
 
-def _site(values: Known, scope: Scope, node: Reduce) -> Site:
+def _build_unnamed_site(values: Known, scope: Scope, node: Reduce) -> Site:
     """Return what the reduction `node` combines, seen from `scope`, where its operands are known."""
     along_walk = values.along_walk(node)
     tile = values.shape.walked if along_walk else values.shape.reduced
@@ -155,16 +155,16 @@ def _site(values: Known, scope: Scope, node: Reduce) -> Site:
         shape=shape,
         mask_shape=mask_shape,
         axis=tile.axis or 0,
-        count=_count(values, node),
+        count=_element_count(values, node),
         position=_position(values, node) if node.kind in ("argmin", "argmax") else Number(0),
-        ascending=values.space.simplified(_flat(node.axes)) is tile.index,
+        ascending=values.space.simplified(_flat_position(node.axes)) is tile.index,
         lanes=values.space.lane(tile),
         chunk=values.shape.chunk if len(shape) == 1 else 1,
         index_dtype=values.shape.index_dtype,
     )
 
 
-def _count(values: Known, node: Reduce) -> Expression:
+def _element_count(values: Known, node: Reduce) -> Expression:
     tile = values.shape.reduced
     exact = None if tile is None else as_int(tile.numel)
     if exact is not None:
@@ -173,15 +173,15 @@ def _count(values: Known, node: Reduce) -> Expression:
 
 
 def _position(values: Known, node: Reduce) -> Expression:
-    flat = _flat(node.axes)
+    flat = _flat_position(node.axes)
     if as_int(values.space.simplified(flat)) is not None:
-        return typed_constant(0, values.shape.index_dtype)
+        return exact_constant(0, values.shape.index_dtype)
     return values.space.index(flat)
 
 
 def emit_reduce(values: Known, scope: Scope, node: Reduce) -> None:
     """Bind the results of `node`, whose row is all in registers."""
-    site = site_named(values, scope, node)
+    site = build_site(values, scope, node)
     bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
 
 
@@ -193,14 +193,14 @@ def emit_sums(values: Known, scope: Scope, nodes: Sequence[Reduce]) -> None:
     """
     groups: dict[tuple[tuple[str, ...], DType], list[tuple[Reduce, Site]]] = {}
     for node in nodes:
-        site = site_named(values, scope, node)
+        site = build_site(values, scope, node)
         groups.setdefault((site.shape, site.dtype), []).append((node, site))
     for group in groups.values():
         for start in range(0, len(group), MOST_SUMS):
-            _sums_at_once(values, scope, group[start : start + MOST_SUMS])
+            _emit_joint_sums(values, scope, group[start : start + MOST_SUMS])
 
 
-def _sums_at_once(values: Known, scope: Scope, found: Sequence[tuple[Reduce, Site]]) -> None:
+def _emit_joint_sums(values: Known, scope: Scope, found: Sequence[tuple[Reduce, Site]]) -> None:
     if len(found) == 1:
         ((node, site),) = found
         bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
@@ -212,9 +212,9 @@ def _sums_at_once(values: Known, scope: Scope, found: Sequence[tuple[Reduce, Sit
         bind_results(values, scope, node, (result,))
 
 
-def site_named(values: Known, scope: Scope, node: Reduce) -> Site:
+def build_site(values: Known, scope: Scope, node: Reduce) -> Site:
     """As `site`, with the value in a variable, because builders repeat it."""
-    site = _site(values, scope, node)
+    site = _build_unnamed_site(values, scope, node)
     return (
         site if isinstance(site.value, Name) else replace(site, value=scope.writer.bind("value", site.value))
     )
@@ -230,7 +230,7 @@ def bind_results(values: Known, scope: Scope, node: Reduce, results: Sequence[Ex
 def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
     """Bind the results of `node`: within the block, or in a loop with what is carried from block to block."""
     if node.axis.extent is not None and as_int(node.axis.extent) == 1:
-        _scan_of_one(values, scope, node)
+        _emit_trivial_scan(values, scope, node)
         return
     tile = values.shape.reduced
     if tile is None or tile.axis is None or tile.index is not node.axis:
@@ -261,13 +261,13 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
     )
     sharing = values.shape.sharing
     if sharing is not None:
-        results = shared_scan(site, sharing, _first_word(values, node), tile.block, scope.writer)
+        results = emit_lookback_scan(site, sharing, _first_word(values, node), tile.block, scope.writer)
     elif scope.parent is None or values.shape.walk == "persistent":
-        results = block_scan(site, scope.writer)
+        results = emit_block_scan(site, scope.writer)
     else:
         last = Number(0) if node.reverse else Binary("-", Name(tile.block), Number(1))
         edge = Binary("==", values.space.lane(tile), last)
-        results = carried_scan(site, scope.writer, start_carry(site, scope.parent.writer), edge)
+        results = emit_loop_scan(site, scope.writer, start_carry(site, scope.parent.writer), edge)
     for other in values.order:
         if isinstance(other, Scan) and _same_scan(other, node):
             wanted = 1 if other.kind in ("argmin", "argmax") else other.output
@@ -286,7 +286,7 @@ def _mask_points(values: Known, node: Scalar, *, without: str = "") -> Expressio
 
 def _mask_deciding_lanes(values: Known, node: Scan) -> Expression | None:
     """The mask of the lanes that may decide for all in the scan `node`; None if none does, or all may."""
-    if not lanes_decide(node.kind):
+    if not has_deciding_lanes(node.kind):
         return None
     # running sums behind the end are that at the end
     last = not isinstance(node.kind, Combine) and not node.reverse and not values.shape.in_runs
@@ -324,14 +324,14 @@ def emit_sort(values: Known, scope: Scope, node: Sort) -> None:
         floats=values.shape.float_keys,
         first=whole if chosen is None else (*whole[:-1], chosen.block),
     )
-    results = sorted_row(site, scope.writer)
+    results = sort_row(site, scope.writer)
     for other in values.order:
         if isinstance(other, Sort) and _same_sort(other, node):
             stem = "position" if other.output else "value"
             scope.bound[other] = scope.writer.bind(stem, results[other.output])
 
 
-def _scan_of_one(values: Known, scope: Scope, node: Scan) -> None:
+def _emit_trivial_scan(values: Known, scope: Scope, node: Scan) -> None:
     """The running value along an axis of one point is the value, at position 0."""
     for other in values.order:
         if isinstance(other, Scan) and _same_scan(other, node):
@@ -340,12 +340,12 @@ def _scan_of_one(values: Known, scope: Scope, node: Scan) -> None:
                 value = values.expression(scope, node.operands[other.output])
             else:
                 value = (
-                    typed_constant(0, DType.I64) if position else values.expression(scope, node.operands[0])
+                    exact_constant(0, DType.I64) if position else values.expression(scope, node.operands[0])
                 )
             scope.bound[other] = value if isinstance(value, Name) else scope.writer.bind("running", value)
 
 
-def _flat(axes: Sequence[Expr]) -> Expr:
+def _flat_position(axes: Sequence[Expr]) -> Expr:
     """Row-major position over `axes`."""
     flat = as_expr(0)
     for axis in axes:

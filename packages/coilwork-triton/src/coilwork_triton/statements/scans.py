@@ -31,20 +31,21 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Combine, Combining
 from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number, Tuple, method
 from coilwork_triton.facts.kernel_analysis import PAIRED_SCANS
-from coilwork_triton.iteration.shape import PIECE, Sharing
+from coilwork_triton.iteration.shape import PIECE, RowSharing
 from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.statements.combine_functions import (
+    accumulation_type,
+    combine_name,
     exclusive_name,
-    function_name,
     has_loops,
-    scanned_type,
-    steps_name,
+    stepwise_scan_name,
 )
 from coilwork_triton.text.language import (
     Writer,
     extent,
     extents,
-    filled,
+    fill_block,
+    fill_shape,
     free_constant,
     insert_axes,
     largest,
@@ -52,7 +53,6 @@ from coilwork_triton.text.language import (
     tl,
     tl_name,
     triton_type,
-    zeros_of,
 )
 
 # ---- How each kind of scan is written: within one block, and with a carried prefix over a loop ----
@@ -132,7 +132,7 @@ class ScanSite:
         return (*self.shape[: self.axis], "1", *self.shape[self.axis + 1 :])
 
 
-def identity(site: ScanSite) -> int | float | bool:
+def scan_identity(site: ScanSite) -> int | float | bool:
     """The value that changes nothing."""
     match site.kind:
         case "sum":
@@ -148,19 +148,19 @@ def identity(site: ScanSite) -> int | float | bool:
             return 0
 
 
-def lanes_decide(kind: Combining) -> bool:
+def has_deciding_lanes(kind: Combining) -> bool:
     """True if some lanes decide for a whole block: the way that is taken, or how often a function loops."""
     return has_loops(kind) if isinstance(kind, Combine) else kind == "logcumsumexp"
 
 
-def block_scan(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
+def emit_block_scan(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The running value within the block, and its position for the kinds that have one."""
     if site.run:
-        return results_of(site, writer, _after_runs(site, writer, ()))
-    return results_of(site, writer, scanned(site, writer, kept_values(site), site.axis))
+        return finish_scan(site, writer, _scan_runs(site, writer, ()))
+    return finish_scan(site, writer, scan_along(site, writer, mask_operands(site), site.axis))
 
 
-def carried_scan(
+def emit_loop_scan(
     site: ScanSite, writer: Writer, carry: tuple[Name, ...], edge: Expression
 ) -> tuple[Name, ...]:
     """One step of a looped scan: the block's scan after the prefix `carry`, which is moved past the block.
@@ -168,9 +168,9 @@ def carried_scan(
     `edge` is true in the lane that holds the block's last value in scan order, if the block is not in runs.
     """
     if site.run:
-        return results_of(site, writer, _after_runs(site, writer, carry))
-    local = scanned(site, writer, kept_values(site), site.axis)
-    found = merged(site, writer, carry, local)
+        return finish_scan(site, writer, _scan_runs(site, writer, carry))
+    local = scan_along(site, writer, mask_operands(site), site.axis)
+    found = combine_states(site, writer, carry, local)
     if isinstance(site.kind, Combine) and not site.flagged:
         assert site.is_first is not None
         found = tuple(
@@ -178,25 +178,27 @@ def carried_scan(
             for alone, after in zip(local, found, strict=True)
         )
     keep = len(site.shape) > 1
-    for old, new, dtype in zip(carry, found, types_of(site)):
-        writer.assign((old,), picked(new, edge, dtype, site.axis, keep=keep))
-    return results_of(site, writer, found)
+    for old, new, dtype in zip(carry, found, state_types(site)):
+        writer.assign((old,), select_element(new, edge, dtype, site.axis, keep=keep))
+    return finish_scan(site, writer, found)
 
 
 def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The prefix of nothing, before the loop."""
     if isinstance(site.kind, Combine):
-        return tuple(writer.bind("carry", zeros_of(site.carry_shape, 0, dtype)) for dtype in types_of(site))
-    first, second = types_of(site)
-    carry = writer.bind("carry", zeros_of(site.carry_shape, identity(site), first))
+        return tuple(
+            writer.bind("carry", fill_shape(site.carry_shape, 0, dtype)) for dtype in state_types(site)
+        )
+    first, second = state_types(site)
+    carry = writer.bind("carry", fill_shape(site.carry_shape, scan_identity(site), first))
     if site.kind == "logcumsumexp":
-        return (carry, writer.bind("carry_total", zeros_of(site.carry_shape, 0, second)))
+        return (carry, writer.bind("carry_total", fill_shape(site.carry_shape, 0, second)))
     if not site.paired:
         return (carry,)
-    return (carry, writer.bind("carry_position", zeros_of(site.carry_shape, 0, second)))
+    return (carry, writer.bind("carry_position", fill_shape(site.carry_shape, 0, second)))
 
 
-def results_of(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[Name, ...]:
+def finish_scan(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[Name, ...]:
     """The results of a scan whose running values are `state`."""
     if isinstance(site.kind, Combine):
         return state[: site.kind.count]
@@ -207,16 +209,16 @@ def results_of(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple
     return (writer.bind("running", Binary("+", largest, log)),)
 
 
-def kept_values(site: ScanSite) -> tuple[Expression, ...]:
+def mask_operands(site: ScanSite) -> tuple[Expression, ...]:
     """Return what is scanned: values, and positions for the kinds that report one; nothing that counts behind
     the end.
     """
     if isinstance(site.kind, Combine):
-        return _kept_tuples(site)
+        return _mask_tuples(site)
     kept: Expression = site.value
     if site.valid is not None:
         # from the end, lanes out of range come first
-        kept = tl("where", site.valid, kept, free_constant(identity(site), site.dtype))
+        kept = tl("where", site.valid, kept, free_constant(scan_identity(site), site.dtype))
     kept = tl("broadcast_to", kept, extents(site.shape))
     if not site.paired:
         return (kept,)
@@ -225,7 +227,7 @@ def kept_values(site: ScanSite) -> tuple[Expression, ...]:
     return (kept, tl("broadcast_to", site.positions, extents(site.shape)))
 
 
-def _kept_tuples(site: ScanSite) -> tuple[Expression, ...]:
+def _mask_tuples(site: ScanSite) -> tuple[Expression, ...]:
     shape = extents(site.shape)
     found: list[Expression] = []
     for value, dtype in zip((site.value, *site.others), (site.dtype, *site.other_dtypes), strict=True):
@@ -235,18 +237,18 @@ def _kept_tuples(site: ScanSite) -> tuple[Expression, ...]:
         found.append(wide if site.inside is None else tl("where", site.inside, wide, Number(0)))
     if site.flagged:
         if site.valid is None:
-            found.append(filled(shape.items, 1, DType.I32))
+            found.append(fill_block(shape.items, 1, DType.I32))
         else:
             found.append(method(tl("broadcast_to", site.valid, shape), "to", tl_name("int32")))
     return tuple(found)
 
 
-def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int) -> tuple[Name, ...]:
+def scan_along(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int) -> tuple[Name, ...]:
     """Return what is carried from point to point along `axis` of `kept`."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if isinstance(site.kind, Combine):
-        combining = function_name(site.kind, flagged=site.flagged)
-        return _bind_tuple(writer, _own_scan(site, writer, kept, axis, combining), site)
+        combining = combine_name(site.kind, flagged=site.flagged)
+        return _bind_tuple(writer, _scan_with_function(site, writer, kept, axis, combining), site)
     if site.paired:
         combine = writer.device(COMBINE[site.kind])
         found = Call(tl_name("associative_scan"), (Tuple(kept), Number(axis), combine), backwards)
@@ -267,40 +269,42 @@ def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: 
     return (writer.bind("running", running),)
 
 
-def _own_scan(
+def _scan_with_function(
     site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int, combining: str
 ) -> Expression:
     """The scan of `kept` along `axis` with the kernel's function `combining`, step by step if that loops."""
     assert isinstance(site.kind, Combine)
     if has_loops(site.kind):
-        return Call(writer.device(steps_name(combining)), (*kept, Number(axis), Number(site.reverse)))
+        return Call(writer.device(stepwise_scan_name(combining)), (*kept, Number(axis), Number(site.reverse)))
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     whole = Tuple(kept) if len(kept) > 1 else kept[0]
     return Call(tl_name("associative_scan"), (whole, Number(axis), writer.device(combining)), backwards)
 
 
-def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tuple[Name, ...]:
+def _scan_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tuple[Name, ...]:
     """The block's scan, each run by itself and then after those before it; `carry` comes before all, and is
     moved past the block.
     """
     axis, run = site.axis, Name(site.run)
     runs = Binary("//", Name(site.shape[axis]), run)
     dealt = Tuple((*(extent(s) for s in site.shape[:axis]), run, runs))
-    kept = tuple(writer.bind("runs", tl("reshape", part, dealt)) for part in kept_values(site))
+    kept = tuple(writer.bind("runs", tl("reshape", part, dealt)) for part in mask_operands(site))
     inside = site.inside
     if inside is not None:
         inside = tl("reshape", tl("broadcast_to", inside, extents(site.shape)), dealt)
-    within = scanned(replace(site, inside=inside), writer, kept, axis)
-    types = types_of(site)[: len(within)]
-    end = insert_axes(last_of(run, site), (*(False,) * axis, True, False))
-    whole = tuple(writer.bind("whole", picked(v, end, t, axis, keep=False)) for v, t in zip(within, types))
+    within = scan_along(replace(site, inside=inside), writer, kept, axis)
+    types = state_types(site)[: len(within)]
+    end = insert_axes(find_last_lane(run, site), (*(False,) * axis, True, False))
+    whole = tuple(
+        writer.bind("whole", select_element(v, end, t, axis, keep=False)) for v, t in zip(within, types)
+    )
     # beside what has been combined with a run, what comes before it
     size = (*(extent(s) for s in site.shape[:axis]), runs)
-    neutral = (identity(site), *(0 for _ in types[1:]))
-    nothing = [filled(size, n, t) for n, t in zip(neutral, types, strict=True)]
+    neutral = (scan_identity(site), *(0 for _ in types[1:]))
+    nothing = [fill_block(size, n, t) for n, t in zip(neutral, types, strict=True)]
     pairs = (*nothing, *whole)
     if isinstance(site.kind, Combine):
-        exclusive = _own_scan(site, writer, pairs, axis, exclusive_name(site.kind))
+        exclusive = _scan_with_function(site, writer, pairs, axis, exclusive_name(site.kind))
     else:
         backwards = (("reverse", Number(True)),) if site.reverse else ()
         combine = writer.device(_EXCLUSIVE[site.kind])
@@ -308,24 +312,26 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
     found = writer.bind_all(("before",) * len(whole) + ("upto",) * len(whole), exclusive)
     before, upto = found[: len(whole)], found[len(whole) :]
     if carry:
-        before = merged(site, writer, carry, before)
-        edge = insert_axes(last_of(runs, site), (*(False,) * axis, True))
+        before = combine_states(site, writer, carry, before)
+        edge = insert_axes(find_last_lane(runs, site), (*(False,) * axis, True))
         # what one row carries is a number
         keep = len(site.shape) > 1
-        block = tuple(writer.bind("block", picked(v, edge, t, axis, keep=keep)) for v, t in zip(upto, types))
-        for old, new in zip(carry, merged(site, writer, carry, block)):
+        block = tuple(
+            writer.bind("block", select_element(v, edge, t, axis, keep=keep)) for v, t in zip(upto, types)
+        )
+        for old, new in zip(carry, combine_states(site, writer, carry, block)):
             writer.assign((old,), new)
     spread = (*(True,) * axis, False, True)
-    running = merged(site, writer, tuple(insert_axes(v, spread) for v in before), within)
+    running = combine_states(site, writer, tuple(insert_axes(v, spread) for v in before), within)
     return tuple(writer.bind("running", tl("reshape", v, extents(site.shape))) for v in running)
 
 
-def merged(
+def combine_states(
     site: ScanSite, writer: Writer, first: Sequence[Expression], second: Sequence[Expression]
 ) -> tuple[Name, ...]:
     """`first`, and `second` after it."""
     if isinstance(site.kind, Combine):
-        combine = writer.device(function_name(site.kind, flagged=site.flagged))
+        combine = writer.device(combine_name(site.kind, flagged=site.flagged))
         return _bind_tuple(writer, Call(combine, (*first, *second)), site)
     if site.kind == "sum":
         return (writer.bind("running", Binary("+", first[0], second[0])),)
@@ -343,22 +349,22 @@ def _bind_tuple(writer: Writer, value: Expression, site: ScanSite) -> tuple[Name
     return writer.bind_all(stems, value)
 
 
-def types_of(site: ScanSite) -> tuple[DType, ...]:
+def state_types(site: ScanSite) -> tuple[DType, ...]:
     """Types of what is carried: of values, and of what comes with them."""
     if isinstance(site.kind, Combine):
-        values = tuple(scanned_type(dtype) for dtype in (site.dtype, *site.other_dtypes))
+        values = tuple(accumulation_type(dtype) for dtype in (site.dtype, *site.other_dtypes))
         return (*values, DType.I32) if site.flagged else values
     value = DType.I32 if site.dtype.is_bool and site.paired else site.dtype
     return (value, value if site.kind == "logcumsumexp" else site.index_dtype)
 
 
-def last_of(length: Expression, site: ScanSite) -> Expression:
+def find_last_lane(length: Expression, site: ScanSite) -> Expression:
     """True at the last of `length` positions in scan order."""
     end = Number(0) if site.reverse else Binary("-", length, Number(1))
     return Binary("==", tl("arange", Number(0), length), end)
 
 
-def picked(value: Expression, edge: Expression, dtype: DType, axis: int, *, keep: bool) -> Expression:
+def select_element(value: Expression, edge: Expression, dtype: DType, axis: int, *, keep: bool) -> Expression:
     """The element of `value` along `axis` for which `edge` is true."""
     # one lane survives, so a maximum against the smallest value would do; a sum of zeros keeps NaN and
     # infinity too
@@ -373,7 +379,7 @@ def picked(value: Expression, edge: Expression, dtype: DType, axis: int, *, keep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _StatePart:
     """One of the values of `dtype` that are carried from point to point, told as `told`; `nothing` changes
     nothing.
     """
@@ -383,45 +389,47 @@ class _Part:
     nothing: int | float | bool
 
 
-def _parts(site: ScanSite) -> tuple[_Part, ...]:
-    first, second = types_of(site)
-    value = _Part(dtype=first, told=first, nothing=identity(site))
+def _state_parts(site: ScanSite) -> tuple[_StatePart, ...]:
+    first, second = state_types(site)
+    value = _StatePart(dtype=first, told=first, nothing=scan_identity(site))
     if site.paired:
         # positions in a row fit 32 bits
-        return (value, _Part(dtype=second, told=DType.I32, nothing=0))
+        return (value, _StatePart(dtype=second, told=DType.I32, nothing=0))
     if site.kind == "logcumsumexp":
-        return (value, _Part(dtype=second, told=second, nothing=0))
+        return (value, _StatePart(dtype=second, told=second, nothing=0))
     return (value,)
 
 
-def shared_scan(site: ScanSite, sharing: Sharing, first: int, block: str, writer: Writer) -> tuple[Name, ...]:
+def emit_lookback_scan(
+    site: ScanSite, sharing: RowSharing, first: int, block: str, writer: Writer
+) -> tuple[Name, ...]:
     """The running value of the program's piece, after those before it; its words begin with number `first`.
     `block` is a piece's length.
     """
-    kept = tuple(writer.bind("kept", value) for value in kept_values(site))
-    early = _in_any_order(site)
+    kept = tuple(writer.bind("kept", value) for value in mask_operands(site))
+    early = _can_reorder(site)
     if early:
-        _tell(site, sharing, first, (_combined(site, writer, kept[0]),), writer)
-    local = scanned(site, writer, kept, site.axis)
+        _publish(site, sharing, first, (_reduce_piece(site, writer, kept[0]),), writer)
+    local = scan_along(site, writer, kept, site.axis)
     if not early:
-        edge = last_of(Name(block), site)
+        edge = find_last_lane(Name(block), site)
         whole = tuple(
-            writer.bind("whole", picked(v, edge, part.dtype, site.axis, keep=False))
-            for v, part in zip(local, _parts(site), strict=True)
+            writer.bind("whole", select_element(v, edge, part.dtype, site.axis, keep=False))
+            for v, part in zip(local, _state_parts(site), strict=True)
         )
-        _tell(site, sharing, first, whole, writer)
-    before = _before(site, sharing, first, writer)
-    return results_of(site, writer, merged(site, writer, before, local))
+        _publish(site, sharing, first, whole, writer)
+    before = _combine_earlier_pieces(site, sharing, first, writer)
+    return finish_scan(site, writer, combine_states(site, writer, before, local))
 
 
-def _in_any_order(site: ScanSite) -> bool:
+def _can_reorder(site: ScanSite) -> bool:
     """Tell if values may be combined in any order: of floats, products of points that do not lie together may
     leave the range.
     """
     return site.kind == "sum" or (site.kind == "prod" and site.dtype.is_integer)
 
 
-def _combined(site: ScanSite, writer: Writer, values: Expression) -> Name:
+def _reduce_piece(site: ScanSite, writer: Writer, values: Expression) -> Name:
     """All of `values`, of a kind for which their order does not matter."""
     if site.kind == "sum":
         found: Expression = tl("sum", values, Number(0))
@@ -433,19 +441,23 @@ def _combined(site: ScanSite, writer: Writer, values: Expression) -> Name:
     return writer.bind("whole", found)
 
 
-def _tell(site: ScanSite, sharing: Sharing, first: int, whole: Sequence[Expression], writer: Writer) -> None:
+def _publish(
+    site: ScanSite, sharing: RowSharing, first: int, whole: Sequence[Expression], writer: Writer
+) -> None:
     """Tell the other programs what the piece combines to."""
     number = first
-    for value, part in zip(whole, _parts(site), strict=True):
+    for value, part in zip(whole, _state_parts(site), strict=True):
         for bits in _bits(value, part.told):
             writer.do(Call(writer.device("tell"), (Binary("+", sharing.word(number), PIECE), bits)))
             number += 1
 
 
-def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tuple[Expression, ...]:
+def _combine_earlier_pieces(
+    site: ScanSite, sharing: RowSharing, first: int, writer: Writer
+) -> tuple[Expression, ...]:
     """Return what the pieces before combine to."""
     lanes = next_power_of_two(sharing.count)
-    if site.kind == "prod" and not _in_any_order(site):
+    if site.kind == "prod" and not _can_reorder(site):
         # what is scanned has a lane for every thread, or Triton's scans mix up copies
         lanes = max(lanes, next_power_of_two(sharing.most_threads))
     lane = writer.bind("lane", tl("arange", Number(0), Number(lanes)))
@@ -453,7 +465,7 @@ def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tup
     there = writer.bind("there", Binary(">=", earlier, Number(0)))
     number = first
     found: list[Name] = []
-    for part in _parts(site):
+    for part in _state_parts(site):
         words = []
         for _ in range(-(-part.told.itemsize // 4)):
             place = Binary("+", sharing.word(number), earlier)
@@ -463,12 +475,12 @@ def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tup
         if part.told is not part.dtype:
             value = method(value, "to", triton_type(part.dtype))
         found.append(writer.bind("part", tl("where", there, value, free_constant(part.nothing, part.dtype))))
-    if _in_any_order(site):
-        return (_combined(site, writer, found[0]),)
+    if _can_reorder(site):
+        return (_reduce_piece(site, writer, found[0]),)
     if site.kind == "prod":
         combine = writer.device(COMBINE[site.kind])
         products = writer.bind("products", tl("associative_scan", found[0], Number(0), combine))
-        whole = picked(products, Binary("==", lane, Number(lanes - 1)), site.dtype, 0, keep=False)
+        whole = select_element(products, Binary("==", lane, Number(lanes - 1)), site.dtype, 0, keep=False)
         return (writer.bind("before", whole),)
     if site.kind == "logcumsumexp":
         combine = writer.device(COMBINE[site.kind])
@@ -478,7 +490,9 @@ def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tup
     value, nearest = writer.bind_all(
         ("before", "nearest"), tl("reduce", Tuple((found[0], lane)), Number(0), combine)
     )
-    position = picked(found[1], Binary("==", lane, nearest), _parts(site)[1].dtype, 0, keep=False)
+    position = select_element(
+        found[1], Binary("==", lane, nearest), _state_parts(site)[1].dtype, 0, keep=False
+    )
     return (value, writer.bind("before", position))
 
 

@@ -33,31 +33,31 @@ from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Te
 from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_triton.facts.kernel_analysis import Levels, users_of
 from coilwork_triton.facts.precision_analysis import (
-    beside_one,
-    factors,
-    idle_bounds,
-    narrow_positions,
-    one_plus,
-    only_rounded,
-    short_casts,
-    softmax_numerators,
+    find_denormal_tolerant_exps,
+    find_narrow_positions,
+    find_one_plus,
+    find_redundant_bounds,
+    find_rounded_factors,
+    find_rounded_values,
+    find_short_casts,
+    find_softmax_numerators,
 )
-from coilwork_triton.facts.vectorization import Access, Run, load_runs, runs_on, without_constant
+from coilwork_triton.facts.vectorization import Access, Run, can_overread, find_load_runs, split_constant
 from coilwork_triton.iteration.shape import Shape, Tile
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.statements.loads import (
-    Joined,
-    absorbed_by,
-    down_column,
-    emit_joined,
+    ConcatLoad,
+    address_down_column,
+    address_in_row,
+    element_pointer,
+    emit_concat_load,
     emit_load_run,
+    find_absorbed,
+    find_concat_loads,
+    find_irregular_buffers,
+    find_load_guards,
     find_windows,
-    guards_of_loads,
-    in_own_order,
-    in_row,
-    joined_loads,
-    of_two_rows,
-    pointer_of,
+    load_straddled_value,
 )
 from coilwork_triton.statements.row_operations import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.statements.scope import Scope
@@ -66,6 +66,7 @@ from coilwork_triton.text.language import (
     Writer,
     coerce_constant,
     conjunction,
+    exact_constant,
     free_constant,
     operand_constant,
     plain_constant,
@@ -73,7 +74,6 @@ from coilwork_triton.text.language import (
     tl,
     tl_name,
     triton_type,
-    typed_constant,
 )
 from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 
@@ -105,7 +105,7 @@ class Shortcuts:
     factors: frozenset[Scalar]
     beside_one: frozenset[Scalar]
     sums: Mapping[Scalar, Op]
-    joined: Mapping[Scalar, Joined]
+    joined: Mapping[Scalar, ConcatLoad]
     windows: frozenset[Load]
     runs: Mapping[Load, Run]
     own_order: frozenset[str]
@@ -128,25 +128,27 @@ def find_shortcuts(
     `roots`.
     """
     users = users_of(order)
-    rounded = only_rounded(order, roots, users) if kernel.numerics == "fast" else frozenset()
+    rounded = find_rounded_values(order, roots, users) if kernel.numerics == "fast" else frozenset()
     if shape.walk == "persistent":
         # one exponential serves the sum and the quotient, as long as both are written alike
-        rounded -= softmax_numerators(rounded)
-    sums = one_plus(rounded, users)
-    joined = {} if shape.scalar_access else joined_loads(kernel, order, users)
+        rounded -= find_softmax_numerators(rounded)
+    sums = find_one_plus(rounded, users)
+    joined = {} if shape.scalar_access else find_concat_loads(kernel, order, users)
     return Shortcuts(
-        narrow=narrow_positions(order, roots),
-        short_casts=short_casts(order, roots, users),
-        idle_bounds=idle_bounds(order),
+        narrow=find_narrow_positions(order, roots),
+        short_casts=find_short_casts(order, roots, users),
+        idle_bounds=find_redundant_bounds(order),
         rounded=rounded,
-        factors=factors(rounded, users),
-        beside_one=beside_one(order, roots, users) if kernel.numerics == "fast" else frozenset(),
+        factors=find_rounded_factors(rounded, users),
+        beside_one=find_denormal_tolerant_exps(order, roots, users)
+        if kernel.numerics == "fast"
+        else frozenset(),
         sums=sums,
         joined=joined,
         windows=find_windows(order),
-        runs={} if shape.step == 1 else load_runs(order, kernel.ranges[-1].symbol),
-        own_order=frozenset() if shape.step == 1 else in_own_order(order, kernel.ranges[-1].symbol),
-        absorbed=absorbed_by(joined, order, users).union(sums.values()),
+        runs={} if shape.step == 1 else find_load_runs(order, kernel.ranges[-1].symbol),
+        own_order=frozenset() if shape.step == 1 else find_irregular_buffers(order, kernel.ranges[-1].symbol),
+        absorbed=find_absorbed(joined, order, users).union(sums.values()),
     )
 
 
@@ -179,7 +181,7 @@ class Values:
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
         self._short = find_shortcuts(kernel, shape, self.order, roots)
-        self._guards = guards_of_loads(kernel, levels, self.order)
+        self._guards = find_load_guards(kernel, levels, self.order)
         self._uses.update(check.condition for checks in self._guards.values() for check in checks)
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
@@ -280,7 +282,7 @@ class Values:
     def expression(self, scope: Scope, node: Scalar) -> Expression:
         """The expression for a value that has been computed; constants get their exact type."""
         if isinstance(node, Const):
-            return typed_constant(node.value, node.dtype)
+            return exact_constant(node.value, node.dtype)
         found = scope.find(node)
         if found is None:
             raise EmitError("order", f"{type(node).__name__} is used before it is computed")
@@ -330,7 +332,7 @@ class Values:
             case Op() if node in self._short.idle_bounds:
                 scope.bound[node] = self.expression(scope, self._short.idle_bounds[node])
             case Op() if node in self._short.joined:
-                emit_joined(self, scope, node, self._short.joined[node])
+                emit_concat_load(self, scope, node, self._short.joined[node])
             case Op():
                 self._op(scope, node)
             case Reduce():
@@ -347,7 +349,7 @@ class Values:
         simple = self.space.simplified(node.expr)
         exact = as_int(simple)
         if exact is not None:
-            return typed_constant(exact, DType.I64)
+            return exact_constant(exact, DType.I64)
         if self.shape.index_dtype is DType.I64:
             return tl("cast", self.space.index(node.expr, values), tl_name("int64"))
         if fits_32_bits(simple) or (self.shape.short_values and not node.operands):
@@ -376,7 +378,7 @@ class Values:
     def _load(self, scope: Scope, node: Load) -> None:
         for check in self._guards.get(node, ()):
             self.require(scope, check)
-        chosen = of_two_rows(self.space, node)
+        chosen = load_straddled_value(self.space, node)
         if chosen is not None:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", chosen)
             return
@@ -419,19 +421,19 @@ class Values:
     def address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
         """The pointers that `node` loads from, as a block of extents `block`."""
         if node in self._short.windows:
-            start, distance = without_constant(node.index[0])
+            start, distance = split_constant(node.index[0])
             # a load of one element may have the mask of a block, and then has its shape
             key = (node.buffer, start, block)
             if key not in scope.starts:
-                pointer = in_row(self.shape, self.space, node, start, self._short.own_order) or pointer_of(
-                    node, self.offset(scope, start, (), block)
-                )
+                pointer = address_in_row(
+                    self.shape, self.space, node, start, self._short.own_order
+                ) or element_pointer(node, self.offset(scope, start, (), block))
                 scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
             return scope.starts[key] if distance == 0 else Binary("+", scope.starts[key], Number(distance))
-        found = in_row(self.shape, self.space, node, node.index[0], self._short.own_order) or down_column(
-            self.shape, self.space, node
-        )
-        return found or pointer_of(node, self.offset(scope, node.index[0], node.indirect, block))
+        found = address_in_row(
+            self.shape, self.space, node, node.index[0], self._short.own_order
+        ) or address_down_column(self.shape, self.space, node)
+        return found or element_pointer(node, self.offset(scope, node.index[0], node.indirect, block))
 
     def _runs_on(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide
@@ -450,7 +452,7 @@ class Values:
         for tile in self.shape.tiles:
             known = as_int(tile.numel)
             if len(self.shape.tiles) > 1 and tile.masked and tile.axis is not None and known is not None:
-                if known >= self.shape.grids.least_row and runs_on(access, tile.index, tile.numel):
+                if known >= self.shape.grids.least_row and can_overread(access, tile.index, tile.numel):
                     return tile
         return None
 
@@ -527,5 +529,5 @@ class Values:
             elif node.op in ("where", "minimum", "maximum") and not exact:
                 found.append(free_constant(operand.value, operand.dtype))
             else:
-                found.append(typed_constant(operand.value, operand.dtype))
+                found.append(exact_constant(operand.value, operand.dtype))
         return tuple(found)

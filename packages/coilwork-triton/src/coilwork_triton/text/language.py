@@ -172,27 +172,27 @@ def triton_type(dtype: DType) -> Expression:
     return tl_name(name)
 
 
-def typed_constant(value: Literal_, dtype: DType) -> Expression:
+def exact_constant(value: Literal_, dtype: DType) -> Expression:
     """A scalar of exactly `dtype`."""
-    return filled((), value, dtype)
+    return fill_block((), value, dtype)
 
 
 def plain_constant(value: Literal_, dtype: DType) -> Expression:
     """A bare literal, for operators whose other operand is of `dtype`: Triton converts it to that type."""
-    return typed_constant(value, dtype) if _pattern(value, dtype) is not None else _literal(value, dtype)
+    return exact_constant(value, dtype) if _pattern(value, dtype) is not None else _literal(value, dtype)
 
 
 def free_constant(value: Literal_, dtype: DType) -> Expression:
     """A constant for any place: bare where Triton gives a bare literal the type `dtype` by itself."""
     if dtype is DType.I32 or (dtype is DType.F32 and _is_f32_by_itself(value)):
         return plain_constant(value, dtype)
-    return typed_constant(value, dtype)
+    return exact_constant(value, dtype)
 
 
 def coerce_constant(value: Literal_, dtype: DType) -> Expression:
     """A literal beside comparisons and masked loads, where Triton makes an f32 of a bare float first."""
     if dtype is DType.F64 and not (_is_f32_by_itself(value) and rounded(float(value), DType.F32) == value):
-        return typed_constant(value, dtype)
+        return exact_constant(value, dtype)
     if dtype.is_low_precision and value == value:
         value = rounded(float(value), dtype)
     return plain_constant(value, dtype)
@@ -213,21 +213,21 @@ def extents(shape: Iterable[str]) -> Tuple:
     return Tuple(tuple(map(extent, shape)))
 
 
-def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: int = 1) -> Expression:
+def fill_shape(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: int = 1) -> Expression:
     """A block of `shape` (names of constexpr sizes, or "1") filled with `value`; one per `chunk` along the
     last axis.
     """
     block = list(map(extent, shape))
     if chunk > 1:
         block[-1] = Binary("//", block[-1], Number(chunk))
-    return filled(block, value, dtype)
+    return fill_block(block, value, dtype)
 
 
-def filled(sizes: Iterable[Expression], value: Literal_, dtype: DType) -> Expression:
+def fill_block(sizes: Iterable[Expression], value: Literal_, dtype: DType) -> Expression:
     """A block of extents `sizes`, all of it `value`."""
     if dtype is DType.BF16:
         # Triton's interpreter makes no bf16 constants; compiled, both forms are one
-        return method(filled(sizes, value, DType.F32), "to", triton_type(dtype))
+        return method(fill_block(sizes, value, DType.F32), "to", triton_type(dtype))
     pattern = _pattern(value, dtype)
     if pattern is not None:
         words = _SIGNED[dtype.itemsize]

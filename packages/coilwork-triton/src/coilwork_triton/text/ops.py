@@ -18,7 +18,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.conversions import wrap_integer
 from coilwork_ir.syntax.python import Binary, Expression, Number, Unary, call, method, number
 from coilwork_triton.text.device_library import loops_over_lanes
-from coilwork_triton.text.language import ALL_NANS, largest, tl, tl_name, triton_type, typed_constant
+from coilwork_triton.text.language import ALL_NANS, exact_constant, largest, tl, tl_name, triton_type
 
 Numerics = Literal["fast", "eager", "strict"]
 
@@ -81,7 +81,7 @@ def _device(name: str) -> Builder:
     return lambda context, a: context.device(name, *a)
 
 
-def _by_class(*, floats: Builder, ints: Builder, uints: Builder | None = None) -> Builder:
+def _dispatch_class(*, floats: Builder, ints: Builder, uints: Builder | None = None) -> Builder:
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         if context.operand.is_float:
             return floats(context, a)
@@ -123,7 +123,7 @@ def _short_if_rounded(short: str, full: Builder) -> Builder:
     return build
 
 
-def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
+def _round_unless_fast(approximate: Builder, rounded: str) -> Builder:
     """Division and square root have correctly rounded f32 forms; on f64 the plain form is one already."""
 
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
@@ -134,7 +134,7 @@ def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
     return build
 
 
-def _rounded_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+def _round_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     # at every level: truncating the approximate quotient of 6 and 3 may give 1
     return Binary("/", *a) if context.operand is DType.F64 else tl("div_rn", *a)
 
@@ -142,7 +142,7 @@ def _rounded_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expressi
 def _rsqrt(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     if context.numerics == "fast" or context.operand is not DType.F32:
         return tl("rsqrt", *a)
-    return tl("div_rn", typed_constant(1.0, DType.F32), tl("sqrt_rn", *a))
+    return tl("div_rn", exact_constant(1.0, DType.F32), tl("sqrt_rn", *a))
 
 
 def _tanh(context: OpContext, a: tuple[Expression, ...]) -> Expression:
@@ -179,7 +179,7 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return method(found, "to", triton_type(result))
 
 
-def converted_constant(value: float, source: DType, result: DType) -> int:
+def convert_constant(value: float, source: DType, result: DType) -> int:
     """Return what a GPU makes of `value`, a `source`, as an integer `result`, as torch converts it:
     saturated, then cut to the width.
 
@@ -201,16 +201,16 @@ def _bitcast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return method(a[0], "to", triton_type(context.result), bitcast=Number(True))
 
 
-def _not(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+def _invert(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     if context.operand.is_bool:
         return Binary("==", a[0], Number(0))
     if context.operand.is_signed_integer:
         return Unary("~", a[0])
     # Triton's interpreter cannot write -1 as an unsigned number
-    return Binary("^", a[0], typed_constant(largest(context.operand), context.operand))
+    return Binary("^", a[0], exact_constant(largest(context.operand), context.operand))
 
 
-def _negated(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+def _negate(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     # Triton's unary minus is 0 - x, which gives +0 for 0
     return Binary("*", a[0], Number(-1.0)) if context.operand.is_float else Unary("-", a[0])
 
@@ -238,24 +238,24 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "add": _operator("+"),
         "sub": _difference,
         "mul": _operator("*"),
-        "div": _rounded_unless_fast(_operator("/"), "div_rn"),
-        "floordiv": _by_class(
+        "div": _round_unless_fast(_operator("/"), "div_rn"),
+        "floordiv": _dispatch_class(
             floats=_device("floordiv_float"), ints=_device("floordiv_int"), uints=_operator("//")
         ),
-        "truncdiv": _by_class(
-            floats=lambda context, a: context.device("trunc", _rounded_quotient(context, a)),
+        "truncdiv": _dispatch_class(
+            floats=lambda context, a: context.device("trunc", _round_quotient(context, a)),
             ints=_operator("//"),
         ),
-        "mod": _by_class(floats=_device("mod_float"), ints=_device("mod_int"), uints=_operator("%")),
-        "fmod": _by_class(floats=_device("fmod_float"), ints=_operator("%")),
+        "mod": _dispatch_class(floats=_device("mod_float"), ints=_device("mod_int"), uints=_operator("%")),
+        "fmod": _dispatch_class(floats=_device("fmod_float"), ints=_operator("%")),
         "fma": _function("fma"),
-        "neg": _negated,
+        "neg": _negate,
         "abs": _absolute,
-        "sign": _by_class(floats=_device("sign_float"), ints=_device("sign_int")),
+        "sign": _dispatch_class(floats=_device("sign_float"), ints=_device("sign_int")),
         "minimum": _extremum("minimum", "&"),
         "maximum": _extremum("maximum", "|"),
-        "pow": _by_class(floats=_device("power"), ints=_device("power_int")),
-        "sqrt": _rounded_unless_fast(_function("sqrt"), "sqrt_rn"),
+        "pow": _dispatch_class(floats=_device("power"), ints=_device("power_int")),
+        "sqrt": _round_unless_fast(_function("sqrt"), "sqrt_rn"),
         "rsqrt": _rsqrt,
         "floor": _exact_unless_fast(_function("floor"), "floor_exact"),
         "ceil": _exact_unless_fast(_function("ceil"), "ceil_exact"),
@@ -305,7 +305,7 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "bitwise_and": _operator("&"),
         "bitwise_or": _operator("|"),
         "bitwise_xor": _operator("^"),
-        "bitwise_not": _not,
+        "bitwise_not": _invert,
         "lshift": _operator("<<"),
         "rshift": _operator(">>"),
         "isnan": lambda _, a: Binary("!=", a[0], a[0]),
