@@ -163,9 +163,9 @@ def _emit_product(planned: PlannedProduct, library: set[str]) -> EmittedKernel:
 def emit_statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:
     """The statements of `kernel` in `shape`."""
     ranges = frozenset(r.symbol for r in kernel.ranges)
-    if shape.chosen is None:
+    if shape.topk is None:
         levels = find_levels(roots_of(kernel), ranges)
     else:
-        chosen = shape.chosen.index
-        levels = find_levels(roots_of(kernel), ranges | {chosen}, chosen=chosen)
+        chosen = shape.topk.index
+        levels = find_levels(roots_of(kernel), ranges | {chosen}, topk=chosen)
     return emit_body(kernel, shape, levels, library)

@@ -41,11 +41,13 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     evaluate,
-    node,
     provably_divisible,
     provably_le,
     stride_of,
     substitute,
+)
+from coilwork_ir.index import (
+    node as index_node,
 )
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.machine import MachineModel
@@ -404,7 +406,6 @@ def _is_contiguous(real: Sequence[Expr], index: Expr) -> bool:
 Run: TypeAlias = tuple[Load, ...]
 # Elements that the library has functions for.
 LONGEST_RUN: Final = 16
-_BYTES: Final = 16
 
 
 def find_load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
@@ -436,7 +437,7 @@ def _runs_of(row: Mapping[int, Load]) -> list[Run]:
         if end is not None and place < end:
             continue
         first = row[place]
-        width = min(LONGEST_RUN, _BYTES // first.dtype.itemsize)
+        width = min(LONGEST_RUN, _WIDE // first.dtype.itemsize)
         while width > 1 and not (
             all(place + k in row for k in range(width)) and provably_divisible(first.index[0], width)
         ):
@@ -449,7 +450,7 @@ def _runs_of(row: Mapping[int, Load]) -> list[Run]:
 
 def split_constant(expr: Expr) -> tuple[Expr, int]:
     """`expr` without its constant term, and that term."""
-    match node(expr):
+    match index_node(expr):
         case Add(operands):
             constant = sum(as_int(o) or 0 for o in operands)
             return expr - as_expr(constant), constant

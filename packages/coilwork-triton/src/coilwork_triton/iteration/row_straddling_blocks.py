@@ -55,7 +55,7 @@ def find_straddled_rows(kernel: Kernel, shape: Shape) -> StraddledRows | None:
 
 def _find_line(shape: Shape) -> Tile | None:
     """The only tile, if it is a line of rows that follow each other."""
-    if shape.step > 1 or shape.counted or shape.chosen is not None:
+    if shape.step > 1 or shape.has_histogram or shape.topk is not None:
         return None
     if shape.vectors is not None and shape.vectors.shifted:
         return None

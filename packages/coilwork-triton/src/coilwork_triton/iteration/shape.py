@@ -338,8 +338,8 @@ class Shape:
         parameters: names of the compile-time parameters of a launch, in the order of the kernel's signature.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
-        counted: programs count what is added at few places.
-        chosen: the first elements of sorted rows: a tile that stands in the place of r.
+        has_histogram: programs count what is added at few places.
+        topk: the first elements of sorted rows: a tile that stands in the place of r.
         float_keys: f64 is fast enough to compare the keys of sorts in it.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
         zeros: what loads find outside of the tiles is 0.
@@ -353,7 +353,7 @@ class Shape:
         short_values: positions that are values fit 32 bits, too, where `index_dtype` is `i32`.
         vectors: how rows that begin or end anywhere are accessed in whole vectors, if they are.
         two_rows: the line whose blocks lie in two rows at most, if it is one.
-        together: neighbours along r that threads are to access at once, where wider accesses leave more lanes
+        narrow_width: neighbours along r that threads are to access at once, where wider accesses leave more lanes
             idle; else 0.
     """
 
@@ -366,9 +366,9 @@ class Shape:
     scalar_access: bool
     step: int = 1
     chunk: int = 1
-    counted: bool = False
-    together: int = 0
-    chosen: Tile | None = None
+    has_histogram: bool = False
+    narrow_width: int = 0
+    topk: Tile | None = None
     float_keys: bool = False
     program: str = ""
     zeros: bool = False
@@ -381,7 +381,7 @@ class Shape:
     @cached_property
     def all_tiles(self) -> tuple[Tile, ...]:
         """The tiles, and that of the first elements of rows if there is one."""
-        return self.tiles if self.chosen is None else (*self.tiles, self.chosen)
+        return self.tiles if self.topk is None else (*self.tiles, self.topk)
 
     @cached_property
     def parallel(self) -> tuple[Tile, ...]:

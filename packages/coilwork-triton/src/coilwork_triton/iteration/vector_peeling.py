@@ -141,7 +141,7 @@ def _is_at_vector(access: Access, begin: Expr) -> bool:
 def _find_single_axis(shape: Shape) -> Tile | None:
     """The tile that is the only dimension of blocks, if lanes may stand elsewhere along it."""
     axes = [tile for tile in shape.tiles if tile.axis is not None]
-    plain = shape.sharing is None and shape.chosen is None and shape.walked is None
+    plain = shape.sharing is None and shape.topk is None and shape.walked is None
     if len(axes) != 1 or not plain or shape.in_runs or shape.step > 1 or shape.zeros or shape.program:
         return None
     (tile,) = axes
@@ -199,14 +199,14 @@ class RowAccess:
         return self.lanes.address(self.buffer, self.row)
 
     @property
-    def near(self) -> Name:
+    def near_mask(self) -> Name:
         """The mask of vectors that hold a point."""
-        return self.lanes.near(self.row.lanes)
+        return self.lanes.near_mask(self.row.lanes)
 
     @property
-    def whole(self) -> Name:
+    def whole_mask(self) -> Name:
         """The mask of vectors all of which are points."""
-        return self.lanes.whole(self.row.lanes)
+        return self.lanes.whole_mask(self.row.lanes)
 
 
 class VectorLanes:
@@ -248,13 +248,13 @@ class VectorLanes:
             start = Binary("+", start, self._index(row.apart))
         return Binary("+", Name(buffer), Binary("+", start, self.lane))
 
-    def near(self, lanes: int) -> Name:
+    def near_mask(self, lanes: int) -> Name:
         """True for vectors of `lanes` that hold a point."""
         self._note()
         self._near.add(lanes)
         return Name(f"{self.vectors.tile.letter}near{lanes}")
 
-    def whole(self, lanes: int) -> Name:
+    def whole_mask(self, lanes: int) -> Name:
         """True for vectors of `lanes` all of which are points."""
         self._note()
         self._whole.add(lanes)
@@ -291,10 +291,10 @@ class VectorLanes:
         letter = self.vectors.tile.letter
         lines: list[Statement] = []
         for lanes in sorted(self._near):
-            mask = Binary("<", self._vector(lanes), self._divided(lanes, up=True))
+            mask = Binary("<", self._vector(lanes), self._count_vectors(lanes, up=True))
             lines.append(Assign((f"{letter}near{lanes}",), mask))
         for lanes in sorted(self._whole):
-            mask = Binary("<", self._vector(lanes), self._divided(lanes, up=False))
+            mask = Binary("<", self._vector(lanes), self._count_vectors(lanes, up=False))
             if self.vectors.shifted:
                 first = Binary("//", Binary("+", self.shift, Number(lanes - 1)), Number(lanes))
                 mask = Binary("&", Binary(">=", self._vector(lanes), first), mask)
@@ -318,7 +318,7 @@ class VectorLanes:
     def _vector(self, lanes: int) -> Expression:
         return Binary("//", self.lane, Number(lanes))
 
-    def _divided(self, lanes: int, *, up: bool) -> Expression:
+    def _count_vectors(self, lanes: int, *, up: bool) -> Expression:
         """How many vectors there are up to the end."""
         exact = None if self.vectors.shifted else as_int(self.vectors.tile.numel)
         if exact is not None:

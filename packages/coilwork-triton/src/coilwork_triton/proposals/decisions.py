@@ -492,7 +492,7 @@ def _set_widths(proposal: Proposal, setting: Setting) -> Proposal:
     return replace(
         proposal,
         width=choose_width(setting, proposal, facts),
-        together=choose_together(setting, proposal, facts),
+        narrow_width=choose_together(setting, proposal, facts),
     )
 
 

@@ -178,8 +178,8 @@ def _threads(setting: Setting, proposal: Proposal) -> Iterator[Directive]:
             yield Lanes(ranges=along, by=1)
     if chunk > 1:
         yield Lanes(ranges=rows, by=chunk)
-    if proposal.together:
-        yield Lanes(ranges=rows, by=proposal.together, narrow=True)
+    if proposal.narrow_width:
+        yield Lanes(ranges=rows, by=proposal.narrow_width, narrow=True)
 
 
 def _chunk(configs: tuple[Config, ...], target: Target) -> int:

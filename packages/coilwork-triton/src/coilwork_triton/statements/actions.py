@@ -136,7 +136,7 @@ def perform(values: Values, scope: Scope, what: Store | Check) -> None:
 
 
 def _store(values: Values, scope: Scope, store: Store) -> None:
-    bins = find_bins(values.kernel, store) if values.shape.counted else None
+    bins = find_bins(values.kernel, store) if values.shape.has_histogram else None
     if bins is not None:
         add_counts(values, scope, store, bins)
         return
@@ -150,7 +150,7 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
         # each point of the parallel ranges counts, also of those that nothing here depends on
         varies |= {r.symbol for r in values.kernel.ranges if r.kind == "parallel"}
     spans = varies | frozenset(once)
-    symbols = space.simplified(store.index).free_symbols
+    symbols = space.simplify(store.index).free_symbols
     plain = store.mode == "store" and not store.indirect and store.mask is None
     row = space.row((store.buffer, store.index)) if plain else None
     pointer = None if row is None else row.pointer
@@ -187,7 +187,7 @@ def _store_row(
     """
     if not isinstance(value, Name):
         value = scope.writer.bind("value", value)
-    whole = row.whole
+    whole = row.whole_mask
     scope.writer.do(tl("store", pointer, value, whole))
     ends = Do(tl("store", pointer, value, Binary("&", mask, Unary("~", whole))))
     # in lines of points only one program has an end

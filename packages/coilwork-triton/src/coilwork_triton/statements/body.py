@@ -58,12 +58,12 @@ def find_early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
     """Loads along the row that come before the first reduction, converted if that is all they are for; none
     if they do anyway.
     """
-    order = values.pending(values.top, roots)
+    order = values.find_pending(values.top, roots)
     first = [node for node in order if isinstance(node, Reduce) and values.levels.stage[node] == 1]
     if len({node.operands for node in first}) < 2:
         return []
-    below = values.pending(values.top, [operand for node in first for operand in node.operands])
-    wanted = [node for node in below if isinstance(node, Load) and values.reduced(node)]
+    below = values.find_pending(values.top, [operand for node in first for operand in node.operands])
+    wanted = [node for node in below if isinstance(node, Load) and values.varies_along_reduction(node)]
     if len(wanted) > values.shape.grids.early_rows:
         return []
     casts: dict[Scalar, list[Scalar]] = {load: [] for load in wanted}
@@ -138,8 +138,8 @@ def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
     each = [action for action in actions if action.walked]
     roots = [root for action in each for root in action.roots]
     roots += [operand for group in groups for operand in group[0].operands]
-    order = values.pending(top, roots)
-    values.compute(top, [node for node in order if not values.walked(node)])
+    order = values.find_pending(top, roots)
+    values.compute(top, [node for node in order if not values.varies_along_walk(node)])
     inner = Scope(writer=top.writer.inner(), parent=top)
     values.compute(inner, order)
     finishing: list[tuple[Reduce, Reduction, Site, tuple[Name, ...]]] = []
@@ -160,7 +160,7 @@ def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
         )
         bind_results(values, top, node, found)
     last = [action for action in actions if not action.walked]
-    values.compute(top, values.pending(top, [root for action in last for root in action.roots]))
+    values.compute(top, values.find_pending(top, [root for action in last for root in action.roots]))
     perform_all(values, top, last)
 
 
@@ -168,7 +168,7 @@ def _column_reductions(values: Values) -> list[list[Reduce]]:
     """Reductions along the walk, those of the same values together."""
     groups: dict[tuple[str, tuple[Scalar, ...]], list[Reduce]] = {}
     for node in values.order:
-        if isinstance(node, Reduce) and values.along_walk(node):
+        if isinstance(node, Reduce) and values.reduces_along_walk(node):
             if node.kind not in SELF_COMBINING:
                 raise EmitError(
                     "walked-kind",
@@ -217,12 +217,12 @@ def _emit_unless_skipped(values: Values, actions: Sequence[Action]) -> None:
     """All of `actions`, in a branch if data say that they may do nothing."""
     top = values.top
     conditions = find_skip_conditions(actions, values.levels) if values.shape.walk == "pointwise" else ()
-    values.compute(top, values.pending(top, conditions))
+    values.compute(top, values.find_pending(top, conditions))
     holds = conjunction(tuple(values.expression(top, condition) for condition in conditions))
     if holds is None:
         if values.shape.walk == "persistent":
             roots = [root for a in actions for root in a.roots]
-            values.compute(top, values.pending(top, find_early_loads(values, roots)))
+            values.compute(top, values.find_pending(top, find_early_loads(values, roots)))
         _emit_actions(values, top, actions)
         return
     inner = Scope(writer=top.writer.inner(), parent=top)
@@ -232,7 +232,7 @@ def _emit_unless_skipped(values: Values, actions: Sequence[Action]) -> None:
 
 def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
     """Everything that `actions` need, then the actions: all loads before all stores."""
-    values.compute(scope, values.pending(scope, [root for a in actions for root in a.roots]))
+    values.compute(scope, values.find_pending(scope, [root for a in actions for root in a.roots]))
     perform_all(values, scope, actions)
 
 
@@ -308,7 +308,7 @@ def _emit_loops(values: Values, actions: Sequence[Action]) -> None:
     last = [root for action in actions if not action.reduced for root in action.roots]
     if is_segmented_reduction(last):
         # loops that most rows leave at once: what else their results need is on its way meanwhile
-        pending = values.pending(values.top, last)
+        pending = values.find_pending(values.top, last)
         values.compute(values.top, [n for n in pending if _is_known_before_loops(values, n)])
     for number, one in enumerate(passes):
         if one.reductions or one.actions:
@@ -318,7 +318,7 @@ def _emit_loops(values: Values, actions: Sequence[Action]) -> None:
 
 def _is_known_before_loops(values: Values, node: Scalar) -> bool:
     """`node` is known without any reduction."""
-    return values.levels.stage[node] == 0 and not values.reduced(node)
+    return values.levels.stage[node] == 0 and not values.varies_along_reduction(node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,9 +354,9 @@ def _passes(values: Values, actions: Sequence[Action]) -> list[Pass]:
 
 def _emit_pass(values: Values, one: Pass, number: int) -> None:
     top = values.top
-    order = values.pending(top, one.roots)
+    order = values.find_pending(top, one.roots)
     # what does not vary along the loop is computed before it
-    values.compute(top, [node for node in order if not values.reduced(node)])
+    values.compute(top, [node for node in order if not values.varies_along_reduction(node)])
     backwards = _runs_backwards(values, order)
     inner = Scope(writer=top.writer.inner(), parent=top, number=number)
     values.compute(inner, order)

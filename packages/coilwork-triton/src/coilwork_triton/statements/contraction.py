@@ -76,7 +76,7 @@ def emit_contraction(
     roots = [root for what in actions for root in action_roots(what)]
     results = values_in(shape.results, roots)
     scope = Scope(writer=top, bound={shape.node: _SUMS})
-    results.compute(scope, results.pending(scope, roots))
+    results.compute(scope, results.find_pending(scope, roots))
     if _overwrites(results, actions):
         # an element may be stored by another thread than the one that loaded it
         top.do(tl("debug_barrier"))
@@ -89,9 +89,9 @@ def emit_contraction(
 def _factor(values: Values, factor: Scalar, top: Writer) -> tuple[Expression, tuple[Statement, ...]]:
     """A block of `factor`, zero outside of the sum, and the lines of the loop that make it."""
     outer = Scope(writer=top)
-    order = values.pending(outer, [factor])
+    order = values.find_pending(outer, [factor])
     # what does not vary along the sum is computed before the loop
-    values.compute(outer, [node for node in order if not values.reduced(node)])
+    values.compute(outer, [node for node in order if not values.varies_along_reduction(node)])
     inner = Scope(writer=top.inner(), parent=outer)
     values.compute(inner, order)
     found = values.expression(inner, factor)

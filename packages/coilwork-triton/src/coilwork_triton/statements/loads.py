@@ -35,11 +35,13 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     bounds,
-    node,
     provably_divisible,
     stride_of,
     substitute,
     total,
+)
+from coilwork_ir.index import (
+    node as index_node,
 )
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.loops import Check
@@ -98,7 +100,7 @@ def split_row_and_column(
         return None
     inner = frozenset({axes[-1].inner})
     parallel = frozenset(part for tile in axes for part in (tile.index, *(part for part, _ in tile.parts)))
-    match node(expr):
+    match index_node(expr):
         case Add(operands):
             columns = [o for o in operands if o.free_symbols & parallel == inner]
             rows = [o for o in operands if o.free_symbols.isdisjoint(inner)]
@@ -141,7 +143,7 @@ def address_down_column(shape: Shape, space: Space, load: Load) -> Expression | 
         return None
     if shape.in_runs or shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
         return None
-    step = stride_of(space.simplified(load.index[0]), tile.index)
+    step = stride_of(space.simplify(load.index[0]), tile.index)
     distance = None if step is None else as_int(step)
     if distance is None or distance in (0, 1):
         return None
@@ -371,7 +373,7 @@ class Choosing(Protocol):
 def emit_concat_load(values: Choosing, scope: Scope, node: Op, joined: ConcatLoad) -> None:
     """Bind `node`, a selection between the loads of `joined`."""
     varies = values.levels.varies[node]
-    symbols = varies.union(*(values.space.simplified(load.index[0]).free_symbols for load in joined.loads))
+    symbols = varies.union(*(values.space.simplify(load.index[0]).free_symbols for load in joined.loads))
     block = values.block(node, symbols=symbols)
     *pointers, pointer = (
         element_pointer(load, values.offset(scope, load.index[0], (), block)) for load in joined.loads

@@ -77,13 +77,13 @@ class Site:
     chunk: int
     index_dtype: DType
 
-    def kept(self, fill: Expression) -> Expression:
+    def fill_invalid(self, fill: Expression) -> Expression:
         """The values, `fill` where they do not count."""
         if self.valid is None:
             return self.value
         return tl("where", self.valid, self.value, fill)
 
-    def along(self, function: str, *args: Expression) -> Expression:
+    def apply_along_axis(self, function: str, *args: Expression) -> Expression:
         """`tl.function` along the reduction axis; the axis stays, with extent 1, if there are others."""
         found = Call(tl_name(function), args[:1] + (Number(self.axis),) + args[1:])
         if len(self.shape) == 1:
@@ -113,7 +113,7 @@ def _propagate_nans(function: str, a: Expression, b: Expression) -> Expression:
 
 
 def _reduce(site: Site, writer: Writer, combine: str, value: Expression) -> Expression:
-    return site.along("reduce", value, writer.device(combine))
+    return site.apply_along_axis("reduce", value, writer.device(combine))
 
 
 def _narrow_result(site: Site, result: Expression) -> Expression:
@@ -137,13 +137,13 @@ def _simple(
         return free_constant(identity(site.dtype), site.dtype)
 
     def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
-        return (writer.bind(stem, collapse(site, writer, site.kept(fill(site)))),)
+        return (writer.bind(stem, collapse(site, writer, site.fill_invalid(fill(site)))),)
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         return (writer.bind(f"{stem}_lanes", fill_shape(site.shape, identity(site.dtype), site.dtype)),)
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
-        writer.assign(lanes, update(site, lanes[0], site.kept(fill(site))))
+        writer.assign(lanes, update(site, lanes[0], site.fill_invalid(fill(site))))
 
     def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
         return (writer.bind(stem, collapse(site, writer, lanes[0])),)
@@ -168,7 +168,7 @@ def _extremum(function: str, identity: Callable[[DType], int | float | bool], on
 
 def _reduce_bools(site: Site, function: str, value: Expression) -> Expression:
     widened = method(value, "to", tl_name("int32"))
-    return Binary("!=", site.along(function, widened), Number(0))
+    return Binary("!=", site.apply_along_axis(function, widened), Number(0))
 
 
 def _logical(name: str, identity: bool, operator: str, function: str) -> Reduction:
@@ -204,7 +204,7 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
     def collapse(
         site: Site, writer: Writer, value: Expression, position: Expression
     ) -> tuple[Expression, ...]:
-        pair = site.along("reduce", Tuple((value, position)), writer.device(f"combine_{which}"))
+        pair = site.apply_along_axis("reduce", Tuple((value, position)), writer.device(f"combine_{which}"))
         _, found = writer.bind_all(("best", which), pair)
         return (writer.bind(which, method(found, "to", tl_name("int64"))),)
 
@@ -221,7 +221,7 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         if dtype.is_float:
             has_it = Binary("|", has_it, Binary("!=", value, value))
         nowhere = exact_constant(_absent_position(site), site.index_dtype)
-        found = site.along("min", tl("where", has_it, where, nowhere))
+        found = site.apply_along_axis("min", tl("where", has_it, where, nowhere))
         return (writer.bind(which, method(found, "to", tl_name("int64"))),)
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
@@ -267,7 +267,7 @@ def _welford() -> Reduction:
     def total(site: Site, writer: Writer, weight: Expression) -> Expression:
         one = free_constant(1, site.dtype)
         return (
-            writer.bind("count", tl("maximum", site.along("sum", weight), one))
+            writer.bind("count", tl("maximum", site.apply_along_axis("sum", weight), one))
             if site.explicit
             else site.count
         )
@@ -279,12 +279,14 @@ def _welford() -> Reduction:
                 "broadcast_to", method(site.valid, "to", triton_type(site.dtype)), extents(site.shape)
             )
             count = total(site, writer, weight)
-        mean = writer.bind("mean", Binary("/", site.along("sum", site.kept(zero(site))), count))
+        mean = writer.bind(
+            "mean", Binary("/", site.apply_along_axis("sum", site.fill_invalid(zero(site))), count)
+        )
         centred: Expression = Binary("-", site.value, mean)
         if site.valid is not None:
             centred = tl("where", site.valid, centred, zero(site))
         bound = writer.bind("centred", centred)
-        return (mean, writer.bind("m2_", site.along("sum", Binary("*", bound, bound))))
+        return (mean, writer.bind("m2_", site.apply_along_axis("sum", Binary("*", bound, bound))))
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         mean = writer.bind("mean_lanes", fill_shape(site.shape, 0, site.dtype))
@@ -316,10 +318,12 @@ def _welford() -> Reduction:
         mean, m2, weight = lanes
         alike = site.valid is not None and site.mask_shape == site.shape
         count = total(site, writer, weight if alike else tl("broadcast_to", weight, extents(site.shape)))
-        overall = writer.bind("mean", Binary("/", site.along("sum", Binary("*", mean, weight)), count))
+        overall = writer.bind(
+            "mean", Binary("/", site.apply_along_axis("sum", Binary("*", mean, weight)), count)
+        )
         apart = writer.bind("apart", Binary("-", mean, overall))
         spread = Binary("+", m2, Binary("*", weight, Binary("*", apart, apart)))
-        return (overall, writer.bind("m2_", site.along("sum", spread)))
+        return (overall, writer.bind("m2_", site.apply_along_axis("sum", spread)))
 
     return Reduction(persistent=persistent, start=start, step=step, finish=finish)
 
@@ -331,9 +335,9 @@ def _online_softmax() -> Reduction:
         return free_constant(smallest(site.dtype), site.dtype)
 
     def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
-        kept = writer.bind("kept", site.kept(lowest(site))) if site.valid is not None else site.value
+        kept = writer.bind("kept", site.fill_invalid(lowest(site))) if site.valid is not None else site.value
         high = writer.bind("max", _reduce(site, writer, "combine_max_nan", kept))
-        return (high, writer.bind("sum", site.along("sum", tl("exp", Binary("-", kept, high)))))
+        return (high, writer.bind("sum", site.apply_along_axis("sum", tl("exp", Binary("-", kept, high)))))
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         high = fill_shape(site.shape, smallest(site.dtype), site.dtype, chunk=site.chunk)
@@ -341,7 +345,7 @@ def _online_softmax() -> Reduction:
         return (writer.bind("max_lanes", high), writer.bind("sum_lanes", total))
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
-        value = site.kept(lowest(site))
+        value = site.fill_invalid(lowest(site))
         if site.chunk == 1:
             writer.device("online_softmax_step")
             writer.assign(lanes, call("online_softmax_step", *lanes, value))
@@ -354,7 +358,7 @@ def _online_softmax() -> Reduction:
         overall = writer.bind("max", _reduce(site, writer, "combine_max_nan", high))
         writer.device("exp_for_sum")
         scaled = Binary("*", partial, call("exp_for_sum", Binary("-", high, overall)))
-        return (overall, writer.bind("sum", site.along("sum", scaled)))
+        return (overall, writer.bind("sum", site.apply_along_axis("sum", scaled)))
 
     return Reduction(persistent=persistent, start=start, step=step, finish=finish)
 
@@ -364,7 +368,7 @@ REDUCTIONS: Final[Mapping[str, Reduction]] = MappingProxyType(
         "sum": _simple(
             lambda _: 0,
             lambda _, lanes, value: Binary("+", lanes, value),
-            lambda site, _, value: _narrow_result(site, site.along("sum", value)),
+            lambda site, _, value: _narrow_result(site, site.apply_along_axis("sum", value)),
             "sum",
         ),
         "prod": _simple(
@@ -382,7 +386,7 @@ REDUCTIONS: Final[Mapping[str, Reduction]] = MappingProxyType(
         "xor_sum": _simple(
             lambda _: 0,
             lambda _, lanes, value: Binary("^", lanes, value),
-            lambda site, _, value: _narrow_result(site, site.along("xor_sum", value)),
+            lambda site, _, value: _narrow_result(site, site.apply_along_axis("xor_sum", value)),
             "xor",
         ),
         "welford": _welford(),

@@ -120,7 +120,7 @@ MOST_SUMS: Final = 4
 
 def _build_unnamed_site(values: Known, scope: Scope, node: Reduce) -> Site:
     """Return what the reduction `node` combines, seen from `scope`, where its operands are known."""
-    along_walk = values.along_walk(node)
+    along_walk = values.reduces_along_walk(node)
     tile = values.shape.walked if along_walk else values.shape.reduced
     if tile is None or (tile.axis is None and not along_walk):
         raise EmitError("reduce-axes", f"{node.kind} in kernel {values.kernel.name}, which reduces no range")
@@ -157,7 +157,7 @@ def _build_unnamed_site(values: Known, scope: Scope, node: Reduce) -> Site:
         axis=tile.axis or 0,
         count=_element_count(values, node),
         position=_position(values, node) if node.kind in ("argmin", "argmax") else Number(0),
-        ascending=values.space.simplified(_flat_position(node.axes)) is tile.index,
+        ascending=values.space.simplify(_flat_position(node.axes)) is tile.index,
         lanes=values.space.lane(tile),
         chunk=values.shape.chunk if len(shape) == 1 else 1,
         index_dtype=values.shape.index_dtype,
@@ -174,7 +174,7 @@ def _element_count(values: Known, node: Reduce) -> Expression:
 
 def _position(values: Known, node: Reduce) -> Expression:
     flat = _flat_position(node.axes)
-    if as_int(values.space.simplified(flat)) is not None:
+    if as_int(values.space.simplify(flat)) is not None:
         return exact_constant(0, values.shape.index_dtype)
     return values.space.index(flat)
 
@@ -205,9 +205,9 @@ def _emit_joint_sums(values: Known, scope: Scope, found: Sequence[tuple[Reduce, 
         ((node, site),) = found
         bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
         return
-    kept = tuple(site.kept(free_constant(0, site.dtype)) for _, site in found)
+    kept = tuple(site.fill_invalid(free_constant(0, site.dtype)) for _, site in found)
     combine = scope.writer.device(f"combine_{len(found)}_sums")
-    sums = found[0][1].along("reduce", Tuple(kept), combine)
+    sums = found[0][1].apply_along_axis("reduce", Tuple(kept), combine)
     for (node, _), result in zip(found, scope.writer.bind_all(("sum",) * len(found), sums), strict=True):
         bind_results(values, scope, node, (result,))
 
@@ -302,7 +302,7 @@ def _first_word(values: Known, node: Scan) -> int:
 
 def emit_sort(values: Known, scope: Scope, node: Sort) -> None:
     """Bind the results of `node`, whose row is all in registers."""
-    tile, chosen = values.shape.reduced, values.shape.chosen
+    tile, chosen = values.shape.reduced, values.shape.topk
     if tile is None or tile.axis is None:
         raise EmitError(
             "sort-row", f"kernel {values.kernel.name} sorts along {node.axis.name}, which is no row"

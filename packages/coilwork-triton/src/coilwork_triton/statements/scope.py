@@ -64,5 +64,5 @@ class Known(Protocol):
     def block(self, *nodes: Scalar, symbols: Iterable[Expr] = ()) -> tuple[str, ...]:
         """Extents of the block of a value that depends on `nodes` and varies along `symbols`."""
 
-    def along_walk(self, node: Reduce) -> bool:
+    def reduces_along_walk(self, node: Reduce) -> bool:
         """`node` reduces along the walk."""

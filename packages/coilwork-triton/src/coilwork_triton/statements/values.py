@@ -201,19 +201,19 @@ class Values:
         )
         self.top = Scope(writer=Writer(FreshNames(taken), library))
 
-    def reduced(self, node: Scalar) -> bool:
+    def varies_along_reduction(self, node: Scalar) -> bool:
         """`node` varies along the reduction."""
         return bool(self.levels.varies[node] & self.reduced_symbols)
 
-    def walked(self, node: Scalar) -> bool:
+    def varies_along_walk(self, node: Scalar) -> bool:
         """`node` varies along the walk."""
         return bool(self.levels.varies[node] & self.walked_symbols)
 
-    def along_walk(self, node: Reduce) -> bool:
+    def reduces_along_walk(self, node: Reduce) -> bool:
         """`node` reduces along the walk."""
         return not self.walked_symbols.isdisjoint(node.axes)
 
-    def pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
+    def find_pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
         """Return what must be computed before `roots` are known in `scope`, operands first."""
         order: list[Scalar] = []
         seen: set[Scalar] = set()
@@ -235,8 +235,8 @@ class Values:
             barrier = Scope(
                 writer=self.top.writer, bound={n: Number(0) for n in self.order if isinstance(n, Reduce)}
             )
-            for node in self.pending(barrier, roots):
-                if isinstance(node, Load) and self.reduced(node):
+            for node in self.find_pending(barrier, roots):
+                if isinstance(node, Load) and self.varies_along_reduction(node):
                     self._passes_of.setdefault(node, []).append(position)
 
     def compute(self, scope: Scope, nodes: Iterable[Scalar]) -> None:
@@ -245,14 +245,16 @@ class Values:
         for place, node in enumerate(wanted):
             if scope.find(node) is not None:
                 continue
-            sums = self._sums_with(scope, node, wanted[place + 1 :])
+            sums = self._find_joint_sums(scope, node, wanted[place + 1 :])
             if not sums:
                 self._compute(scope, node)
                 continue
-            self.compute(scope, self.pending(scope, [operand for each in sums for operand in each.operands]))
+            self.compute(
+                scope, self.find_pending(scope, [operand for each in sums for operand in each.operands])
+            )
             emit_sums(self, scope, sums)
 
-    def _sums_with(self, scope: Scope, node: Scalar, later: Sequence[Scalar]) -> list[Reduce]:
+    def _find_joint_sums(self, scope: Scope, node: Scalar, later: Sequence[Scalar]) -> list[Reduce]:
         """`node`, if it is a sum of a row in registers, and such sums among `later` that need no other
         reduction's result.
 
@@ -266,7 +268,7 @@ class Values:
             if not self._is_row_sum(other) or scope.find(other) is not None:
                 continue
             if all(other.operands != one.operands for one in found) and not any(
-                isinstance(below, Reduce) for below in self.pending(scope, other.operands)
+                isinstance(below, Reduce) for below in self.find_pending(scope, other.operands)
             ):
                 found.append(other)
         return found if len(found) > 1 else []
@@ -276,7 +278,7 @@ class Values:
             isinstance(node, Reduce)
             and node.kind == "sum"
             and node.operands[0].dtype.is_float
-            and not self.along_walk(node)
+            and not self.reduces_along_walk(node)
         )
 
     def expression(self, scope: Scope, node: Scalar) -> Expression:
@@ -311,7 +313,7 @@ class Values:
         text = self.space.index(expr, values)
         # a value that the index does not use gives the block no extent
         used = [value for k, value in enumerate(indirect) if placeholder(k) in expr.free_symbols]
-        own = self.block(*used, symbols=self.space.simplified(expr).free_symbols)
+        own = self.block(*used, symbols=self.space.simplify(expr).free_symbols)
         if own != block:
             extents = List(tuple(Number(1) if s == "1" else Name(s) for s in block))
             text = Binary("+", tl("full", extents, Number(0), triton_type(self.shape.index_dtype)), text)
@@ -346,7 +348,7 @@ class Values:
 
     def _index_value(self, scope: Scope, node: IndexValue) -> Expression:
         values = [self.expression(scope, operand) for operand in node.operands]
-        simple = self.space.simplified(node.expr)
+        simple = self.space.simplify(node.expr)
         exact = as_int(simple)
         if exact is not None:
             return exact_constant(exact, DType.I64)
@@ -382,7 +384,7 @@ class Values:
         if chosen is not None:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", chosen)
             return
-        symbols = self.space.simplified(node.index[0]).free_symbols
+        symbols = self.space.simplify(node.index[0]).free_symbols
         block = self.block(node, symbols=symbols)
         conditions: list[Expression] = []
         # a load that does not move along a tile needs none of the tile's mask
@@ -391,10 +393,10 @@ class Values:
         pointer = None if row is None else row.pointer
         if pointer is None:
             pointer = self.address(scope, node, block)
-        tile = self._runs_on(node)
+        tile = self._find_overread_tile(node)
         if row is not None:
             letters -= {row.letter}
-            conditions.append(row.near)
+            conditions.append(row.near_mask)
         elif tile is not None:
             letters -= {tile.letter}
             lanes = 16 // node.dtype.itemsize
@@ -435,7 +437,7 @@ class Values:
         ) or address_down_column(self.shape, self.space, node)
         return found or element_pointer(node, self.offset(scope, node.index[0], node.indirect, block))
 
-    def _runs_on(self, node: Load) -> Tile | None:
+    def _find_overread_tile(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide
         everywhere.
         """
@@ -447,7 +449,7 @@ class Values:
             or node.buffer not in self._aligned
         ):
             return None
-        index = self.space.simplified(node.index[0])
+        index = self.space.simplify(node.index[0])
         access = Access(index=index, itemsize=node.dtype.itemsize)
         for tile in self.shape.tiles:
             known = as_int(tile.numel)
@@ -497,18 +499,18 @@ class Values:
             return
         scope.bound[node] = scope.writer.bind(stem, found)
 
-    def _known_position(self, node: Scalar) -> int | None:
+    def _constant_position(self, node: Scalar) -> int | None:
         """The number that `node` is, if it is a position of which any width will do."""
         if not isinstance(node, IndexValue) or node not in self._short.narrow:
             return None
-        return as_int(self.space.simplified(node.expr))
+        return as_int(self.space.simplify(node.expr))
 
     def _operands(self, scope: Scope, node: Op) -> tuple[Expression, ...]:
         bare = node.op in OPERATORS or (
             node.op == "div" and (self.kernel.numerics == "fast" or node.dtype is DType.F64)
         )
         exact = all(isinstance(o, Const) for o in node.operands)
-        known = [self._known_position(o) for o in node.operands]
+        known = [self._constant_position(o) for o in node.operands]
         found: list[Expression] = []
         for operand, position in zip(node.operands, known, strict=True):
             if (
