@@ -1,25 +1,17 @@
-"""Mappings of matrix products: what the text of a product is for, each refusal by the directive's name.
+"""Plan a matrix product: its legal mappings, its launches, its shape, and the mapping that is proposed.
 
-tile x1 by 256      columns
-tile x0 by 128      rows
-tile x2 by 1        each other range: a program has one point of the batch
-flat
-order x0, x1 grouped 8
-loop r0 by 64 stages 3
-unit mma
-warps 8    index i32    contract
-
-Launches of a contraction: those that its blocks are, by its sizes or as a template names them, and what a
-search may try around them.
-
-The shape of a contraction's text, as its mapping says: three spaces that share its tiles, blocks, grid.
+    tile x1 by 256      columns
+    tile x0 by 128      rows
+    tile x2 by 1        each other range: a program has one point of the batch
+    flat
+    order x0, x1 grouped 8
+    loop r0 by 64 stages 3
+    unit mma
+    warps 8    index i32    contract
 
 The left factor lies in blocks of rows (y) by the sum's positions (r), the right one of r by columns (x),
-results of y by x. The batch is one point per program (z). An open mapping has the shape that is right for
-each of its choices: a side has a mask unless all blocks divide it.
-
-How a matrix product is to run, as an open mapping: blocks by its sizes and the device, and what a search
-may try around them.
+results of y by x. Blocks follow from sizes and the device, or from the template that made the kernel. Each
+mapping that no text is written for is refused by the directive's name.
 """
 
 from __future__ import annotations
@@ -82,7 +74,7 @@ from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Lett
 from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions
 
-# ---- Mappings of matrix products: what the text of a product is for, each refusal by the direct ----
+# Refusals
 
 
 # The longest sides of blocks, of results and along the sum.
@@ -193,7 +185,7 @@ def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) 
         yield "tile", f"{stages} blocks of each factor do not fit the shared memory"
 
 
-# ---- Launches of a contraction: those that its blocks are, by its sizes or as a template names  ----
+# Launches
 
 
 # Rows of blocks that programs go through together, so that they share columns in the cache.
@@ -303,7 +295,7 @@ def _powers_of_two(least: int, most: int) -> Iterable[int]:
         size *= 2
 
 
-# ---- The shape of a contraction's text, as its mapping says: three spaces that share its tiles, ----
+# The shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,7 +395,7 @@ def _tile(letter: Letter, ranges: tuple[Range, ...], numbers: dict[str, Number])
     return build_flat_tile(letter, list(ranges), 0, masked)
 
 
-# ---- How a matrix product is to run, as an open mapping: blocks by its sizes and the device, an ----
+# The plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,7 @@
-"""The text of a kernel in several versions: a function for each, and the kernel that calls one of them.
+"""Emit one kernel from its plan: the statements of its function, and how to launch it.
 
-See `coilwork_triton.shape_versions`.
-
-Write the parts of a kernel's text: its function's statements, and how to launch it.
+A kernel in several versions (`coilwork_triton.shape_versions`) has a function per version, and a body that
+calls one of them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from coilwork_triton.statements.body import emit_body
 from coilwork_triton.statements.contraction import emit_contraction
 from coilwork_triton.text.language import define_function, tl, tl_name
 
-# ---- The text of a kernel in several versions: a function for each, and the kernel that calls o ----
+# Versions
 
 
 def dispatch_versions(
@@ -81,7 +80,7 @@ def _pass_size(size: Expression, unit: int, *, shorter: bool) -> Expression:
     return tl("cast", part, tl_name("int32")) if shorter else part
 
 
-# ---- Write the parts of a kernel's text: its function's statements, and how to launch it ----
+# Kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +165,6 @@ def emit_statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[St
     if shape.topk is None:
         levels = find_levels(roots_of(kernel), ranges)
     else:
-        chosen = shape.topk.index
-        levels = find_levels(roots_of(kernel), ranges | {chosen}, topk=chosen)
+        topk = shape.topk.index
+        levels = find_levels(roots_of(kernel), ranges | {topk}, topk=topk)
     return emit_body(kernel, shape, levels, library)

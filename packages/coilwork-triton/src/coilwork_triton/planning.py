@@ -1,7 +1,8 @@
-"""How one computation runs, all decided: kernel passes, then versions by size or one for all sizes.
+"""Plan one computation, and give its plan as mappings.
 
-How a kernel runs, one mapping for each kind of sizes: at first choice (`map_plan`), and what a search may
-choose (`open_versions`).
+`plan_computation` runs the kernel passes, then plans a product, several versions by size, or one kernel.
+`map_plan` says how the kernel runs at first choice, one mapping for each kind of sizes; `open_versions`
+what a search may choose.
 
     mapping @softmax for cuda {
       when `n1 <= 4096` and `n1 % 16 == 0`:
@@ -38,7 +39,7 @@ from coilwork_triton.proposals.mapping_proposal import REFINEMENTS, Planned, pro
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.shape_versions import PlannedVersions, plan_versions
 
-# ---- How one computation runs, all decided: kernel passes, then versions by size or one for all ----
+# Plans
 
 
 # A matrix product, a kernel of open sizes in several versions, or one kernel for all sizes.
@@ -58,7 +59,7 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
     return plan_versions(setting) or REFINEMENTS.run(propose(setting), options)
 
 
-# ---- How a kernel runs, one mapping for each kind of sizes: at first choice (`map_plan`), and w ----
+# Mappings
 
 
 def map_plan(kernel: Kernel, plan: Plan, target: Target) -> Mapped:

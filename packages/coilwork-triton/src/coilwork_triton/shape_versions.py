@@ -1,12 +1,4 @@
-"""A kernel of open sizes where these are what they likely are: multiples of 16 or so, rows that stay on chip,
-offsets of 32 bits.
-
-Accesses of 16 bytes, rows that are read once and short integers for positions all need to know something of
-sizes. Where it most often holds, a kernel finds out when it runs, and has a version of its own for it
-(`coilwork_triton.shape_versions`).
-
-Kernels of open sizes in several versions: for sizes as they likely are, for all others, and between the
-two.
+"""Kernels of open sizes in several versions: for likely sizes, for all others, and between the two.
 
     if VERSION == 3:
         softmax_likely(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1 // 16, tl.int32), XBLOCK, R0_BLOCK,
@@ -19,9 +11,9 @@ two.
         softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
 
 `VERSION` is a compile-time parameter: each version is machine code of its own. Whoever launches takes the
-first one whose guard holds for the sizes of the call. The likely one is that of a kernel of known sizes but
-for masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are
-multiples of nothing leave the last two, and rows that are longer the last.
+first one whose guard holds for the sizes of the call. The likely version has accesses of 16 bytes, rows
+that are read once, and positions of 32 bits, as a kernel of known sizes. Sizes that are no multiples of 16
+take the next two, longer rows the last.
 """
 
 from __future__ import annotations
@@ -70,7 +62,7 @@ from coilwork_triton.proposals.mapping_proposal import (
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.text.index_printer import leaves_32_bits
 
-# ---- A kernel of open sizes where these are what they likely are: multiples of 16 or so, rows t ----
+# A kernel for likely sizes
 
 
 # Elements in rows of which all begin at multiples of 16 bytes, whatever their type.
@@ -189,7 +181,7 @@ def _compared_sizes(values: tuple[Scalar, ...], rows: frozenset[Expr]) -> frozen
     return frozenset(found)
 
 
-# ---- Kernels of open sizes in several versions: for sizes as they likely are, for all others, a ----
+# Versions
 
 
 _MOST_WARPS: Final = 32

@@ -1,7 +1,7 @@
-"""Plans as a user's mappings have them, in place of what is proposed.
+"""Apply mappings that users give, in place of the proposed ones.
 
-A mapping is given to the kernel that passes leave, as a trace shows it. What it says of blocks, rows, lanes
-and threads is for the rules of the IR and the generator's refusals to judge; what a kernel promises, or is
+A mapping is given to the kernel that passes leave, as a trace shows it. The rules of the IR and the
+generator's refusals judge what it says of blocks, rows, lanes and threads; what a kernel promises, or is
 promised, stays as proposed. Versions by size keep their guards.
 
 An open mapping is a search space: its first values are launched first, and a tuner tries the others. Each

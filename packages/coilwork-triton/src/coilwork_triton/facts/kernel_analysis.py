@@ -1,24 +1,10 @@
-"""Loads that wait for each other: a search is little else, and is fast where many threads wait at once.
+"""Facts about one kernel and the values in it.
 
-Rows that end where data says: the loop over the reduction may end at the longest row of a program.
-
-Sums of sorted segments are of this kind; their lengths differ a great deal, and most are short.
-
-The integers that stand for values in a sort: which types have them, and how wide they are.
-
-Facts about a kernel that follow from it alone; each fact is found once, when it is first asked for.
-
-`KernelAnalysis(kernel)` has the graphs and accesses that decisions look at. Its `work` is what the kernel
-does at each point in numbers: bytes, operations, values that are carried along rows.
-
-Along which ranges each value varies, and in which pass over the data it can be computed.
-
-A value varies along the ranges of its index expressions and of its operands; a `Reduce` or `Contraction`
-removes its axes, and a `Scan` is made for every point of the kernel. Values that vary along a reduction range
-live in *stages*, the passes over the reduction tile: stage s may use results of reductions whose operands
-live in stages before s.
-
-Which values use which.
+`KernelAnalysis(kernel)` finds each fact once, when it is first asked for. Its `work` is what the kernel
+does at each point, in numbers: bytes, operations, values that are carried along rows. `find_levels` says
+along which ranges each value varies and in which pass over the reduction it can be computed. Below these
+stand what they are made of: chains of dependent loads, segmented reductions, keys of sorts, users of
+values.
 """
 
 from __future__ import annotations
@@ -58,7 +44,7 @@ from coilwork_triton.facts.vectorization import (
     load_width_along,
 )
 
-# ---- Loads that wait for each other: a search is little else, and is fast where many threads wa ----
+# Chains of dependent loads
 
 
 def load_chain_length(roots: Iterable[Scalar]) -> int:
@@ -72,7 +58,7 @@ def load_chain_length(roots: Iterable[Scalar]) -> int:
     return max(turns.values(), default=0)
 
 
-# ---- Rows that end where data says: the loop over the reduction may end at the longest row of a ----
+# Segmented reductions: rows end where data says. Most are short, and a loop ends at a program's longest one.
 
 
 def segment_length(node: Reduce) -> Scalar | None:
@@ -99,7 +85,7 @@ def find_gather_range(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range
     return max(long, key=lambda r: (sum(stride_of(e, r.symbol) is unit for e in looked_up), long.index(r)))
 
 
-# ---- The integers that stand for values in a sort: which types have them, and how wide they are ----
+# Sort keys
 
 
 Family = Literal["half", "float", "short", "word"]
@@ -129,7 +115,7 @@ def size_of_sort_key(dtype: DType) -> int:
     return 4 if sort_key_family(dtype) in ("half", "short") else 8
 
 
-# ---- Facts about a kernel that follow from it alone; each fact is found once, when it is first  ----
+# Facts of a kernel
 
 
 # Kinds of reductions that gather two values.
@@ -280,7 +266,7 @@ def scan_state_words(kind: Combining, dtype: DType) -> int:
     return words + 1 if kind in PAIRED_SCANS else 2 * words if kind == "logcumsumexp" else words
 
 
-# ---- Along which ranges each value varies, and in which pass over the data it can be computed ----
+# Levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,10 +291,10 @@ def index_symbols(exprs: Iterable[Expr], ranges: frozenset[Expr]) -> frozenset[E
     return found
 
 
-def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Expr | None = None) -> Levels:
+def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, topk: Expr | None = None) -> Levels:
     """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`.
 
-    Sorts vary along `chosen` instead of their axis if it is given: see
+    Sorts vary along `topk` instead of their axis if it is given: see
     `coilwork_triton.kernel_passes.topk_range`.
     """
     varies: dict[Scalar, frozenset[Expr]] = {}
@@ -331,7 +317,7 @@ def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Exp
                 # well
                 own |= ranges
             case Sort():
-                own = (own - {node.axis}) | {node.axis if chosen is None else chosen}
+                own = (own - {node.axis}) | {node.axis if topk is None else topk}
             case _:
                 pass
         varies[node] = own
@@ -339,7 +325,7 @@ def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Exp
     return Levels(varies=varies, stage=stage)
 
 
-# ---- Which values use which ----
+# Users of values
 
 
 Users: TypeAlias = Mapping[Scalar, Sequence[Scalar]]

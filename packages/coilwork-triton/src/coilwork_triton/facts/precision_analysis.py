@@ -1,20 +1,8 @@
-"""Exponentials that only sums of at least 1 see: of distances from the largest of what is summed.
+"""Which values of a kernel need less precision or width than their types have.
 
-The sum of a softmax has a term exp(0). Terms that f32 could only hold as subnormal numbers, below 2^-126, are
-nothing beside it, so they may be 0: the hardware's exponential flushes them, and takes three instructions
-less where it may.
-
-Positions that are only compared, or become floats: 32 bits do, though positions are 64 bit numbers by
-type.
-
-So it is with floats that are rounded to integers, as the weights of an upsampling are made: to convert from
-and to 64 bits takes several times as long as what else there is to do.
-
-Values that only reach memory rounded to 16 bits or fewer: cheaper functions do for them.
-
-A function of f32 that is off by a few units of f32 is far below what the rounding to bf16 or f16 takes away,
-which is 2^-9 or 2^-12 of the result. In "fast" kernels such values are computed with the hardware's
-approximations, which take a fraction of the instructions; results of 32 bits keep the accurate ones.
+Values that only reach memory rounded to 16 bits can come from the hardware's approximations. Exponentials
+that are only added to a term of 1 may flush denormal numbers. Positions that are only compared, or become
+floats, fit 32 bits.
 """
 
 from __future__ import annotations
@@ -28,7 +16,7 @@ from coilwork_ir.index import bounds
 from coilwork_ir.scalar import Const, IndexValue, Op, Reduce, Scalar, postorder
 from coilwork_triton.facts.kernel_analysis import Users
 
-# ---- Exponentials that only sums of at least 1 see: of distances from the largest of what is su ----
+# Exponentials that may flush denormals
 
 
 def find_denormal_tolerant_exps(
@@ -61,7 +49,7 @@ def _sums_along(user: Scalar, axes: frozenset[object]) -> bool:
     return isinstance(user, Reduce) and user.kind == "sum" and frozenset(user.axes) == axes
 
 
-# ---- Positions that are only compared, or become floats: 32 bits do, though positions are 64 bi ----
+# Positions of 32 bits
 
 
 _COMPARISONS: Final = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -200,7 +188,7 @@ def _combine_intervals(name: str, operands: Sequence[Interval]) -> Interval | No
             return None
 
 
-# ---- Values that only reach memory rounded to 16 bits or fewer: cheaper functions do for them ----
+# Values that are rounded to 16 bits
 
 
 # What passes a relative error of an operand on without enlarging it, but for sums of opposite signs: those

@@ -2,29 +2,12 @@
 
 Triton gives each thread as many neighbouring elements as the widest access of a kernel takes. An access that
 is not aligned then goes element by element, at addresses 16 bytes apart between neighbouring threads, and its
-cache lines are asked for again and again. So do the windows of a pooling. Where much is of that kind it is
-better that no access is wide: then neighbouring threads touch neighbouring elements.
+cache lines are asked for again and again. The windows of a pooling do the same. Where much is of that kind no
+access should be wide: then neighbouring threads touch neighbouring elements.
 
-Rows of a length that lanes do not divide are of that kind, and dearer still when the walk is over their flat
-positions, for each element then costs a division. Long ones are walked row by row, as are rows of whole
-blocks that something is read once for.
-
-Loads of neighbouring elements by one point: runs, of which one access brings all.
-
-Where a point of a kernel in steps (see `coilwork_triton.kernel_passes.thread_coarsening`) loads the elements
-4*x0, 4*x0 + 1, 4*x0 + 2 and 4*x0 + 3, and 4 of them are at most 16 bytes, it loads them together. What lies
-before or behind a run is loaded by itself.
-
-Rows that nearly fill a power of two of lanes, and are walked with the lanes left over empty.
-
-Where elements are read in an order of their own, at reflected or clamped places, say, or from the end, every
-point has to know its row and its column, and over flat positions that takes it a division or two. Rows of 118
-that stand in 128 lanes each have their columns in the last seven bits of a position. A thread has the same
-columns in all of its rows, so that it finds out once what they read, and a warp's rows are the same for all
-of its threads.
-
-Blocks stay lines: neighbouring threads have neighbouring columns, whatever a compiler makes of blocks with
-two axes.
+Rows of a length that no vector divides also cost a division per element where flat positions are walked. Long
+ones are walked row by row. Rows that nearly fill a power of two of lanes stand in as many lanes, which are
+padded.
 """
 
 from __future__ import annotations
@@ -54,7 +37,7 @@ from coilwork_ir.machine import MachineModel
 from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 
-# ---- Which accesses can be 16 bytes wide per thread, and what follows where most cannot ----
+# Wide accesses
 
 
 _WIDE: Final = 16
@@ -400,7 +383,7 @@ def _is_contiguous(real: Sequence[Expr], index: Expr) -> bool:
     return True
 
 
-# ---- Loads of neighbouring elements by one point: runs, of which one access brings all ----
+# Runs: neighbouring elements that one point loads, which one access brings
 
 
 Run: TypeAlias = tuple[Load, ...]
@@ -458,7 +441,7 @@ def split_constant(expr: Expr) -> tuple[Expr, int]:
             return expr, 0
 
 
-# ---- Rows that nearly fill a power of two of lanes, and are walked with the lanes left over emp ----
+# Padded rows
 
 
 # A warp has as many threads.

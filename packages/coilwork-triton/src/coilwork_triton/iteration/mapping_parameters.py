@@ -1,18 +1,13 @@
-"""The numbers of a mapping as the parameters of a launch: each has a name, and its place in the kernel's
-signature.
+"""The numbers of a mapping as the parameters of a launch: their names, and places in its signature.
 
-tile x0 by 1            XBLOCK
-tile x1 by 16           YBLOCK: tiles are the axes of the grid, innermost first
-loop r0 by 1024 stages 3    R0_BLOCK, STAGES
-warps 4                 (what the launcher is told beside them)
+    tile x0 by 1                XBLOCK
+    tile x1 by 16               YBLOCK: tiles are the axes of the grid, innermost first
+    loop r0 by 1024 stages 3    R0_BLOCK, STAGES
+    warps 4                     what the launcher is told beside them
 
-Open mappings that somebody hands in, as launches take them: numbers by the names of parameters, and
-candidates.
-
-    tile x0 by 1    loop r0 by ?rows in 512 1024    warps ?w in 4 8
-
-is `?R0_BLOCK in 512 1024` and `?num_warps in 4 8`. A number that stands in two places is two parameters,
-which are chosen together.
+An open mapping that a user gives is a search space. `plan_choices` renames its open numbers to the parameters
+that they are, chooses the first candidates, and has the choices checked: `loop r0 by ?rows in 512 1024` is
+`?R0_BLOCK in 512 1024`. A number that stands in two places is two parameters, which are chosen together.
 """
 
 from __future__ import annotations
@@ -66,7 +61,7 @@ from coilwork_triton.launch.parameters import (
 )
 from coilwork_triton.launch.search_space import search_limits
 
-# ---- The numbers of a mapping as the parameters of a launch: each has a name, and its place in  ----
+# Parameters
 
 
 # The parameters that directives' numbers are, by class and field; those of tiles follow from their order.
@@ -169,7 +164,7 @@ def single_value(number: Number) -> int:
     return found.pop()
 
 
-# ---- Open mappings that somebody hands in, as launches take them: numbers by the names of param ----
+# Open numbers of given mappings
 
 
 # Pairs of expressions of which the first is at most the second.

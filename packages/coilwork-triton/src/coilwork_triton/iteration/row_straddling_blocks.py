@@ -1,6 +1,18 @@
-"""Which kernels' blocks lie in two rows: `coilwork_triton.iteration.shape`.
+"""Lines of rows whose blocks straddle at most two rows: what is one number per row is loaded twice per block.
 
-The names and lines of `coilwork_triton.iteration.shape` in a kernel's text.
+Rows of 50,257 that follow each other in memory are walked as one line, since a row that begins anywhere has
+no vectors of its own. To find the row of each point by a division, and to load one number per row for each
+point, takes longer than to move the rows. A block that is no longer than a row has points of two rows at
+most:
+
+    xrow = xoffset // 50257
+    xnext = tl.minimum(xrow + 1, 8191)
+    xend = xrow * 50257 + 50257
+    beyond = xindex >= xend
+    in0_1 = tl.where(beyond, tl.load(in0 + xnext), tl.load(in0 + xrow))
+    x1 = xindex - tl.where(beyond, xend, xend - 50257)
+
+`choose_straddled_rows` decides, `RowLanes` writes these lines.
 """
 
 from __future__ import annotations
@@ -20,7 +32,7 @@ from coilwork_triton.launch.parameters import power_of_two_below
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.language import tl
 
-# ---- Which kernels' blocks lie in two rows: `coilwork_triton.iteration.shape` ----
+# Analysis
 
 
 _ONE: Final = as_expr(1)
@@ -108,7 +120,7 @@ def limit_space(space: SearchSpace, block: str, length: int) -> SearchSpace:
     return replace(space, values=tuple((name, found) for name, found in values if len(found) > 1))
 
 
-# ---- The names and lines of `coilwork_triton.iteration.shape` in a kernel's text ----
+# Text
 
 
 BEYOND: Final = Name("beyond")

@@ -1,42 +1,8 @@
-"""Tiles: the dimensions of a kernel's iteration space as its text walks them.
+"""The shape of a kernel's text: tiles, block axes, masks, type of offsets, grid.
 
-Lines of points whose blocks lie in one row or in two.
-
-Rows of 50,257 that follow each other in memory are walked as one line, since a row that begins anywhere has
-no vectors of its own. To find the row of each point by a division, and to load for each what is one number
-per row, takes longer than to move the rows. A block that is no longer than a row has points of two rows at
-most:
-
-    xrow = xoffset // 50257
-    xnext = tl.minimum(xrow + 1, 8191)
-    xend = xrow * 50257 + 50257
-    beyond = xindex >= xend
-    in0_1 = tl.where(beyond, tl.load(in0 + xnext), tl.load(in0 + xrow))
-    x1 = xindex - tl.where(beyond, xend, xend - 50257)
-
-Rows that begin or end within 16 bytes, and are accessed 16 bytes at a time all the same.
-
-A row of 50,257 elements begins anywhere, and no vector of Triton's may: an access that is not aligned, or
-whose mask may change within 16 bytes, goes element by element. So lanes stand on the multiples of a vector:
-the first one on the last multiple that is not behind the row's beginning, and positions are lanes less that
-`shift`.
-
-    row = x0 * n // 8 * 8
-    shift = x0 * n & 7
-    lane = offset + tl.arange(0, R0_BLOCK)
-    r0 = lane - shift
-    tl.load(in0 + (row + lane), lane // 8 < (n + shift + 7) // 8)
-
-Loads take whole vectors, as far as one has an element of the row. What else is in it lies in the same aligned
-16 bytes as that element, so that it is memory that may be read, and counts nowhere: what combines lanes masks
-those that are no points. Stores write whole vectors in one instruction, and what is left at both ends in
-another.
-
-Lines of points that begin at a multiple, and end anywhere, have a shift of 0.
-
-Rows of scans that programs share: which piece of which row a program has.
-
-The shape of the generated kernel: tiles, block axes, masks, offsets' type, grid. Read from its mapping.
+A `Tile` is one dimension of the iteration space as the kernel walks it. A `Shape` has all tiles and what
+follows from them. It also says which rows are accessed in special ways: shared by several programs
+(`RowSharing`), straddled by blocks (`StraddledRows`), or accessed in peeled vectors (`PeeledVectors`).
 """
 
 from __future__ import annotations
@@ -68,7 +34,7 @@ from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Letter, Walk
 from coilwork_triton.text.index_printer import leaves_32_bits
 from coilwork_triton.text.language import tl, tl_name
 
-# ---- Tiles: the dimensions of a kernel's iteration space as its text walks them ----
+# Tiles
 
 
 _INT32_MAX: Final = 2**31 - 1
@@ -192,7 +158,7 @@ def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Sca
     return any(map(leaves_32_bits, (*(store.index for store in kernel.stores), *loads)))
 
 
-# ---- Lines of points whose blocks lie in one row or in two ----
+# Straddled rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +176,7 @@ class StraddledRows:
     count: Expr
 
 
-# ---- Rows that begin or end within 16 bytes, and are accessed 16 bytes at a time all the same ----
+# Peeled vectors
 
 
 # A buffer and an offset within it.
@@ -251,7 +217,7 @@ class PeeledVectors:
         return max((row.lanes for row in self.rows.values()), default=self.lanes)
 
 
-# ---- Rows of scans that programs share: which piece of which row a program has ----
+# Rows that programs share
 
 
 # The variables in which a program has its row, and its piece of it in the order of the scan.
@@ -323,7 +289,7 @@ def find_row_sharing(kernel: Kernel, values: tuple[Scalar, ...], target: Target)
     )
 
 
-# ---- The shape of the generated kernel: tiles, block axes, masks, offsets' type, grid. Read fro ----
+# The shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,8 +319,8 @@ class Shape:
         short_values: positions that are values fit 32 bits, too, where `index_dtype` is `i32`.
         vectors: how rows that begin or end anywhere are accessed in whole vectors, if they are.
         two_rows: the line whose blocks lie in two rows at most, if it is one.
-        narrow_width: neighbours along r that threads are to access at once, where wider accesses leave more lanes
-            idle; else 0.
+        narrow_width: neighbours along r that threads are to access at once, where wider accesses leave
+            more lanes idle; else 0.
     """
 
     grids: Grids

@@ -1,7 +1,8 @@
-"""The shape of a kernel's text, as its mapping says: a function of the two, and nothing else decides.
+"""Build the shape of a kernel's text from its mapping: a function of the two, and nothing else decides.
 
-`shape_of` is total over the mappings that are legal by the IR's rules: what there is no text for it refuses
-by the directive's name. An open mapping has the shape that is right for each of its choices.
+`build_shape` is total over the mappings that are legal by the IR's rules: a mapping for which there is no
+text is refused by the directive's name. An open mapping has the shape that is right for each of its
+choices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,22 @@
-"""Which kernels access rows that begin or end anywhere in whole vectors:
-`coilwork_triton.iteration.shape`.
+"""Rows that begin or end within 16 bytes, accessed 16 bytes at a time with peeled ends.
 
-The names and lines of `coilwork_triton.iteration.shape` in a kernel's text.
+A row of 50,257 elements begins anywhere, and no vector of Triton's may: an access that is not aligned, or
+whose mask may change within 16 bytes, goes element by element. So lanes stand on the multiples of a vector:
+the first one on the last multiple that is not behind the row's beginning, and positions are lanes less that
+`shift`.
+
+    row = x0 * n // 8 * 8
+    shift = x0 * n & 7
+    lane = offset + tl.arange(0, R0_BLOCK)
+    r0 = lane - shift
+    tl.load(in0 + (row + lane), lane // 8 < (n + shift + 7) // 8)
+
+Loads take whole vectors, as far as one has an element of the row. The rest of a vector lies in the same
+aligned 16 bytes, so it may be read, and masks keep it out of what lanes combine. Stores write whole vectors
+in one instruction, and the ends in another. Lines that begin at a multiple and end anywhere have a shift of
+0.
+
+`choose_peeled_vectors` decides, `VectorLanes` writes these lines.
 """
 
 from __future__ import annotations
@@ -30,7 +45,7 @@ from coilwork_triton.facts.vectorization import Access
 from coilwork_triton.iteration.shape import AccessPlace, PeeledVectors, Shape, Tile, VectorRow
 from coilwork_triton.text.language import tl
 
-# ---- Which kernels access rows that begin or end anywhere in whole vectors: ----
+# Analysis
 
 
 _ZERO: Final = as_expr(0)
@@ -168,7 +183,7 @@ def has_room_for_shift(shape: Shape, found: PeeledVectors, least: int) -> bool:
     return provably_le(found.tile.numel + (found.lanes - 1), as_expr(least))
 
 
-# ---- The names and lines of `coilwork_triton.iteration.shape` in a kernel's text ----
+# Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

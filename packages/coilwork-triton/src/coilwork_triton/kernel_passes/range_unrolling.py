@@ -1,9 +1,7 @@
-"""What a kernel stores at given places of its ranges: where these are known, so are quotients, comparisons
-and weights.
+"""Unroll a short range: one point computes what all points of the range did, and shares their reads.
 
-Kernels over one of a few equal parts of a range: a point computes what all of the parts have at its place.
-
-Gradients of halves that were cut from one tensor are joined again, and each reads what the other reads:
+`split_concat` unrolls the parts of a concatenation. Gradients of halves that were cut from one tensor are
+joined again, and each reads what the other reads:
 
     store %out0[x0] = where(x0 < 256, f(%in0[x0], %in1[x0]), g(%in0[x0 - 256], %in1[x0 - 256]))      x0 < 512
 
@@ -12,22 +10,16 @@ becomes
     store %out0[x0] = f(%in0[x0], %in1[x0])                                                          x0 < 256
     store %out0[x0 + 256] = g(%in0[x0], %in1[x0])
 
-What both read is read once, and neither is computed where it is not wanted. Where the parts of other tensors
-are copied, or the same is computed of all, there is nothing to gain: one load through a selected pointer does
-(`coilwork_triton.statements.loads`).
-
-Kernels that deal neighbours out to places far apart, as the pixels of a block to images of their own,
-point by point of what they read.
+`deinterleave` unrolls neighbours that are stored far apart, as the pixels of a block to images of their own:
 
     store %out0[64*x0 + x1] = load %in0[2*x1 + x0]          x0 < 2, x1 < 64
 
-reads every other element along its rows, once for each x0. With all of the neighbours in one point,
+reads every other element along its rows, once for each x0, and becomes
 
     store %out0[x1] = load %in0[2*x1]                       x1 < 64
     store %out0[64 + x1] = load %in0[2*x1 + 1]
 
-what is read lies together, and in steps (`coilwork_triton.kernel_passes.thread_coarsening`) both are 16 bytes
-at a time.
+What is read then lies together, and both are 16 bytes at a time once threads are coarsened.
 """
 
 from __future__ import annotations
@@ -53,7 +45,7 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 
-# ---- What a kernel stores at given places of its ranges: where these are known, so are quotient ----
+# Stores at known indices
 
 
 # Integers that f32 holds.
@@ -129,7 +121,7 @@ def _fold_comparison(node: Op) -> Scalar:
     return const(False, DType.BOOL) if provably_le(upper + 1, lower) else node
 
 
-# ---- Kernels over one of a few equal parts of a range: a point computes what all of the parts h ----
+# Concatenations
 
 
 _WIDE: Final = 16
@@ -199,7 +191,7 @@ def _work(order: Sequence[Scalar]) -> int:
     return sum(isinstance(v, Op) and v.op not in _CHOOSING for v in order)
 
 
-# ---- Kernels that deal neighbours out to places far apart, as the pixels of a block to images o ----
+# Deinterleaving
 
 
 # So many results of a point stay in registers, and as many neighbours are whole parts of 16 bytes.

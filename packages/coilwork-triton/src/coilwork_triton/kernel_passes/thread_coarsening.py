@@ -1,27 +1,4 @@
-"""Kernels in steps that do two rows at once, where rows in pairs read the same ones.
-
-Rows that an enlarged image has between the same two of its origin,
-
-    store %out0[64*x0 + x1] = load %in0[32*((x0 + 1) // 2) + x1 // 2]             x0 < 64
-
-are not 2*x0 and 2*x0 + 1, but 2*x0 - 1 and 2*x0, of which the first pair and the last have one that is none:
-
-    store %out0[128*x0 - 64 + x1] = load %in0[32*x0 + x1 // 2]  mask 2*x0 - 1 >= 0
-    store %out0[128*x0 + x1] = load %in0[32*x0 + x1 // 2]       mask 2*x0 < 64    x0 < 33
-
-Kernels that store windows which slide along rows, with all elements of a window at one point.
-
-Element k of the window at x1 is what element k - 1 of the next window is,
-
-    store %out0[256*x0 + x1] = load %in0[x1 + x0]        x0 < 3, x1 < 256
-
-and where a point stores all of them, and those of its neighbours, most are loaded already:
-
-    store %out0[x1] = load %in0[x1]
-    store %out0[x1 + 256] = load %in0[x1 + 1]
-    store %out0[x1 + 512] = load %in0[x1 + 2]            x1 < 256
-
-Kernels in steps: a point does what several neighbours did, and loads once what these share.
+"""Coarsen threads: a point does what several neighbours did, and loads once what these share.
 
 In a row that is enlarged or made smaller, neighbours read the same elements, or every other one, and no
 thread reads or writes 16 bytes at a time. In steps of as many points as 16 bytes of the result hold,
@@ -32,9 +9,10 @@ becomes
 
     store %out0[8*x0 + k] = load %in0[4*x0 + k // 2]        x0 < 32, k from 0 to 7
 
-Quotients turn into products, clamps are left where a row ends, and weights that repeat are constants. What
-several of the eight load is loaded once, neighbours are one load (`coilwork_triton.facts.vectorization`), and the
-stores are one.
+Quotients turn into products, clamps are left where a row ends, and weights that repeat are constants.
+Elements that several of the eight points load are loaded once, neighbours are one load
+(`coilwork_triton.facts.vectorization`), and the stores are one. Windows that slide along rows are unrolled
+first, and rows that read the same rows are done in pairs.
 """
 
 from __future__ import annotations
@@ -72,7 +50,14 @@ from coilwork_ir.scalar import (
 from coilwork_triton.facts.vectorization import Access, find_load_runs, is_wide_along_rows
 from coilwork_triton.kernel_passes.range_unrolling import specialize_stores
 
-# ---- Kernels in steps that do two rows at once, where rows in pairs read the same ones ----
+# Pairs of rows. Rows that an enlarged image has between the same two of its origin,
+#
+#     store %out0[64*x0 + x1] = load %in0[32*((x0 + 1) // 2) + x1 // 2]             x0 < 64
+#
+# are not 2*x0 and 2*x0 + 1, but 2*x0 - 1 and 2*x0, and the first and the last pair have one row too many:
+#
+#     store %out0[128*x0 - 64 + x1] = load %in0[32*x0 + x1 // 2]  mask 2*x0 - 1 >= 0
+#     store %out0[128*x0 + x1] = load %in0[32*x0 + x1 // 2]       mask 2*x0 < 64    x0 < 33
 
 
 def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int], most: float) -> Kernel | None:
@@ -134,7 +119,13 @@ def _guard_load(kernel: Kernel, inside: Scalar | None, node: Scalar) -> Scalar:
     return load(node.buffer, node.index, node.dtype, indirect=node.indirect, mask=mask, other=other)
 
 
-# ---- Kernels that store windows which slide along rows, with all elements of a window at one po ----
+# Sliding windows. Element k of the window at x1 is element k - 1 of the next window,
+#
+#     store %out0[256*x0 + x1] = load %in0[x1 + x0]        x0 < 3, x1 < 256
+#
+# and a point that stores all elements of its window finds most of them loaded by its neighbours:
+#
+#     store %out0[x1 + 256*k] = load %in0[x1 + k]          x1 < 256, k from 0 to 2
 
 
 def unroll_windows(kernel: Kernel, loads: Sequence[Load], longest: int) -> Kernel | None:
@@ -164,7 +155,7 @@ def _slides(loads: Sequence[Load], along: Expr, inner: Expr) -> bool:
     return bool(steps) and all(a is not None and a is b for a, b in steps)
 
 
-# ---- Kernels in steps: a point does what several neighbours did, and loads once what these shar ----
+# Coarsening
 
 
 _BYTES: Final = 16

@@ -1,17 +1,12 @@
-"""Block sizes of scans along columns: memory has neighbours along x, and what comes before a point lies in
-other rows.
+"""Launches of kernels that reduce or scan columns: x lies along memory, and rows are combined.
 
-A program walks its columns from end to end, a block of rows at a time, and nothing else does: columns divided
-by the width of a block are all the programs that there are. Few programs have to ask for much at a time:
-about 40 kB per multiprocessor keep an H200's memory busy, and later blocks can be on their way while one is
-scanned. Blocks span a line of cache as long as every multiprocessor has one.
+Whole columns on chip are blocks that span a line of cache along x. A scan walks its columns from end to end,
+a block of rows at a time, and columns divided by a block's width are all the programs there are. About 40 kB
+on the way per multiprocessor keep an H200's memory busy, so later blocks are loaded while one is scanned.
 
 Threads load 16 bytes of a row each, so that neighbouring rows are other threads', unless a block's rows are
-dealt out in runs (`combining/scans.py`): 42 instructions per element of a running sum of 16-bit columns, and
-10 in runs.
-
-Block sizes where whole columns are on chip: memory has neighbours along x, and what is reduced lies in
-other rows.
+dealt out in runs (`statements/scans.py`): a running sum of 16-bit columns takes 42 instructions per element
+without runs, and 10 with them.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ from coilwork_triton.launch.parameters import (
     warps_for,
 )
 
-# ---- Block sizes of scans along columns: memory has neighbours along x, and what comes before a ----
+# Scans
 
 
 def propose_column_scans(facts: Facts, target: Target) -> list[Config]:
@@ -103,7 +98,7 @@ def add_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Co
     return found
 
 
-# ---- Block sizes where whole columns are on chip: memory has neighbours along x, and what is re ----
+# Whole columns
 
 
 def propose_whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:

@@ -1,21 +1,7 @@
-"""How many elements a thread has where each takes so many operations that compilers take long.
+"""Which launches to try: block sizes and warps from the shape of the work and the device.
 
-Machine code has each operation once per element of a thread. LLVM and ptxas take up to a millisecond for
-each weighted operation in it, and longer where values no more fit into registers: 16 elements of a chain of
-eight logarithms of the gamma function take 19 s, four of them 4 s. With so much to compute, nothing is
-gained by many elements: loads are waited for no more.
-
-Block sizes of kernels whose programs count their points: see `coilwork_triton.kernel_passes.histogram`.
-
-What a program takes beside its points are a barrier, sums over its warps, and an update of memory for each
-bin. With 32 points for each thread the former are a seventh of what 16 take (58 instructions for 32 points
-and 256 bins, and 70), and loads of bytes are 16 wide.
-
-Block sizes of kernels without reductions: lines, rows of blocks, and transposes.
-
-Which launches to try: block sizes and warps from the shape of the work and the device.
-
-The reasoning, per kind of kernel (measured on an H200; other devices differ in degree):
+`LAUNCHES` has a rule for each kind of kernel. The reasoning, per kind of kernel (measured on an H200; other
+devices differ in degree):
 
 - A thread moves most when its loads are 16 bytes wide, and a few of them are in flight. Sixteen elements per
   thread and four warps do that for two- and four-byte elements, or eight and eight where threads have much to
@@ -26,7 +12,7 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 - A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32
   warps, or with a mask that a divisible row does not need, it loses a third.
 - Threads work on lanes behind a row's end in vain, unless all of them have such lanes: half as many threads,
-  or half as wide accesses, leave fewer (`idle_lanes.py`).
+  or half as wide accesses, leave fewer (`reductions.py`).
 - A reduction across rows that are contiguous along x is bandwidth bound only if a block spans at least 128
   bytes of x.
 - Rows that are walked, for sums of columns too, need the next ones on their way while some are reduced. Few
@@ -37,7 +23,7 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 - Where each point takes many instructions, threads that wait for arithmetic need others that do not: half as
   many elements each.
 - Code has each operation once per element of a thread, and compilers take time for each: where a point takes
-  hundreds, threads have as many fewer (`code_length.py`).
+  hundreds, threads have as many fewer (`limit_code_length`).
 - Where points read what their neighbours read, memory waits for loads from the cache: threads with many
   points share the arithmetic of positions, and small blocks share lines of cache that few others drive out.
 - A point that is a step of several, each of its accesses 16 bytes wide, is work enough for a thread; two let
@@ -78,7 +64,7 @@ from coilwork_triton.launch.reductions import (
 from coilwork_triton.launch.sorts import propose_sorts
 from coilwork_triton.rule_table import Rule, RuleTable, always
 
-# ---- How many elements a thread has where each takes so many operations that compilers take lon ----
+# Code length
 
 
 def limit_code_length(proposed: Config, facts: Facts, target: Target) -> Config:
@@ -106,7 +92,7 @@ def limit_code_length(proposed: Config, facts: Facts, target: Target) -> Config:
     return replace(proposed, meta=meta, num_warps=warps)
 
 
-# ---- Block sizes of kernels whose programs count their points: see `coilwork_triton.kernel_pass ----
+# Histograms
 
 
 # Points of a program at least: a thread has one in whatever launch is tried, and so mappings with fewer are
@@ -132,7 +118,7 @@ def propose_histogram(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
-# ---- Block sizes of kernels without reductions: lines, rows of blocks, and transposes ----
+# Points
 
 
 def propose_pointwise(facts: Facts, target: Target) -> list[Config]:
@@ -243,7 +229,7 @@ def _is_stencil(facts: Facts) -> bool:
     return len(facts.work.stream_bytes) > facts.work.tensors + 1
 
 
-# ---- Which launches to try: block sizes and warps from the shape of the work and the device ----
+# The table
 
 
 # Elements of a row that `batch_invariant` reduces at a time.

@@ -1,13 +1,10 @@
-"""Lanes behind the ends of rows in registers: how many of them take instructions all the same, and what
-leaves few.
+"""Launches of kernels that reduce along memory: rows in registers, row loops, and long rows in blocks.
 
-A row stands in a power of two of lanes. A thread has them in vectors, as many neighbours as it accesses at
-once. What all threads have behind the row's end is known to be empty when a kernel is compiled, and takes
-nothing; a vector that some thread has elements in takes the instructions of all warps. So 1,152 elements of
-two bytes, which stand in 2,048 lanes, are worked on in 2,048 by four warps, in 1,536 by two, and in 1,280 by
-one, or in 1,152 where its vectors are of 8 bytes.
-
-Block sizes of kernels that reduce: rows on chip, rows that are walked, and rows by blocks.
+A row in registers stands in a power of two of lanes. A vector of lanes in which no thread has an element is
+known to be empty when the kernel is compiled, and takes no instructions; one in which some thread has an
+element takes those of all warps. So 1,152 elements of two bytes are worked on in 2,048 lanes by four warps,
+in 1,536 by two, and in 1,280 by one, or in 1,152 where vectors are of 8 bytes. Threads and access widths are
+chosen to leave few lanes idle.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from coilwork_triton.launch.parameters import (
     warps_for,
 )
 
-# ---- Lanes behind the ends of rows in registers: how many of them take instructions all the sam ----
+# Lane utilization
 
 
 def access_lanes(facts: Facts, target: Target) -> int:
@@ -131,7 +128,7 @@ def _saves(before: int, after: int, of: int) -> bool:
     return (before - after) * of >= before
 
 
-# ---- Block sizes of kernels that reduce: rows on chip, rows that are walked, and rows by blocks ----
+# Rows
 
 
 def propose_persistent(facts: Facts, target: Target) -> list[Config]:

@@ -1,18 +1,16 @@
-"""Which configurations beyond the proposed ones a kernel's text is right for.
+"""The search space around the candidates of a launch, and both as the open numbers of a mapping.
 
-The text depends on the candidates in four ways: a tile whose block is one point in all of them has no axis;
-one whose blocks all divide its extent has no mask; y and z have a grid axis each if their programs fit its
-limit; and a loop over wide loads may count on 16 bytes per thread. A row in registers is one block. Beyond
-that any power of two will do, within limits that keep values in registers and threads busy.
-
-Candidates and the search space around them, as the open numbers of a mapping, and the limits between
-these.
+The text of a kernel depends on the candidates in four ways. A tile whose block is one point in all of them
+has no axis. One whose blocks all divide its extent has no mask. The y and z tiles have a grid axis each if
+their programs fit its limit. A loop over wide loads may count on 16 bytes per thread. A row in registers is
+one block. Beyond that any power of two is right, within limits that keep values in registers and threads
+busy.
 
     ?XBLOCK in 512 64 128 256 1024
     ?num_warps in 4 1 2 8
 
-A number is named as the parameter that launches it, and its first value is the first candidate's. Parameters
-in which candidates differ, but which no search may vary, are chosen together.
+An open number has the name of the launch's parameter, and its first value is the first candidate's.
+Parameters in which candidates differ, but which no search may vary, are chosen together.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from coilwork_ir.mapping import Choose, Directive, Limit, Number, Open
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import RUN, STAGES, WARPS, next_power_of_two
 
-# ---- Which configurations beyond the proposed ones a kernel's text is right for ----
+# The space
 
 
 # Elements of a block per thread. Twice as many leave a thread no registers to compute with, and take up to 40
@@ -170,7 +168,7 @@ def _powers_of_two(least: int, most: int) -> Iterable[int]:
         size *= 2
 
 
-# ---- Candidates and the search space around them, as the open numbers of a mapping, and the lim ----
+# Open numbers
 
 
 def config_numbers(config: Config) -> dict[str, int]:

@@ -1,11 +1,8 @@
-"""Which ranges are walked together as one tile, and in how many lanes rows of it stand.
+"""The decisions of how a kernel runs, in order and with reasons: `PROPOSALS`. Each adds to those before it.
 
-How rows are reduced, scanned or sorted: in one piece, block by block, or by several programs.
-
-How many neighbours a thread has together: 16 bytes of them, or one if the next thread has the next.
-
-The decisions of how a kernel runs, in order and with reasons: `PROPOSALS`. Each adds to those
-before it.
+Decisions with several answers are tables of rules, with a pattern and a reason per row: `TILINGS` says
+which ranges are one tile, `WALKS` how rows are reduced, scanned or sorted, `WIDTHS` how many neighbours a
+thread has. To add an answer, add a row.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.proposal import Proposal, Setting, launch_facts
 from coilwork_triton.rule_table import Rule, RuleTable, always
 
-# ---- Which ranges are walked together as one tile, and in how many lanes rows of it stand ----
+# Tiles
 
 
 Groups = dict[Letter, list[Range]]
@@ -152,7 +149,7 @@ def pad_rows(setting: Setting, groups: Groups) -> tuple[Mapping[Letter, Expr], i
     return numels, lanes
 
 
-# ---- How rows are reduced, scanned or sorted: in one piece, block by block, or by several progr ----
+# Walks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +299,7 @@ def check_sorts(setting: Setting, proposal: Proposal) -> None:
         )
 
 
-# ---- How many neighbours a thread has together: 16 bytes of them, or one if the next thread has ----
+# Access widths
 
 
 # Elements of 4 bytes in 16, which a thread loads at once.
@@ -427,7 +424,7 @@ def choose_together(setting: Setting, proposal: Proposal, facts: Facts) -> int:
     return choose_narrow_access(facts, proposal.configs[0], setting.target)
 
 
-# ---- The decisions of how a kernel runs, in order and with reasons: `PROPOSALS`. Each adds to t ----
+# The table
 
 
 def _tile_ranges(proposal: Proposal, setting: Setting) -> Proposal:

@@ -1,14 +1,14 @@
-"""A proposal as a mapping, with the numbers of its candidates: what is handed to whoever writes the text.
+"""A proposal as an open mapping, and the refinements that follow from its tiles and masks.
 
-tile x0 by ?XBLOCK in 1 2 4
-keep r0 by 8192
-lanes r0 by 4
-warps ?num_warps in 8 4 16
-index i32
-contract
+    tile x0 by ?XBLOCK in 1 2 4
+    keep r0 by 8192
+    lanes r0 by 4
+    warps ?num_warps in 8 4 16
+    index i32
+    contract
 
-How a kernel is to run, as an open mapping: what is proposed (`propose`), and the decisions that follow its
-tiles and masks (`REFINEMENTS`).
+`propose` has `PROPOSALS` decide and writes the mapping; `plan_mapping` takes one that a user gives.
+`REFINEMENTS` are the decisions that need the shape. A `Planned` kernel has its mapping and its candidates.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ from coilwork_triton.options import TritonOptions
 from coilwork_triton.proposals.decisions import PROPOSALS, WHOLE_VECTOR
 from coilwork_triton.proposals.proposal import Proposal, Setting
 
-# ---- A proposal as a mapping, with the numbers of its candidates: what is handed to whoever wri ----
+# Directives
 
 
 _INNERMOST_FIRST: Final[tuple[Letter, ...]] = ("x", "y", "z")
@@ -208,7 +208,7 @@ def _names(ranges: Sequence[Range]) -> tuple[str, ...]:
     return tuple(r.symbol.name for r in ranges)
 
 
-# ---- How a kernel is to run, as an open mapping: what is proposed (`propose`), and the decision ----
+# Plans
 
 
 # Points of a program whose rows leave lanes empty: of one point there are none to leave.

@@ -78,8 +78,8 @@ class Proposal:
         loads_ahead: loads may be in flight for blocks of a loop that are still to come.
         axes: tiles in the order of their axes in blocks.
         width: neighbours that a thread has together, at least; 1 where the next thread has the next element.
-        narrow_width: neighbours along r that threads are to access at once, where wider accesses leave more lanes
-            idle; else 0.
+        narrow_width: neighbours along r that threads are to access at once, where wider accesses leave
+            more lanes idle; else 0.
         index_dtype: type of offsets and sizes.
     """
 

@@ -1,18 +1,8 @@
-"""Updates of places that many points hit: a program counts how often, and adds the counts. See
-`coilwork_triton.kernel_passes.histogram`.
+"""Write what a kernel does with its values: stores, atomic updates, checks.
 
-What a kernel does with its values: stores, atomic updates, checks.
-
-Stores of kernels in steps: what a point stores to neighbouring elements, it stores at once.
-
-Stores over memory that the same kernel reads: when threads have to wait for each other first.
-
-The threads of a program share a block's elements out among themselves. A store over the memory of a load is
-safe without more where each element is loaded by the thread that stores it. That is not so for a value that
-lacks a dimension of the block, such as one per row: every warp of the row loads it for itself, one thread
-stores, and a warp that is late would load what was stored. Nor is it certain where what is stored does not
-depend on what was loaded, for then the two may lie differently among the threads, and nothing orders them. A
-barrier between all loads and the store does.
+Stores of one coarse point to neighbouring elements are one access. Updates that a histogram counts are made
+once per bin and program. A store over memory that other threads of the program have yet to load waits behind
+a barrier.
 """
 
 from __future__ import annotations
@@ -53,7 +43,7 @@ from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
 from coilwork_triton.text.language import conjunction, exact_constant, tl, tl_name, triton_type
 
-# ---- Updates of places that many points hit: a program counts how often, and adds the counts. S ----
+# Histograms
 
 
 def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
@@ -95,7 +85,7 @@ def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
     scope.writer.do(tl("atomic_add", pointer, added, mask=some, sem=Text("relaxed")))
 
 
-# ---- What a kernel does with its values: stores, atomic updates, checks ----
+# Stores and checks
 
 
 # Element types that the GPUs' atomic instructions, and Triton's forms of them, cover.
@@ -228,7 +218,7 @@ def _varies_along_reduction(values: Values, varies: frozenset[Expr]) -> bool:
     return any(r.kind == "reduction" and r.symbol in varies for r in values.kernel.ranges)
 
 
-# ---- Stores of kernels in steps: what a point stores to neighbouring elements, it stores at onc ----
+# Stores of coarse points
 
 
 def store_steps(values: Values, scope: Scope, stores: Sequence[Store]) -> None:
@@ -263,7 +253,7 @@ def _broadcast_value(values: Values, scope: Scope, store: Store, everywhere: tup
     return tl("full", extents, value, triton_type(store.value.dtype))
 
 
-# ---- Stores over memory that the same kernel reads: when threads have to wait for each other fi ----
+# Overwritten memory
 
 
 def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None:

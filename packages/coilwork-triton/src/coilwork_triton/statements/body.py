@@ -1,24 +1,8 @@
-"""What the first reductions of a row in registers read is asked for before any thread waits.
+"""The statements of a kernel: loads and arithmetic in passes over the reduction, then its stores.
 
-A reduction ends in barriers, over which no load moves: one that only the next reduction reads would leave
-memory idle while the program waits for this one.
-
-Kernels of which data say, in a number that is one for all points, whether they do anything: a branch
-around all of it.
-
-Masks alone would keep every program from memory, but not from the arithmetic, which is most of what is left.
-
-Rows and columns of one matrix: a loop over walked points around a row in registers.
-
-A program takes its rows one after the other, or a few at a time. Each is reduced along the row as in any
-persistent kernel. What is reduced along the walk has one accumulator per lane, which starts before the loop
-and is combined after it: with one row at a time there is nothing left to combine, hence no communication
-between threads for the column sums at all. What does not vary along the walk is computed before the loop, all
-loads of a row happen before its stores, and the loop's stages, where a candidate has several, bring in the
-next row while this one is reduced.
-
-The statements of a kernel: from stores and the scalar graphs below them to loads, arithmetic, loops and
-stores.
+`emit_body` writes one straight run where rows stay in registers, one loop per pass where they do not, and a
+row loop where columns are reduced beside rows. A branch around everything is written where a number in memory
+says whether the kernel does anything.
 """
 
 from __future__ import annotations
@@ -51,7 +35,7 @@ from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
 from coilwork_triton.text.language import conjunction, loop, tl, triton_type
 
-# ---- What the first reductions of a row in registers read is asked for before any thread waits ----
+# Early loads
 
 
 def find_early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
@@ -77,7 +61,7 @@ def find_early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
     return found
 
 
-# ---- Kernels of which data say, in a number that is one for all points, whether they do anythin ----
+# Conditions to skip a kernel
 
 
 def find_skip_conditions(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
@@ -122,7 +106,7 @@ def _is_opposite(value: Scalar, other: Scalar) -> bool:
     return isinstance(value, Op) and value.op == "bitwise_not" and value.operands[0] is other
 
 
-# ---- Rows and columns of one matrix: a loop over walked points around a row in registers ----
+# Row loops
 
 
 def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
@@ -180,7 +164,7 @@ def _column_reductions(values: Values) -> list[list[Reduce]]:
     return list(groups.values())
 
 
-# ---- The statements of a kernel: from stores and the scalar graphs below them to loads, arithme ----
+# The body
 
 
 def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -> tuple[Statement, ...]:

@@ -1,24 +1,9 @@
-"""Addresses that are cheaper in two steps: of the elements of a window, of those that an upsampling reads,
-and of columns.
+"""Write loads: addresses, runs of neighbours, concatenated tensors, and the checks that come first.
 
-Runs of neighbouring elements that one point has: a dimension of their own, of which the library takes them
-apart.
-
-Selections between loads, as joining tensors makes them, as one load through a selected pointer.
-
-A join reads each of its tensors under a mask, and selects. Where the places of the joints and the rows of all
-tensors are whole vectors of 16 bytes, so is what a thread reads, from one tensor: then one address is chosen
-per vector, not one value per element.
-
-Loads that choose: one address among those of several tensors, or one value of those of two rows.
-
-Loads whose addresses a check of the same kernel judges.
-
-A kernel computes its values first and asserts its checks then, before it stores. A load at an address that a
-check refuses must not happen: far out of bounds the device ends the kernel with an illegal access, and the
-assertion that names the fault is never reached. So these checks are asserted in front of the load. That costs
-no operation more; a mask of the load would, for each element, and took 10 to 15 % longer where many elements
-are looked up one by one.
+Addresses that several loads share are written once. What a coarse point loads from neighbouring places is one
+access (`emit_load_run`). A concatenation reads each of its tensors under a mask, and selects; where the
+boundaries and the rows of all tensors are whole vectors of 16 bytes, one pointer is selected per vector
+instead of one value per element (`find_concat_loads`).
 """
 
 from __future__ import annotations
@@ -55,7 +40,7 @@ from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.statements.scope import Scope
 from coilwork_triton.text.language import coerce_constant, conjunction, insert_axes, tl
 
-# ---- Addresses that are cheaper in two steps: of the elements of a window, of those that an ups ----
+# Addresses
 
 
 # Loads that a common address is worth a line of text for.
@@ -153,7 +138,7 @@ def address_down_column(shape: Shape, space: Space, load: Load) -> Expression | 
     return Binary("+", Binary("+", Name(load.buffer), start), rows)
 
 
-# ---- Runs of neighbouring elements that one point has: a dimension of their own, of which the l ----
+# Runs
 
 
 class Loading(Protocol):
@@ -207,7 +192,7 @@ def run_lanes(length: int) -> Expression:
     return insert_axes(tl("arange", Number(0), Number(length)), (False, True))
 
 
-# ---- Selections between loads, as joining tensors makes them, as one load through a selected po ----
+# Concatenated tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +334,7 @@ def _fits(joined: ConcatLoad, kernel: Kernel) -> bool:
     return True
 
 
-# ---- Loads that choose: one address among those of several tensors, or one value of those of tw ----
+# Selected pointers
 
 
 class Choosing(Protocol):
@@ -409,7 +394,7 @@ def element_pointer(node: Load, offset: Expression) -> Expression:
     return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
 
 
-# ---- Loads whose addresses a check of the same kernel judges ----
+# Checks before loads
 
 
 def find_load_guards(

@@ -1,7 +1,8 @@
-"""How a sort of a row that stays in registers is written: keys from values, a network, values and positions
-from keys.
+"""Write the reductions, scans and sorts of a kernel: find their operands, and bind their results.
 
-Values along a row: what reductions, scans and sorts combine, and what their results are called.
+Each function makes a site of a node, which says what is combined and where, and has `reductions.py` or
+`scans.py` write it. A sort of a row in registers is written here: integer keys of values and positions, a
+network over the keys, and values and positions from the sorted keys.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from coilwork_triton.text.language import (
     triton_type,
 )
 
-# ---- How a sort of a row that stays in registers is written: keys from values, a network, value ----
+# Sorts
 
 
 # Greater than all keys.
@@ -111,7 +112,7 @@ def sort_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
     return Call(value, (keys, dtype, falls)), Call(writer.device("sorted_position"), (keys,))
 
 
-# ---- Values along a row: what reductions, scans and sorts combine, and what their results are c ----
+# Sites and results
 
 
 # Sums of which the library has a function that adds them all.

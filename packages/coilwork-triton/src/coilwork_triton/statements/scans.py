@@ -1,4 +1,4 @@
-"""How each kind of scan is written: within one block, and with a carried prefix over a loop.
+"""Write scans: within one block, with a carried prefix over a loop, and across programs by look-back.
 
 A running log of a sum of exponentials is carried as two values, the largest so far and the sum of
 exponentials relative to it: combining takes no logarithm, and one is taken per point when the scan is done.
@@ -8,16 +8,9 @@ one position, and a scan would be an exchange between threads at every point. A 
 out so that a thread has several neighbours: it scans its run alone, only the runs' results are scanned across
 threads, and each point is combined once with what comes before its run.
 
-What a function combines are tuples. It has no neutral element (`functions`): the first block of a loop is
-combined with nothing, and where lanes out of range come first, or runs before which there is nothing, each
-tuple has a flag behind its values.
-
-Scans whose rows programs share: each tells the others of its piece, and combines its piece with what those
-before it tell.
-
-What a piece combines to is told as soon as it is known. The pieces before are then asked for at once, one per
-lane, the nearest in the first; lanes without a piece hold what changes nothing. They are combined in one
-order, whichever came first.
+A function that combines tuples has no neutral element (`combine_functions.py`). The first block of a loop is
+combined with nothing. Where lanes out of range come first, or there are runs before which there is nothing,
+each tuple has a flag behind its values.
 """
 
 from __future__ import annotations
@@ -55,7 +48,7 @@ from coilwork_triton.text.language import (
     triton_type,
 )
 
-# ---- How each kind of scan is written: within one block, and with a carried prefix over a loop ----
+# Blocks and loops
 
 
 COMBINE: Final[Mapping[str, str]] = MappingProxyType(
@@ -375,7 +368,9 @@ def select_element(value: Expression, edge: Expression, dtype: DType, axis: int,
     return total
 
 
-# ---- Scans whose rows programs share: each tells the others of its piece, and combines its piec ----
+# Look-back: rows that programs share. A program publishes what its piece combines to as soon as it is known.
+# It asks for all pieces before its own at once, one per lane, the nearest in the first lane; lanes without a
+# piece hold the neutral element. Pieces are combined in one order, whichever came first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Which values of a kernel are written in a shorter way than one operation after the other.
+"""Write scalar graphs as Triton statements: one line per value, trivial expressions inlined.
 
-Scalar graphs as Triton statements: one line per value, trivial expressions inlined.
+`Values` writes the values of one kernel into scopes. `find_shortcuts` says which of them have a shorter form
+than one operation after the other.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ from coilwork_triton.text.language import (
 )
 from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 
-# ---- Which values of a kernel are written in a shorter way than one operation after the other ----
+# Shortcuts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,7 @@ def find_shortcuts(
     )
 
 
-# ---- Scalar graphs as Triton statements: one line per value, trivial expressions inlined ----
+# Values
 
 
 # Operations that may stand inside another line when nothing else uses their result.

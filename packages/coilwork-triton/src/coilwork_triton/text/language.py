@@ -1,9 +1,7 @@
-"""What Triton adds to Python: `triton.language`, functions that it compiles, loops in stages,
-blocks' axes.
+"""Triton as a language: calls of `triton.language`, types and literals, functions, statements.
 
-Element types and literals as Triton writes them.
-
-Where statements are collected while a kernel's body is built, and where new variables get their names.
+`tl` builds a call, `define_function` a function that Triton compiles, `exact_constant` and its neighbours a
+literal of a given type. `Writer` collects statements and names new variables. `print_kernels` prints a file.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_ir.syntax.python_printer import print_module
 
-# ---- What Triton adds to Python: `triton.language`, functions that it compiles, loops in stages ----
+# Calls, loops and functions
 
 
 _TL: Final = Name("tl")
@@ -128,7 +126,7 @@ def print_kernels(doc: str, notes: str, functions: Iterable[Function | Verbatim]
     return print_module(statements)
 
 
-# ---- Element types and literals as Triton writes them ----
+# Types and literals
 
 
 TRITON_TYPES: Final[Mapping[DType, str]] = MappingProxyType(
@@ -305,7 +303,7 @@ def _single(value: float, dtype: DType) -> float:
     return value
 
 
-# ---- Where statements are collected while a kernel's body is built, and where new variables get ----
+# Statements
 
 
 class Writer:
