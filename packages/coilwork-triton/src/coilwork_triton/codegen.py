@@ -81,7 +81,7 @@ class TritonCodegen:
         if kernel.combined is not None:
             plan = plan_member_mapping(kernel, kernel.combined, mapping, target)
         elif find_contraction(roots_of(kernel)) is not None:
-            plan = plan_product_mapping(kernel, mapping, target, check=check, most=options.max_configs)
+            plan = plan_product_mapping(kernel, mapping, target, check=check, max_configs=options.max_configs)
         else:
             setting = Setting(draft=begin_draft(kernel), target=target, options=options)
             plan = plan_mapping(setting, mapping, check=check)

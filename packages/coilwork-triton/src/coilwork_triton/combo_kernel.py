@@ -168,9 +168,9 @@ def plan_member_mapping(kernel: Kernel, combined: Combined, mapping: Mapping, ta
     body = replace(combined.body, numerics=kernel.numerics)
     setting = Setting(draft=begin_draft(body), target=target, options=TritonOptions())
 
-    def check(one: Mapping) -> None:
-        verify_mapping(body, one)
-        check_member(kernel, one)
+    def check(choice: Mapping) -> None:
+        verify_mapping(body, choice)
+        check_member(kernel, choice)
 
     return plan_mapping(setting, mapping, check=check, program=_OWN)
 

@@ -462,19 +462,19 @@ def _check_launch(
 
 
 def plan_product_mapping(
-    kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], most: int
+    kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], max_configs: int
 ) -> PlannedProduct:
     """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each
-    of its choices if it is open; of these `most` are the first.
+    of its choices if it is open; of these `max_configs` are the first.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.
     """
     factors = factors_of(kernel)
 
-    def check_choice(one: Mapping) -> None:
-        check(one)
-        check_product(kernel, factors, one, target)
+    def check_choice(choice: Mapping) -> None:
+        check(choice)
+        check_product(kernel, factors, choice, target)
 
     def launch(closed: Mapping) -> Config:
         numbers = product_parameters(kernel, factors, closed)
@@ -489,7 +489,7 @@ def plan_product_mapping(
         launch=launch,
         limits=lambda one, configs: product_search_space(work, target, whole={}, configs=configs).limits,
         check=check_choice,
-        most=most,
+        max_configs=max_configs,
     )
     return PlannedProduct(kernel=kernel, mapping=found, configs=configs, target=target)
 

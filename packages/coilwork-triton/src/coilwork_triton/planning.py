@@ -93,7 +93,7 @@ def close_mapping(planned: Planned | PlannedProduct, config: Config) -> Mapping:
 
 
 def _choose_numbers(mapping: Mapping, config: Config) -> dict[str, int]:
-    """Return what `config` chooses of the open numbers of `mapping`."""
+    """The values that `config` chooses for the open numbers of `mapping`."""
     known = config_numbers(config)
     return {number.name: known[number.name] for number in mapping.open_numbers}
 

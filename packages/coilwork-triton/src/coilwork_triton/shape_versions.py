@@ -326,7 +326,7 @@ def _fill_parameters(config: Config, blocks: Iterable[str], behind: int) -> Conf
 
 
 def _largest(numbers: Iterable[Expr]) -> list[Expr]:
-    """Return those of `numbers` that no other one is at least as large as."""
+    """The `numbers` that no other one is at least as large as."""
     found = list(dict.fromkeys(numbers))
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
@@ -457,9 +457,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
 
 
 def _numbers_of(draft: Draft, divided: Iterable[Expr]) -> list[Expr]:
-    """Return what the kernel of `draft` counts in positions, and the `divided` numbers that positions are
-    computed from.
-    """
+    """The numbers that positions of the kernel of `draft` may reach, and the `divided` ones they come from."""
     tiles = [product(r.extent for r in ranges) for ranges in draft.group_ranges().values()]
     return [*(arg.span for arg in draft.kernel.args), *tiles, *draft.kernel.sizes, *divided]
 
@@ -483,18 +481,18 @@ def _is_along_columns(draft: Draft) -> bool:
 
 
 def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
-    """Return where `kernel` loads and stores."""
+    """The offsets of all loads and stores of `kernel`."""
     loads = [node.index[0] for node in postorder(roots) if isinstance(node, Load)]
     return [*loads, *(store.index for store in kernel.stores)]
 
 
-def has_grid_of(one: Shape, other: Shape) -> bool:
-    """True if the grid of `one` is that of `other` but for the sizes of blocks."""
+def has_grid_of(shape: Shape, other: Shape) -> bool:
+    """True if the grid of `shape` is that of `other` but for the sizes of blocks."""
 
-    def told(shape: Shape) -> list[object]:
+    def describe_tiles(described: Shape) -> list[object]:
         return [
             (t.letter, t.index.name, t.column, tuple(part.name for part, _ in t.parts))
-            for t in shape.parallel
+            for t in described.parallel
         ]
 
-    return told(one) == told(other) and all(t.column is None for t in one.tiles)
+    return describe_tiles(shape) == describe_tiles(other) and all(t.column is None for t in shape.tiles)

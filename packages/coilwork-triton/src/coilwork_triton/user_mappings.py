@@ -156,7 +156,9 @@ def _apply_product(
 ) -> PlannedProduct:
     """The product that is `planned` as `mapping` says."""
     check = partial(check_given, kernel, kernel)
-    found = plan_product_mapping(kernel, mapping, planned.target, check=check, most=options.max_configs)
+    found = plan_product_mapping(
+        kernel, mapping, planned.target, check=check, max_configs=options.max_configs
+    )
     _check_promises(kernel, planned.mapping, mapping)
     if options.batch_invariant and found.configs != planned.configs:
         raise _refuse(kernel, "mapping-invariant", "its blocks are promised")

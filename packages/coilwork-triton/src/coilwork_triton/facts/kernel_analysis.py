@@ -48,8 +48,9 @@ from coilwork_triton.facts.vectorization import (
 
 
 def load_chain_length(roots: Iterable[Scalar]) -> int:
-    """How many loads below `roots` come one after the other at most, each at a place that the one before
-    decides.
+    """The longest chain of loads below `roots`, each at a place that the one before decides.
+
+    A search is little else, and is fast where many threads wait at once.
     """
     turns: dict[Scalar, int] = {}
     for node in postorder(tuple(roots)):
@@ -73,11 +74,10 @@ def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:
 
 
 def find_gather_range(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
-    """The one of the parallel `ranges` along which what data looks up is contiguous; the last long one if
-    none is.
+    """The parallel range along which gathered elements are contiguous; the last long one if none is.
 
-    These are most of what such a kernel reads, and the scheduler, which chose the order of the ranges, did
-    not count them.
+    Gathers are most of what a segmented reduction reads, and the scheduler, which chose the order of the
+    ranges, did not count them.
     """
     long = [r for r in ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1] or list(ranges)
     looked_up = [access.index[0] for access in loads(roots) if access.indirect]
@@ -137,17 +137,17 @@ def roots_of(kernel: Kernel) -> tuple[Scalar, ...]:
     Raises:
         EmitError: that is nothing.
     """
-    roots = tuple(root for what in actions_of(kernel) for root in action_roots(what))
+    roots = tuple(root for action in actions_of(kernel) for root in action_roots(action))
     if not roots:
         raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")
     return roots
 
 
-def action_roots(what: Store | Check) -> tuple[Scalar, ...]:
+def action_roots(action: Store | Check) -> tuple[Scalar, ...]:
     """The scalar graphs that an action evaluates."""
-    if isinstance(what, Check):
-        return (what.condition,)
-    return (what.value, *what.indirect, *(() if what.mask is None else (what.mask,)))
+    if isinstance(action, Check):
+        return (action.condition,)
+    return (action.value, *action.indirect, *(() if action.mask is None else (action.mask,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ class KernelAnalysis:
 
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
-        """Return what it stores or checks."""
+        """The values that it stores or checks."""
         return roots_of(self.kernel)
 
     @cached_property
@@ -204,7 +204,7 @@ class KernelAnalysis:
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """Return where it loads and stores at places that no data decide."""
+        """Its loads and stores at offsets that do not depend on data."""
         return accesses_of(self.kernel, self.roots)
 
     @cached_property
@@ -219,7 +219,7 @@ class KernelAnalysis:
 
     @cached_property
     def work(self) -> Work:
-        """Return what it does at each of its points."""
+        """Its work at each of its points, in numbers."""
         kernel, nodes, sorts = self.kernel, self.nodes, self.sorts
         scans = [v for v in nodes if isinstance(v, Scan)]
         return Work(

@@ -115,9 +115,9 @@ class _Guess:
     unknown: int
     known: dict[Expr, int] = field(default_factory=dict)
 
-    def extent(self, one: Expr) -> int:
+    def extent(self, range_symbol: Expr) -> int:
         """Points of a range."""
-        return 1 if one.extent is None else self.value(one.extent)
+        return 1 if range_symbol.extent is None else self.value(range_symbol.extent)
 
     def is_unit(self, index: Expr, along: Expr) -> bool:
         """True if neighbours along a range are neighbours in memory."""
@@ -136,20 +136,24 @@ class _Guess:
                 self.known[expr] = self.unknown
         return self.known[expr]
 
-    def _symbol(self, one: Expr) -> int:
-        if one.extent is not None:
-            return self.extent(one) // 2
-        low, high = bounds(one)
-        number = self.likely.get(one) or self.unknown
-        return min(max(number, low or 0), number if high is None else high)
+    def _symbol(self, size: Expr) -> int:
+        if size.extent is not None:
+            return self.extent(size) // 2
+        low, high = bounds(size)
+        guess = self.likely.get(size) or self.unknown
+        return min(max(guess, low or 0), guess if high is None else high)
 
 
 # Eviction
 
 
 def find_streaming_args(kernel: Kernel, roots: Sequence[Scalar], target: Target) -> frozenset[str]:
-    """The arguments of `kernel` that it reads once, element by element, and whose lines had better not stay
-    in `target`'s cache.
+    """The arguments of `kernel` whose cache lines are to be evicted first: read once, larger than the cache.
+
+    What kernels before left in the cache then stays there: some of it has yet to be written to memory, which
+    takes time from reading. On an H200 sums of columns of 134 MB take 38.4 us instead of 42.3 after a kernel
+    that filled the cache with zeros. Reading so is a few percent slower: 537 MB take 134.8 us instead of
+    128.8, and kernels that write as much as they read take up to 7 % longer.
     """
     memory = target.machine.memory
     size = {a.name: (as_int(a.span) or 0) * a.dtype.itemsize for a in kernel.args}

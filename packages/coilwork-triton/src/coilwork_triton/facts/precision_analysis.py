@@ -22,8 +22,11 @@ from coilwork_triton.facts.kernel_analysis import Users
 def find_denormal_tolerant_exps(
     order: Sequence[Scalar], roots: Sequence[Scalar], users: Users
 ) -> frozenset[Scalar]:
-    """Return those exponentials of f32 among `order`, all scalars of a kernel, which stores and checks
-    `roots`.
+    """The f32 exponentials among `order`, all scalars of a kernel, that only sums with a term of 1 use.
+
+    The sum of a softmax has a term exp(0). Terms below 2^-126, which f32 holds as denormal numbers, are
+    nothing beside it, so they may be 0: the hardware's exponential flushes them, and takes three instructions
+    less where it may. The kernel stores and checks `roots`.
     """
     stored = frozenset(roots)
     found: set[Scalar] = set()
@@ -60,7 +63,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 def find_narrow_positions(order: Sequence[Scalar], roots: Sequence[Scalar]) -> frozenset[IndexValue]:
-    """Return those index values among `order`, all scalars of a kernel, whose width nothing depends on.
+    """The index values among `order`, all scalars of a kernel, whose width nothing depends on.
 
     A comparison with a position or a constant is the same in whatever width holds both, and an integer
     becomes the same float. Anything else, wrapping arithmetic above all, wants 64 bits.
@@ -82,10 +85,11 @@ def _ignores_width(node: Scalar) -> bool:
 
 
 def find_short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """Return those casts of floats to 64 bit integers among `order` that only become floats again, of numbers
-    that fit 32 bits.
+    """Casts of floats to 64-bit integers among `order` whose results fit 32 bits and only become floats
+    again.
 
-    Such numbers are known to where they are computed from positions.
+    Results are known to fit where they are computed from positions, as the weights of an upsampling are.
+    Conversions from and to 64 bits take several times as long.
     """
     known: dict[Scalar, Interval] = {}
     found: set[Scalar] = set()
@@ -99,7 +103,7 @@ def find_short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Us
 
 
 def find_redundant_bounds(order: Sequence[Scalar]) -> Mapping[Scalar, Scalar]:
-    """Return those among `order` that keep the fraction of a number of at least 0 between 0 and 1, and that
+    """Minima and maxima among `order` that clamp a fraction to 0 and 1, which changes nothing; and the
     fraction.
     """
     fractions: set[Scalar] = set()
@@ -199,8 +203,7 @@ _PASSING: Final = frozenset(
 
 
 def find_rounded_values(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """Return those f32 values among `order`, all scalars of a kernel, operands first, that every use rounds
-    to 16 bits or fewer.
+    """The f32 values among `order`, all scalars of a kernel, that every use rounds to 16 bits or fewer.
 
     Comparisons, reductions and indices keep full values.
     """
@@ -214,9 +217,7 @@ def find_rounded_values(order: Sequence[Scalar], roots: Sequence[Scalar], users:
 
 
 def find_one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
-    """Return those among the values `rounded` that add 1 to a tanh or erf which nothing else uses, and that
-    function.
-    """
+    """The `rounded` values that add 1 to a tanh or erf which nothing else uses; and that function."""
     found: dict[Scalar, Op] = {}
     for node in rounded:
         if isinstance(node, Op) and node.op == "add":
@@ -228,7 +229,7 @@ def find_one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op
 
 
 def find_rounded_factors(values: Iterable[Scalar], users: Users) -> frozenset[Scalar]:
-    """Return those among `values` that are rounded, or multiplied with others, at once."""
+    """The `values` that are only rounded, or multiplied with others, before anything is added."""
     return frozenset(
         value for value in values if all(_rounds(user) or _is_product(user, value) for user in users[value])
     )
@@ -239,7 +240,7 @@ def _is_product(user: Scalar, value: Scalar) -> bool:
 
 
 def find_softmax_numerators(values: Iterable[Scalar]) -> frozenset[Scalar]:
-    """Return those among `values` that are exponentials of distances from a reduction's result."""
+    """The `values` that are exponentials of distances from a reduction's result."""
     return frozenset(
         value
         for value in values

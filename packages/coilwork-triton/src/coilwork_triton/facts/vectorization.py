@@ -123,13 +123,12 @@ def wants_row_tiles(
     grids: Grids,
     likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
-    """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost
-    one.
+    """True if a pointwise kernel over `ranges`, outermost first, should have a tile for the innermost one
+    alone.
 
-    That is where flat positions would keep accesses from being wide, and where something is read once per row
-    and rows are of whole blocks, or of many: then that is one element for all threads. It is also where flat
-    positions would have to be divided by a number that is not known, if rows are not short by what is
-    `likely` of sizes.
+    There are three reasons. Flat positions keep accesses from being wide. Something is read once per row, and
+    rows are of whole blocks or of many: then it is one element for all threads. Flat positions are divided by
+    a number that is not known, and rows are not short by what is `likely` of sizes.
     """
     real = _nontrivial_ranges(ranges)
     if len(real) < 2:
@@ -147,7 +146,7 @@ def wants_row_tiles(
         return True
     # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads
     # have neighbouring columns; of rows in one block Triton 3.6 gives them neighbouring rows. In lines it
-    # does not: `padded_rows.py`. To divide by unknown numbers takes longer than that
+    # does not (`padded_row_lanes`). To divide by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
     own_order = known and any(_is_irregular(real, a) for a in touched)
     return not own_order and _mostly_narrow(real, touched, grids, flat=True)
@@ -159,12 +158,11 @@ def wants_column_pieces(
     grids: Grids,
     likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
-    """True if columns over `ranges`, along whose innermost one memory has neighbours, are better walked row
-    by row of their numbers.
+    """True if columns over `ranges` should have a tile for the innermost range alone, which lies along
+    memory.
 
-    Where they are cut in pieces, say, and a row of them is no multiple of a vector: of flat positions that
-    are divided by the row's length Triton does not see that neighbours are neighbours, and lets those of
-    other rows load together.
+    Columns that are reduced in pieces are an example. If the innermost range is no multiple of a vector,
+    flat positions are divided by its length, and Triton does not see that neighbours are neighbours.
     """
     real = _nontrivial_ranges(ranges)
     if len(real) < 2:
@@ -335,9 +333,7 @@ def _is_near(access: Access, inner: Expr, grids: Grids) -> bool:
 
 
 def _full_accesses(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:
-    """Return those of `touched` that come from memory: what is read again along some range comes
-    from cache.
-    """
+    """The `touched` accesses that vary along all ranges: the others are read again, from a cache."""
     return [a for a in touched if all(s in a.index.free_symbols for s in real)]
 
 
@@ -449,8 +445,13 @@ _FEWEST_LANES: Final = 32
 
 
 def padded_row_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
-    """How many lanes each row along the innermost range of `kernel` is to stand in, where that is worth
-    while; else 0.
+    """How many lanes each row along the innermost range of `kernel` is padded to; 0 if it is not worth while.
+
+    Where elements are read out of order, at reflected or clamped places or from the end, every point has to
+    know its row and its column, and over flat positions that takes a division or two. Rows of 118 that stand
+    in 128 lanes each have their columns in the last seven bits of a position. A thread has the same columns
+    in all of its rows, and a warp's rows are the same for all of its threads. Blocks stay lines: neighbouring
+    threads have neighbouring columns, whatever a compiler makes of blocks with two axes.
 
     `touched` are its accesses.
     """
@@ -473,7 +474,7 @@ def padded_row_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) ->
 
 
 def _is_reordered(access: Access, inner: Expr) -> bool:
-    """Return where a load is along `inner` is no constant apart from where it starts, or it is in reverse."""
+    """True if a load's elements along `inner` are not at a constant stride, or are in reverse."""
     if access.store:
         return False
     step = stride_of(access.index, inner)

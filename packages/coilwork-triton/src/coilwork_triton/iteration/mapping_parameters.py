@@ -183,9 +183,9 @@ def plan_choices(
     launch: Callable[[Mapping], Config],
     limits: Callable[[Mapping, tuple[Config, ...]], Limits],
     check: Callable[[Mapping], None],
-    most: int,
+    max_configs: int,
 ) -> tuple[Mapping, tuple[Config, ...]]:
-    """`mapping` of `kernel` as launches take it, and its candidates, `most` of them.
+    """`mapping` of `kernel` as launches take it, and its candidates, `max_configs` of them.
 
     `places` are the parameters among its numbers, `launch` gives the configuration of a closed mapping,
     `limits` those of a search around candidates, and `check` judges closed mappings.
@@ -196,7 +196,7 @@ def plan_choices(
     if mapping.is_closed:
         return mapping, (launch(mapping),)
     named = _name_numbers(kernel, mapping, places)
-    first = _first_choices(kernel, named, most)
+    first = _first_choices(kernel, named, max_configs)
     configs = tuple(launch(named.close(choice)) for choice in first)
     numbers = {place.name: getattr(named.directives[place.at], place.field) for place in places}
     free = SearchSpace(

@@ -143,7 +143,7 @@ class RowLanes:
         self._parts: Mapping[Expr, Expr] = dict(rows.tile.parts)
         self._numbers = {name: symbol(name, extent=rows.count) for name in ("xrow", "xnext")}
         self._variable = variable
-        self._printer = IndexPrinter({}, self._name, library)
+        self._printer = IndexPrinter({}, self._variable_of, library)
         self._used = False
 
     def both(self, expr: Expr) -> tuple[Expression, Expression] | None:
@@ -186,5 +186,5 @@ class RowLanes:
             Assign((BEYOND.id,), Binary(">=", Name(self.rows.tile.index.name), _END)),
         ]
 
-    def _name(self, found: Expr) -> Expression:
-        return Name(found.name) if found.name in self._numbers else self._variable(found)
+    def _variable_of(self, expr: Expr) -> Expression:
+        return Name(expr.name) if expr.name in self._numbers else self._variable(expr)

@@ -270,9 +270,7 @@ class RowSharing:
 
 
 def find_row_sharing(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> RowSharing | None:
-    """How the programs of `kernel`, which computes `values`, share rows on `target`; `None` if each has its
-    own.
-    """
+    """How the programs of `kernel`, which computes `values`, share rows on `target`; None if they do not."""
     length = find_piece_length(kernel)
     rows = as_int(product(r.extent for r in kernel.ranges if r.kind == "parallel"))
     points = as_int(product(r.extent for r in kernel.ranges if r.kind == "reduction"))
@@ -304,8 +302,8 @@ class Shape:
         parameters: names of the compile-time parameters of a launch, in the order of the kernel's signature.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
-        has_histogram: programs count what is added at few places.
-        topk: the first elements of sorted rows: a tile that stands in the place of r.
+        has_histogram: each program counts its points in bins before it updates memory.
+        topk: the tile of the top-k elements of sorted rows, which replaces the r tile behind a sort.
         float_keys: f64 is fast enough to compare the keys of sorts in it.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
         zeros: what loads find outside of the tiles is 0.

@@ -53,43 +53,43 @@ _ONE: Final = as_expr(1)
 
 
 def choose_peeled_vectors(
-    kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int
+    kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least_block: int
 ) -> PeeledVectors | None:
-    """The accesses of whole vectors along rows that begin or end anywhere, if `kernel`, which stores or
-    checks `roots`, and is in `shape`, is to have any. Its least block along rows has `least` lanes.
+    """The vectors that `kernel`, which stores or checks `roots`, is to have along rows in `shape`; None for
+    none.
+
+    Its smallest block along rows has `least_block` lanes.
     """
-    found = find_peeled_vectors(kernel, shape, roots)
-    if found is None or not has_room_for_shift(shape, found, least):
+    vectors = find_peeled_vectors(kernel, shape, roots)
+    if vectors is None or not has_room_for_shift(shape, vectors, least_block):
         return None
-    if shape.scalar_access and not found.shifted and not _covers_all_accesses(kernel, found, roots):
+    if shape.scalar_access and not vectors.shifted and not _covers_all_accesses(kernel, vectors, roots):
         return None
-    return found
+    return vectors
 
 
-def _covers_all_accesses(kernel: Kernel, found: PeeledVectors, roots: Iterable[Scalar]) -> bool:
+def _covers_all_accesses(kernel: Kernel, vectors: PeeledVectors, roots: Iterable[Scalar]) -> bool:
     """Tell if all accesses that vary along the tile are of whole vectors: else it was for the others that
     none is to be wide.
     """
-    along = {found.tile.index, *(part for part, _ in found.tile.parts)}
+    along = {vectors.tile.index, *(part for part, _ in vectors.tile.parts)}
     looked_up = any(isinstance(node, Load) and node.indirect for node in postorder(tuple(roots)))
-    known = all(place in found.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
+    known = all(place in vectors.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
     return known and not looked_up
 
 
-def wants_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> bool:
+def wants_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least_block: int) -> bool:
     """Tell if long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
     long = shape.reduced is not None and provably_le(shape.grids.long_shifted_row, shape.reduced.numel)
-    return long and count_lacking_lanes(kernel, shape, roots, least) > 0
+    return long and count_lacking_lanes(kernel, shape, roots, least_block) > 0
 
 
-def count_lacking_lanes(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> int:
-    """How many lanes a row that begins anywhere would take before its first element, if its block of `least`
-    may not have them; else 0.
-    """
+def count_lacking_lanes(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least_block: int) -> int:
+    """Lanes that a row needs before its first element and its block of `least_block` may not have; else 0."""
     if shape.walk != "persistent":
         return 0
-    found = find_peeled_vectors(kernel, shape, roots)
-    return 0 if found is None or has_room_for_shift(shape, found, least) else found.lanes - 1
+    vectors = find_peeled_vectors(kernel, shape, roots)
+    return 0 if vectors is None or has_room_for_shift(shape, vectors, least_block) else vectors.lanes - 1
 
 
 def find_peeled_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> PeeledVectors | None:
@@ -176,11 +176,11 @@ def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[AccessPlace]:
     return [*loads, *stores]
 
 
-def has_room_for_shift(shape: Shape, found: PeeledVectors, least: int) -> bool:
-    """Tell if a row that is shifted fits its block of `least` lanes, where that is all there is."""
-    if shape.walk != "persistent" or not found.shifted:
+def has_room_for_shift(shape: Shape, vectors: PeeledVectors, least_block: int) -> bool:
+    """Tell if a row that is shifted fits its block of `least_block` lanes, where that is all there is."""
+    if shape.walk != "persistent" or not vectors.shifted:
         return True
-    return provably_le(found.tile.numel + (found.lanes - 1), as_expr(least))
+    return provably_le(vectors.tile.numel + (vectors.lanes - 1), as_expr(least_block))
 
 
 # Text

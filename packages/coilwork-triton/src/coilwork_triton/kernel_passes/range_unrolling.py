@@ -170,11 +170,11 @@ def _stays_wide(store: Store, inner: Expr, length: int, grids: Grids) -> bool:
     )
 
 
-def _gains(kernel: Kernel, each: list[tuple[Store, ...]], part: Expr) -> bool:
+def _gains(kernel: Kernel, parts: list[tuple[Store, ...]], part: Expr) -> bool:
     """Tell whether parts read some element alike that varies along them, or compute less than all points of
     the whole range do.
     """
-    orders = [_order(stores) for stores in each]
+    orders = [_order(stores) for stores in parts]
     reads = [
         {v for v in order if isinstance(v, Load) and part in v.index[0].free_symbols} for order in orders
     ]

@@ -176,8 +176,8 @@ def _coarsen(draft: Draft, target: Target) -> Draft:
     return _coarse(draft, coarsen(draft.kernel, target.machine.grids))
 
 
-def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
-    return draft if found is None else replace(draft, kernel=found.kernel, coarsening=found.points)
+def _coarse(draft: Draft, coarse: CoarseKernel | None) -> Draft:
+    return draft if coarse is None else replace(draft, kernel=coarse.kernel, coarsening=coarse.points)
 
 
 def _privatize_histogram(draft: Draft, target: Target) -> Draft:

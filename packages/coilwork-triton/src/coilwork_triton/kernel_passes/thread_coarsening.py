@@ -60,10 +60,10 @@ from coilwork_triton.kernel_passes.range_unrolling import specialize_stores
 #     store %out0[128*x0 + x1] = load %in0[32*x0 + x1 // 2]       mask 2*x0 < 64    x0 < 33
 
 
-def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int], most: float) -> Kernel | None:
+def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int], most_share: float) -> Kernel | None:
     """`kernel`, whose stores have no masks, with each two of its rows in one.
 
-    None if that leaves more than the share `most` of its `loads`.
+    None if that leaves more than the share `most_share` of its `loads`.
     """
     if len(kernel.ranges) < 2:
         return None
@@ -74,7 +74,7 @@ def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int], most: float) -> Ke
     pairs = [_build_pairs(kernel, count, ahead) for ahead in (0, 1)]
     found = [(loads(pair), pair) for pair in pairs if pair is not None]
     least, best = min(found, key=lambda one: one[0], default=(0, None))
-    return best if best is not None and least <= most * 2 * loads(kernel) else None
+    return best if best is not None and least <= most_share * 2 * loads(kernel) else None
 
 
 def _build_pairs(kernel: Kernel, count: int, ahead: int) -> Kernel | None:

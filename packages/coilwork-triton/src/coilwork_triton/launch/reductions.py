@@ -124,8 +124,8 @@ def choose_narrow_access(facts: Facts, first: Config, target: Target) -> int:
     return width // 2 if _saves(before, after, grids.saved_lanes_by_accesses) else 0
 
 
-def _saves(before: int, after: int, of: int) -> bool:
-    return (before - after) * of >= before
+def _saves(before: int, after: int, share: int) -> bool:
+    return (before - after) * share >= before
 
 
 # Rows
@@ -180,8 +180,8 @@ def _long_rows_side_by_side(facts: Facts, target: Target, row: int) -> list[Conf
     return found
 
 
-def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> list[Config]:
-    """Several rows for each warp, as well as `one` for each program of a warp, where as many programs as
+def _rows_of_a_warp(blocks: Mapping[str, int], facts: Facts, target: Target) -> list[Config]:
+    """Several rows for each warp, as well as `blocks` for each program of a warp, where as many programs as
     there is room for ask for little.
 
     So it is with 65,536 rows of 784 in 16 bits, of which a multiprocessor has 32 on their way, 50 kB, and
@@ -190,14 +190,14 @@ def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> lis
     grids = target.machine.grids
     rows = facts.extents.get("x", 1)
     little = facts.extents["r"] * sum(facts.work.stream_bytes) * grids.room_programs < grids.bytes_on_the_way
-    several = grids.several_rows_elements * target.warp_size // one["r"]
+    several = grids.several_rows_elements * target.warp_size // blocks["r"]
     enough = (
         rows % max(1, several) == 0
         and rows >= several * grids.several_rows_waves * grids.room_programs * target.multiprocessors
     )
     if several < 2 or not little or not enough or facts.work.rereads_rows or not facts.work.stream_bytes:
         return []
-    return [config({**one, "x": several}, 1, target)]
+    return [config({**blocks, "x": several}, 1, target)]
 
 
 def propose_shared_rows(facts: Facts, target: Target) -> list[Config]:
@@ -292,10 +292,10 @@ def propose_looped(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
-def _add_staged_columns(found: list[Config], facts: Facts, target: Target) -> list[Config]:
-    """`found`, or few threads, which have the next block on its way while they reduce one: where columns are
-    few or several are read, last.
+def _add_staged_columns(configs: list[Config], facts: Facts, target: Target) -> list[Config]:
+    """`configs`, and launches of few threads that load the next block while they reduce one.
 
+    Those come last where columns are few or several tensors are read.
     Where lanes have much to gather, they are first: 16 million 16-bit numbers go into the log-sum-exps of
     columns in 49 us instead of 54.
     """
@@ -313,7 +313,7 @@ def _add_staged_columns(found: list[Config], facts: Facts, target: Target) -> li
         size = {"x": x, "r": min(r, next_power_of_two(facts.extents["r"]))}
         one = config(other_tiles(facts) | size, warps, target)
         staged.append(replace(one, meta=(*one.meta, (STAGES, stages))))
-    return [*found[:place], *staged, *found[place:]]
+    return [*configs[:place], *staged, *configs[place:]]
 
 
 def _many_columns(facts: Facts, target: Target) -> bool:

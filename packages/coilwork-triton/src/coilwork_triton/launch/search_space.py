@@ -85,7 +85,7 @@ def build_search_space(
     most_warps: int | None = None,
     least_block: int = 1,
 ) -> SearchSpace:
-    """Return what may be tried beside `configs`, all of which are in it.
+    """The configurations that may be tried beside `configs`, all of which are in it.
 
     Args:
         sides: the tiles.
@@ -190,9 +190,9 @@ def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Num
 def search_limits(
     numbers: Mapping[str, Number], configs: Sequence[Config], space: SearchSpace
 ) -> tuple[Directive, ...]:
-    """Return what has to hold of the open ones of `numbers` together, if they are of `configs` and `space`.
+    """The limits between the open ones of `numbers`, which are of `configs` and `space`.
 
-    A candidate that a limit of the search forbids may be launched all the same, and the limit is none.
+    A limit that a candidate breaks is left out.
     """
     free = {name for name, _ in space.values}
     tied = tuple(n for n, number in numbers.items() if isinstance(number, Open) and n not in free)

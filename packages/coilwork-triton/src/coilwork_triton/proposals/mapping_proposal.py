@@ -284,9 +284,9 @@ def plan_mapping(
     """
     kernel, target = setting.kernel, setting.target
 
-    def check_choice(one: Mapping) -> None:
-        check(one)
-        check_mapping(kernel, one, target)
+    def check_choice(choice: Mapping) -> None:
+        check(choice)
+        check_mapping(kernel, choice, target)
 
     check(mapping)
     found, configs = plan_choices(
@@ -296,7 +296,7 @@ def plan_mapping(
         launch=lambda one: closed_config(kernel, one),
         limits=lambda one, configs: space_around(setting, one, configs, staged=False).limits,
         check=check_choice,
-        most=setting.options.max_configs,
+        max_configs=setting.options.max_configs,
     )
     check_mapping(kernel, found, target)
     planned = Planned(setting=setting, mapping=found, configs=configs, space=SearchSpace(), program=program)

@@ -113,16 +113,16 @@ class Action:
     walked: bool
 
 
-def perform(values: Values, scope: Scope, what: Store | Check) -> None:
-    """Write `what` into `scope`, where its values are known.
+def perform(values: Values, scope: Scope, action: Store | Check) -> None:
+    """Write `action` into `scope`, where its values are known.
 
     Raises:
         EmitError: an atomic update that the hardware has no instruction for.
     """
-    if isinstance(what, Check):
-        values.require(scope, what)
+    if isinstance(action, Check):
+        values.require(scope, action)
     else:
-        _store(values, scope, what)
+        _store(values, scope, action)
 
 
 def _store(values: Values, scope: Scope, store: Store) -> None:
@@ -282,16 +282,14 @@ def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable
     )
 
 
-def _owns_elements(store: Store, found: Sequence[Load], shape: Shape, levels: Levels) -> bool:
-    """True if each element that the loads `found` have of one argument is loaded by the thread that `store`
-    has write it.
-    """
-    if not found:
+def _owns_elements(store: Store, source_loads: Sequence[Load], shape: Shape, levels: Levels) -> bool:
+    """True if each element of `source_loads`, of one argument, is loaded by the thread that stores it."""
+    if not source_loads:
         return True
     whole = frozenset(tile.letter for tile in shape.tiles if tile.axis is not None)
-    if not all(whole <= shape.tile_of(levels.varies[node]) for node in found):
+    if not all(whole <= shape.tile_of(levels.varies[node]) for node in source_loads):
         return False
-    source = found[0].buffer
+    source = source_loads[0].buffer
     return any(
         node.buffer == source and node.index[0] is store.index for node in _loads_of_elements(store.value)
     )

@@ -39,8 +39,10 @@ from coilwork_triton.text.language import conjunction, loop, tl, triton_type
 
 
 def find_early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
-    """Loads along the row that come before the first reduction, converted if that is all they are for; none
-    if they do anyway.
+    """Loads along the row, with their conversions, that are to come before the first reduction.
+
+    A reduction ends in barriers, over which no load moves: a load that only the next reduction reads would
+    leave memory idle while the program waits for this one. Empty if all loads come first anyway.
     """
     order = values.find_pending(values.top, roots)
     first = [node for node in order if isinstance(node, Reduce) and values.levels.stage[node] == 1]
@@ -65,8 +67,10 @@ def find_early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
 
 
 def find_skip_conditions(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
-    """Conditions without any of which `actions` do nothing: no store stores, and all checks hold. They are
-    read from memory.
+    """Conditions, read from memory, without any of which `actions` do nothing.
+
+    No store then stores, and all checks hold. Masks alone would keep every program from memory, but not from
+    the arithmetic, which is most of what is left.
     """
     stores = [action.what for action in actions if isinstance(action.what, Store)]
     checks = [action.what.condition for action in actions if not isinstance(action.what, Store)]
@@ -111,6 +115,11 @@ def _is_opposite(value: Scalar, other: Scalar) -> bool:
 
 def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
     """Write the loop over the walked tile, what it needs before it, and what happens once after it.
+
+    A program takes its rows one after the other, or a few at a time, and reduces each as in any persistent
+    kernel. A reduction along the walk has one accumulator per lane, which is combined after the loop: with
+    one row at a time nothing is left to combine, so column sums need no communication between threads. All
+    loads of a row come before its stores, and the loop's stages load the next row while this one is reduced.
 
     Raises:
         EmitError: a reduction along the walk whose results do not combine as values do.
@@ -190,7 +199,7 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
 
 
 def _start_sharing(shape: Shape) -> tuple[Statement, ...]:
-    """Return which piece of which row the program has, if programs share rows."""
+    """The lines that find the program's row and its piece of it, if programs share rows."""
     tile = shape.reduced
     if shape.sharing is None or tile is None:
         return ()
@@ -198,7 +207,7 @@ def _start_sharing(shape: Shape) -> tuple[Statement, ...]:
 
 
 def _emit_unless_skipped(values: Values, actions: Sequence[Action]) -> None:
-    """All of `actions`, in a branch if data say that they may do nothing."""
+    """Write `actions`, in a branch if data say that they may do nothing."""
     top = values.top
     conditions = find_skip_conditions(actions, values.levels) if values.shape.walk == "pointwise" else ()
     values.compute(top, values.find_pending(top, conditions))
@@ -336,16 +345,16 @@ def _passes(values: Values, actions: Sequence[Action]) -> list[Pass]:
     ]
 
 
-def _emit_pass(values: Values, one: Pass, number: int) -> None:
+def _emit_pass(values: Values, loop_pass: Pass, number: int) -> None:
     top = values.top
-    order = values.find_pending(top, one.roots)
+    order = values.find_pending(top, loop_pass.roots)
     # what does not vary along the loop is computed before it
     values.compute(top, [node for node in order if not values.varies_along_reduction(node)])
     backwards = _runs_backwards(values, order)
     inner = Scope(writer=top.writer.inner(), parent=top, number=number)
     values.compute(inner, order)
     finishing = []
-    for group in one.reductions:
+    for group in loop_pass.reductions:
         reduction = REDUCTIONS[group[0].kind]
         site = build_site(values, inner, group[0])
         if backwards:
@@ -353,17 +362,17 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group, reduction, site, lanes))
-    perform_all(values, inner, one.actions)
-    end = None if one.actions or backwards else _segment_end(values, one)
+    perform_all(values, inner, loop_pass.actions)
+    end = None if loop_pass.actions or backwards else _segment_end(values, loop_pass)
     top.writer.statements.append(_loop(values, inner, backwards, end))
     for group, reduction, site, lanes in finishing:
         bind_results(values, top, group[0], reduction.finish(site, top.writer, lanes))
 
 
-def _segment_end(values: Values, one: Pass) -> Expression | None:
+def _segment_end(values: Values, loop_pass: Pass) -> Expression | None:
     """Return where the longest of the program's rows ends; None if rows go to the end of the range."""
     tile = values.shape.reduced
-    counts = [segment_length(group[0]) for group in one.reductions]
+    counts = [segment_length(group[0]) for group in loop_pass.reductions]
     if tile is None or not counts:
         return None
     found: list[Expression] = []

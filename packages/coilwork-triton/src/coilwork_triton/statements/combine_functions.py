@@ -57,9 +57,9 @@ def exclusive_name(kind: Combine) -> str:
     return f"exclusive_{combine_name(kind)}"
 
 
-def stepwise_scan_name(called: str) -> str:
-    """The name of the function that scans a block with `called`, outside of Triton's own scans."""
-    return f"scan_with_{called}"
+def stepwise_scan_name(function: str) -> str:
+    """The name of the function that scans a block with `function`, outside of Triton's own scans."""
+    return f"scan_with_{function}"
 
 
 def accumulation_type(dtype: DType) -> DType:

@@ -73,15 +73,15 @@ def emit_contraction(
         )
     )
     actions = actions_of(kernel)
-    roots = [root for what in actions for root in action_roots(what)]
+    roots = [root for action in actions for root in action_roots(action)]
     results = values_in(shape.results, roots)
     scope = Scope(writer=top, bound={shape.node: _SUMS})
     results.compute(scope, results.find_pending(scope, roots))
     if _overwrites(results, actions):
         # an element may be stored by another thread than the one that loaded it
         top.do(tl("debug_barrier"))
-    for what in actions:
-        perform(results, scope, what)
+    for action in actions:
+        perform(results, scope, action)
     spaces = (left.space, right.space, results.space)
     return (*_prologue(shape, spaces, library), *top.statements)
 

@@ -201,15 +201,15 @@ def emit_sums(values: Known, scope: Scope, nodes: Sequence[Reduce]) -> None:
             _emit_joint_sums(values, scope, group[start : start + MOST_SUMS])
 
 
-def _emit_joint_sums(values: Known, scope: Scope, found: Sequence[tuple[Reduce, Site]]) -> None:
-    if len(found) == 1:
-        ((node, site),) = found
+def _emit_joint_sums(values: Known, scope: Scope, sites: Sequence[tuple[Reduce, Site]]) -> None:
+    if len(sites) == 1:
+        ((node, site),) = sites
         bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
         return
-    kept = tuple(site.fill_invalid(free_constant(0, site.dtype)) for _, site in found)
-    combine = scope.writer.device(f"combine_{len(found)}_sums")
-    sums = found[0][1].apply_along_axis("reduce", Tuple(kept), combine)
-    for (node, _), result in zip(found, scope.writer.bind_all(("sum",) * len(found), sums), strict=True):
+    kept = tuple(site.fill_invalid(free_constant(0, site.dtype)) for _, site in sites)
+    combine = scope.writer.device(f"combine_{len(sites)}_sums")
+    sums = sites[0][1].apply_along_axis("reduce", Tuple(kept), combine)
+    for (node, _), result in zip(sites, scope.writer.bind_all(("sum",) * len(sites), sums), strict=True):
         bind_results(values, scope, node, (result,))
 
 

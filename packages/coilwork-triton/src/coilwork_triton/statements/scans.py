@@ -236,17 +236,19 @@ def _mask_tuples(site: ScanSite) -> tuple[Expression, ...]:
     return tuple(found)
 
 
-def scan_along(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int) -> tuple[Name, ...]:
-    """Return what is carried from point to point along `axis` of `kept`."""
+def scan_along(
+    site: ScanSite, writer: Writer, operands: tuple[Expression, ...], axis: int
+) -> tuple[Name, ...]:
+    """Return what is carried from point to point along `axis` of `operands`."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if isinstance(site.kind, Combine):
         combining = combine_name(site.kind, flagged=site.flagged)
-        return _bind_tuple(writer, _scan_with_function(site, writer, kept, axis, combining), site)
+        return _bind_tuple(writer, _scan_with_function(site, writer, operands, axis, combining), site)
     if site.paired:
         combine = writer.device(COMBINE[site.kind])
-        found = Call(tl_name("associative_scan"), (Tuple(kept), Number(axis), combine), backwards)
+        found = Call(tl_name("associative_scan"), (Tuple(operands), Number(axis), combine), backwards)
         return writer.bind_all(("running", "position"), found)
-    (value,) = kept
+    (value,) = operands
     if site.kind == "logcumsumexp":
         # the device function finds its way of combining by name
         inside = Name("None") if site.inside is None else site.inside
@@ -263,14 +265,16 @@ def scan_along(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axi
 
 
 def _scan_with_function(
-    site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int, combining: str
+    site: ScanSite, writer: Writer, operands: tuple[Expression, ...], axis: int, combining: str
 ) -> Expression:
-    """The scan of `kept` along `axis` with the kernel's function `combining`, step by step if that loops."""
+    """The scan of `operands` along `axis` with the kernel's function `combining`; step by step if it loops."""
     assert isinstance(site.kind, Combine)
     if has_loops(site.kind):
-        return Call(writer.device(stepwise_scan_name(combining)), (*kept, Number(axis), Number(site.reverse)))
+        return Call(
+            writer.device(stepwise_scan_name(combining)), (*operands, Number(axis), Number(site.reverse))
+        )
     backwards = (("reverse", Number(True)),) if site.reverse else ()
-    whole = Tuple(kept) if len(kept) > 1 else kept[0]
+    whole = Tuple(operands) if len(operands) > 1 else operands[0]
     return Call(tl_name("associative_scan"), (whole, Number(axis), writer.device(combining)), backwards)
 
 

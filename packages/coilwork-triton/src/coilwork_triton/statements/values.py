@@ -125,7 +125,7 @@ class Shortcuts:
 def find_shortcuts(
     kernel: Kernel, shape: Shape, order: Sequence[Scalar], roots: Sequence[Scalar]
 ) -> Shortcuts:
-    """Return those of `kernel`, whose scalars are `order`, operands first, and which stores and checks
+    """The shortcuts of `kernel`, whose scalars are `order`, operands first, and which stores and checks
     `roots`.
     """
     users = users_of(order)
@@ -215,7 +215,7 @@ class Values:
         return not self.walked_symbols.isdisjoint(node.axes)
 
     def find_pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
-        """Return what must be computed before `roots` are known in `scope`, operands first."""
+        """The values that must be computed before `roots` are known in `scope`, operands first."""
         order: list[Scalar] = []
         seen: set[Scalar] = set()
         stack = [(root, False) for root in reversed(list(roots))]
