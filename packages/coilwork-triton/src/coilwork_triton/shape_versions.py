@@ -457,7 +457,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
 
 
 def _numbers_of(draft: Draft, divided: Iterable[Expr]) -> list[Expr]:
-    """The numbers that positions of the kernel of `draft` may reach, and the `divided` ones they come from."""
+    """The numbers that positions of the kernel of `draft` reach, and the `divided` ones they come from."""
     tiles = [product(r.extent for r in ranges) for ranges in draft.group_ranges().values()]
     return [*(arg.span for arg in draft.kernel.args), *tiles, *draft.kernel.sizes, *divided]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
@@ -37,7 +37,7 @@ from coilwork_triton.facts.vectorization import Access, Run, is_wide_along_rows,
 from coilwork_triton.iteration.row_straddling_blocks import BEYOND
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
-from coilwork_triton.statements.scope import Scope
+from coilwork_triton.statements.scope import Scope, ValueWriter
 from coilwork_triton.text.language import coerce_constant, conjunction, insert_axes, tl
 
 # Addresses
@@ -102,7 +102,7 @@ def split_row_and_column(
 def address_in_row(
     shape: Shape, space: Space, load: Load, index: Expr, own_order: Container[str]
 ) -> Expression | None:
-    """The address of `index` in the buffer of `load`: that of a row, plus a column, which is one instruction."""
+    """The address of `index` in the buffer of `load`: that of a row, plus a column in one instruction."""
     if load.indirect:
         return None
     apart = split_row_and_column(shape, space, index, affine=load.buffer in own_order)
@@ -138,23 +138,7 @@ def address_down_column(shape: Shape, space: Space, load: Load) -> Expression | 
 # Runs
 
 
-class Loading(Protocol):
-    """What loading a run takes of those who write values."""
-
-    space: Space
-    levels: Levels
-
-    def expression(self, scope: Scope, node: Scalar) -> Expression:
-        """`node`, which is known in `scope`, as an operand."""
-
-    def block(self, *nodes: Scalar, symbols: Iterable[Expr] = ()) -> tuple[str, ...]:
-        """Extents of the block of a value that depends on `nodes` and varies along `symbols`."""
-
-    def address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
-        """The pointers that `node` loads from, as a block of extents `block`."""
-
-
-def emit_load_run(values: Loading, scope: Scope, run: Run) -> None:
+def emit_load_run(values: ValueWriter, scope: Scope, run: Run) -> None:
     """Load the elements of `run` at once, and name them one by one."""
     first = run[0]
     pointer = values.address(scope, first, values.block(first))
@@ -334,25 +318,7 @@ def _fits(joined: ConcatLoad, kernel: Kernel) -> bool:
 # Selected pointers
 
 
-class Choosing(Protocol):
-    """What these loads take of those who write values."""
-
-    space: Space
-    levels: Levels
-
-    def expression(self, scope: Scope, node: Scalar) -> Expression:
-        """`node`, which is known in `scope`, as an operand."""
-
-    def block(self, *nodes: Scalar, symbols: Iterable[Expr] = ()) -> tuple[str, ...]:
-        """Extents of the block of a value that depends on `nodes` and varies along `symbols`."""
-
-    def offset(
-        self, scope: Scope, expr: Expr, indirect: Sequence[Scalar], block: tuple[str, ...]
-    ) -> Expression:
-        """The flat offset `expr`, as a block of extents `block`."""
-
-
-def emit_concat_load(values: Choosing, scope: Scope, node: Op, joined: ConcatLoad) -> None:
+def emit_concat_load(values: ValueWriter, scope: Scope, node: Op, joined: ConcatLoad) -> None:
     """Bind `node`, a selection between the loads of `joined`."""
     varies = values.levels.varies[node]
     symbols = varies.union(*(values.space.simplify(load.index[0]).free_symbols for load in joined.loads))

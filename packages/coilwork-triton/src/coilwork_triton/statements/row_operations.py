@@ -38,7 +38,7 @@ from coilwork_triton.statements.scans import (
     has_deciding_lanes,
     start_carry,
 )
-from coilwork_triton.statements.scope import Known, Scope
+from coilwork_triton.statements.scope import Scope, ValueWriter
 from coilwork_triton.text.language import (
     Writer,
     conjunction,
@@ -119,7 +119,7 @@ def sort_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
 MOST_SUMS: Final = 4
 
 
-def _build_unnamed_site(values: Known, scope: Scope, node: Reduce) -> Site:
+def _build_unnamed_site(values: ValueWriter, scope: Scope, node: Reduce) -> Site:
     """Return what the reduction `node` combines, seen from `scope`, where its operands are known."""
     along_walk = values.reduces_along_walk(node)
     tile = values.shape.walked if along_walk else values.shape.reduced
@@ -165,7 +165,7 @@ def _build_unnamed_site(values: Known, scope: Scope, node: Reduce) -> Site:
     )
 
 
-def _element_count(values: Known, node: Reduce) -> Expression:
+def _element_count(values: ValueWriter, node: Reduce) -> Expression:
     tile = values.shape.reduced
     exact = None if tile is None else as_int(tile.numel)
     if exact is not None:
@@ -173,20 +173,20 @@ def _element_count(values: Known, node: Reduce) -> Expression:
     return tl("cast", Name("rnumel"), triton_type(node.operands[0].dtype))
 
 
-def _position(values: Known, node: Reduce) -> Expression:
+def _position(values: ValueWriter, node: Reduce) -> Expression:
     flat = _flat_position(node.axes)
     if as_int(values.space.simplify(flat)) is not None:
         return exact_constant(0, values.shape.index_dtype)
     return values.space.index(flat)
 
 
-def emit_reduce(values: Known, scope: Scope, node: Reduce) -> None:
+def emit_reduce(values: ValueWriter, scope: Scope, node: Reduce) -> None:
     """Bind the results of `node`, whose row is all in registers."""
     site = build_site(values, scope, node)
     bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
 
 
-def emit_sums(values: Known, scope: Scope, nodes: Sequence[Reduce]) -> None:
+def emit_sums(values: ValueWriter, scope: Scope, nodes: Sequence[Reduce]) -> None:
     """Bind the results of several sums, whose rows are all in registers: they are exchanged between threads
     at once.
 
@@ -201,7 +201,7 @@ def emit_sums(values: Known, scope: Scope, nodes: Sequence[Reduce]) -> None:
             _emit_joint_sums(values, scope, group[start : start + MOST_SUMS])
 
 
-def _emit_joint_sums(values: Known, scope: Scope, sites: Sequence[tuple[Reduce, Site]]) -> None:
+def _emit_joint_sums(values: ValueWriter, scope: Scope, sites: Sequence[tuple[Reduce, Site]]) -> None:
     if len(sites) == 1:
         ((node, site),) = sites
         bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
@@ -213,7 +213,7 @@ def _emit_joint_sums(values: Known, scope: Scope, sites: Sequence[tuple[Reduce, 
         bind_results(values, scope, node, (result,))
 
 
-def build_site(values: Known, scope: Scope, node: Reduce) -> Site:
+def build_site(values: ValueWriter, scope: Scope, node: Reduce) -> Site:
     """As `site`, with the value in a variable, because builders repeat it."""
     site = _build_unnamed_site(values, scope, node)
     return (
@@ -221,14 +221,14 @@ def build_site(values: Known, scope: Scope, node: Reduce) -> Site:
     )
 
 
-def bind_results(values: Known, scope: Scope, node: Reduce, results: Sequence[Expression]) -> None:
+def bind_results(values: ValueWriter, scope: Scope, node: Reduce, results: Sequence[Expression]) -> None:
     """Make the results known to `node` and to the nodes for the other results of the same reduction."""
     for other in values.order:
         if isinstance(other, Reduce) and other.kind == node.kind and other.operands == node.operands:
             scope.bound[other] = results[other.output]
 
 
-def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
+def emit_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
     """Bind the results of `node`: within the block, or in a loop with what is carried from block to block."""
     if node.axis.extent is not None and as_int(node.axis.extent) == 1:
         _emit_trivial_scan(values, scope, node)
@@ -280,12 +280,12 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
             scope.bound[other] = result
 
 
-def _mask_points(values: Known, node: Scalar, *, without: str = "") -> Expression | None:
+def _mask_points(values: ValueWriter, node: Scalar, *, without: str = "") -> Expression | None:
     """The mask of the lanes of `node` that are points, along its tiles but `without`; None if all are."""
     return values.space.mask(values.space.letters(values.levels.varies[node]) - frozenset(without))
 
 
-def _mask_deciding_lanes(values: Known, node: Scan) -> Expression | None:
+def _mask_deciding_lanes(values: ValueWriter, node: Scan) -> Expression | None:
     """The mask of the lanes that may decide for all in the scan `node`; None if none does, or all may."""
     if not has_deciding_lanes(node.kind):
         return None
@@ -294,14 +294,14 @@ def _mask_deciding_lanes(values: Known, node: Scan) -> Expression | None:
     return _mask_points(values, node, without="r" if last else "")
 
 
-def _first_word(values: Known, node: Scan) -> int:
+def _first_word(values: ValueWriter, node: Scan) -> int:
     """Words of the scans that are written before `node`."""
     scans = scans_of(values.order)
     place = next(k for k, other in enumerate(scans) if _same_scan(other, node))
     return words_of(scans[:place])
 
 
-def emit_sort(values: Known, scope: Scope, node: Sort) -> None:
+def emit_sort(values: ValueWriter, scope: Scope, node: Sort) -> None:
     """Bind the results of `node`, whose row is all in registers."""
     tile, chosen = values.shape.reduced, values.shape.topk
     if tile is None or tile.axis is None:
@@ -332,7 +332,7 @@ def emit_sort(values: Known, scope: Scope, node: Sort) -> None:
             scope.bound[other] = scope.writer.bind(stem, results[other.output])
 
 
-def _emit_trivial_scan(values: Known, scope: Scope, node: Scan) -> None:
+def _emit_trivial_scan(values: ValueWriter, scope: Scope, node: Scan) -> None:
     """The running value along an axis of one point is the value, at position 0."""
     for other in values.order:
         if isinstance(other, Scan) and _same_scan(other, node):

@@ -267,7 +267,7 @@ def scan_along(
 def _scan_with_function(
     site: ScanSite, writer: Writer, operands: tuple[Expression, ...], axis: int, combining: str
 ) -> Expression:
-    """The scan of `operands` along `axis` with the kernel's function `combining`; step by step if it loops."""
+    """The scan of `operands` along `axis` with the function `combining`; step by step if it loops."""
     assert isinstance(site.kind, Combine)
     if has_loops(site.kind):
         return Call(

@@ -1,15 +1,15 @@
-"""What is known while a kernel is written: values by scope, and who hands them out."""
+"""Scopes: which values are known at a place of a kernel's text, and what writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.loops import Check
-from coilwork_ir.scalar import Reduce, Scalar
+from coilwork_ir.scalar import Load, Reduce, Scalar
 from coilwork_ir.syntax.python import Expression
 from coilwork_triton.facts.kernel_analysis import Levels
 from coilwork_triton.iteration.shape import Shape
@@ -40,8 +40,8 @@ class Scope:
         return check in self.asserted or (self.parent is not None and self.parent.has_asserted(check))
 
 
-class Known(Protocol):
-    """What reductions, scans and sorts ask of those who write values.
+class ValueWriter(Protocol):
+    """Writes the values of a kernel: what the writers of loads, reductions, scans and sorts ask of it.
 
     Attributes:
         kernel, shape, space: what is written, and where.
@@ -63,6 +63,14 @@ class Known(Protocol):
 
     def block(self, *nodes: Scalar, symbols: Iterable[Expr] = ()) -> tuple[str, ...]:
         """Extents of the block of a value that depends on `nodes` and varies along `symbols`."""
+
+    def offset(
+        self, scope: Scope, expr: Expr, indirect: Sequence[Scalar], block: tuple[str, ...]
+    ) -> Expression:
+        """The flat offset `expr`, as a block of extents `block`."""
+
+    def address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
+        """The pointers that `node` loads from, as a block of extents `block`."""
 
     def reduces_along_walk(self, node: Reduce) -> bool:
         """`node` reduces along the walk."""
