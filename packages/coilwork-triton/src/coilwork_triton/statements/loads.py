@@ -334,7 +334,7 @@ def emit_concat_load(values: ValueWriter, scope: Scope, node: Op, joined: Concat
 
 
 def load_straddled_value(space: Space, node: Load) -> Expression | None:
-    """The value of `node`, which is one per row of `coilwork_triton.iteration.shape`; None if
+    """The value of `node`, which is one per straddled row; None if
     it is not.
     """
     rows = space.rows
