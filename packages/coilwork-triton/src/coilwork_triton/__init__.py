@@ -1,7 +1,7 @@
 """Coilwork's Triton code generator: kernel IR to Triton source.
 
 Open `codegen.py` first. `planning.py` decides how a kernel runs, by `kernel_passes/`, `facts/`, `proposals/`
-and `launch/`; `emit_kernel.py` writes it, by `statements/`, `values/`, `iteration/` and `combining/`.
+and `launch/`; `emit_kernel.py` writes it, by `iteration/` and `statements/`.
 """
 
 from coilwork_triton.codegen import TritonCodegen
