@@ -127,7 +127,7 @@ def _write(kernel: Kernel, plan: Plan, target: Target) -> KernelSource:
 
 
 def _source(kernel: Kernel, written: EmittedKernel, target: Target, library: set[str]) -> KernelSource:
-    """Return what is `written` of `kernel`, with the functions of `library` that it calls, as one text."""
+    """The emitted `kernel` as one text, with the functions of `library` that it calls."""
     names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
     blocks = [name for name, _ in written.configs[0].meta]
     function = define_function(kernel.name, names, written.body, constants=blocks)

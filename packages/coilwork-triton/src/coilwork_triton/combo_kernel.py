@@ -193,8 +193,8 @@ def _blocks(shape: Shape) -> list[str]:
 
 
 def _is_worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
-    """Tell if several configurations are tried: of many points in lines of known sizes, of which little is
-    updated.
+    """True if several configurations are tried: for many points in lines of known sizes, with few updated
+    bytes.
     """
     grids = target.machine.grids
     updated = as_int(total(a.span * a.dtype.itemsize for a in kernel.args if a.role == "inout"))
@@ -254,8 +254,8 @@ def _first_programs(programs: list[Expr], printer: IndexPrinter, lines: list[Sta
 def _first_programs_by_block(
     shape: Shape, body: Kernel, members: Sequence[Member], lines: list[Statement]
 ) -> list[Expression]:
-    """As `_firsts`, but of members of known sizes, in blocks that are known once a configuration is: `lines`
-    compute no more than constants.
+    """As `_first_programs`, for members of known sizes in open blocks: `lines` compute constants of a
+    launch.
     """
     (tile,) = shape.parallel
     found: list[Expression] = [Number(0)]

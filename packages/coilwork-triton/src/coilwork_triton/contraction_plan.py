@@ -16,7 +16,7 @@ mapping that no text is written for is refused by the directive's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -70,7 +70,7 @@ from coilwork_triton.iteration.mapping_parameters import (
 from coilwork_triton.iteration.mapping_parameters import parameter_places as find_places
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile, needs_64_bits
-from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter
+from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter, powers_of_two
 from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions
 
@@ -260,19 +260,19 @@ def invariant_product_launch(work: Work, target: Target) -> tuple[Config, ...]:
 def product_search_space(
     work: Work, target: Target, *, whole: MappingOf[str, Expr], configs: tuple[Config, ...]
 ) -> SearchSpace:
-    """Return what a search may try. Sides that are `whole` have no mask: their blocks divide these numbers of
-    points.
+    """The search space around `configs`. Sides that are `whole` have no mask: their blocks divide these
+    numbers of points.
     """
     values: dict[str, tuple[int, ...]] = {}
     for letter, most in (("y", MOST_RESULTS), ("x", MOST_RESULTS), ("r", MOST_DEPTH)):
         name = BLOCKS[letter]
         proposed = [dict(c.meta)[name] for c in configs]
         numel = whole.get(letter)
-        sizes = [n for n in _powers_of_two(LEAST_SIDE, most) if numel is None or provably_divisible(numel, n)]
+        sizes = [n for n in powers_of_two(LEAST_SIDE, most) if numel is None or provably_divisible(numel, n)]
         values[name] = tuple(sorted({*proposed, *sizes}))
     values[GROUP] = (1, 4, 8, 16)
     values[STAGES] = tuple(range(1, MOST_STAGES + 1))
-    values[WARPS] = tuple(_powers_of_two(1, MOST_WARPS))
+    values[WARPS] = tuple(powers_of_two(1, MOST_WARPS))
     y, x, r = (symbol(BLOCKS[letter], lo=1) for letter in "yxr")
     warps, stages = symbol(WARPS, lo=1), symbol(STAGES, lo=1)
     limits: tuple[tuple[Expr, Expr], ...] = (
@@ -286,13 +286,6 @@ def _config(block: Blocks) -> Config:
     sides = (("y", block.rows), ("x", block.columns), ("r", block.depth))
     meta = (*((BLOCKS[letter], size) for letter, size in sides), (GROUP, GROUPED), (STAGES, block.stages))
     return Config(meta=meta, num_warps=block.warps, num_stages=1)
-
-
-def _powers_of_two(least: int, most: int) -> Iterable[int]:
-    size = least
-    while size <= most:
-        yield size
-        size *= 2
 
 
 # The shape

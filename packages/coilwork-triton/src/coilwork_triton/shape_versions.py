@@ -227,7 +227,7 @@ class PlannedVersion:
 
     @property
     def kernel(self) -> Kernel:
-        """Return what it computes, over sizes of its own."""
+        """The kernel that it computes, over sizes of its own."""
         return self.planned.setting.kernel
 
     @property
@@ -237,7 +237,7 @@ class PlannedVersion:
 
     @property
     def demands(self) -> frozenset[Condition]:
-        """Return what has to hold of the general kernel's sizes where it is right."""
+        """The conditions on the general kernel's sizes under which it is right."""
         return frozenset(() if self.guard is None else self.guard.conditions)
 
     @property

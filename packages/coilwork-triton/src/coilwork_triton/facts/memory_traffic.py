@@ -81,9 +81,7 @@ def find_transposed_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """What a load or store touches, at which offset, and the ranges along which what is looked up of it
-    varies.
-    """
+    """A load or store: its tensor, its offset, and the ranges along which looked-up positions vary."""
 
     name: str
     index: Expr
@@ -109,7 +107,7 @@ def _places(kernel: Kernel, ranges: frozenset[Expr]) -> Iterable[_Place]:
 
 @dataclass(slots=True)
 class _Guess:
-    """What expressions over sizes likely are; a range in them is half its extent."""
+    """Guesses the values of expressions over sizes; a range in them counts as half its extent."""
 
     likely: Mapping[Expr, int]
     unknown: int

@@ -158,7 +158,7 @@ def _is_whole(node: Scalar) -> bool:
 
 
 def _interval(node: Scalar, known: Mapping[Scalar, Interval]) -> Interval | None:
-    """Return where the finite value of `node` lies, from where its operands do."""
+    """The interval of the finite values of `node`, from those of its operands; None if not known."""
     match node:
         case Const() if not node.dtype.is_bool and math.isfinite(node.value):
             return float(node.value), float(node.value)

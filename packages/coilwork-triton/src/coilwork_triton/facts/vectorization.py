@@ -102,7 +102,7 @@ def has_scattered_loads(kernel: Kernel, values: Iterable[Scalar], machine: Machi
 
 
 def varies_along(value: Scalar, inner: Expr) -> bool:
-    """Tell if `value` differs from point to point along the range `inner`."""
+    """True if `value` differs from point to point along the range `inner`."""
     return any(
         inner in expr.free_symbols
         for node in postorder((value,))

@@ -1,5 +1,4 @@
-"""Mappings that are legal, and that no Triton text is written for: what the generator takes, each refusal by
-the directive's name.
+"""Refuse legal mappings for which there is no Triton text, by the directive's name.
 
 A mapping that passes, and is legal by the IR's rules, gives the interpreter's results.
 """
@@ -225,7 +224,7 @@ def _orders(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
 
 
 def _invariance(mapping: Mapping) -> Iterator[tuple[str, str]]:
-    """Return what a row gives is the same whatever is beside it: so are its blocks, and who adds what."""
+    """A row's result may not depend on the rows beside it: its blocks and the order of its sums are fixed."""
     found = mapping.find(Invariant)
     if found is None:
         return

@@ -78,7 +78,7 @@ def _find_line(shape: Shape) -> Tile | None:
 
 
 def _needs_rows(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) -> bool:
-    """Tell whether points have to know their row, or their place in it."""
+    """True if points have to know their row, or their place in it."""
     parts = {part for part, _ in tile.parts}
     if any(
         isinstance(node, IndexValue) and node.expr.free_symbols & parts for node in postorder(tuple(roots))
@@ -88,12 +88,12 @@ def _needs_rows(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) 
 
 
 def _follows(tile: Tile, index: Expr) -> bool:
-    """Tell if neighbours in the line are neighbours at `index`, across the ends of rows as well."""
+    """True if neighbours in the line are neighbours at `index`, across the ends of rows as well."""
     return stride_of(substitute(index, dict(tile.parts)), tile.index) is _ONE
 
 
 def _loses_vectors(tile: Tile, access: Access, length: int) -> bool:
-    """Tell if `access` is in vectors that end where rows do, which Triton sees of divided positions alone."""
+    """True if `access` is in vectors that end where rows do, which Triton sees of divided positions alone."""
     in_vectors = length % access.lanes == 0 and access.lanes > 1
     along = stride_of(access.index, tile.inner) is _ONE
     return in_vectors and along and not _follows(tile, access.index)

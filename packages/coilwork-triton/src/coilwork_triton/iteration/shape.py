@@ -105,7 +105,9 @@ def build_flat_tile(letter: Letter, ranges: list[Range], axis: int | None, maske
 def build_padded_tile(
     letter: Letter, ranges: list[Range], axis: int | None, masked: bool, lanes: int
 ) -> Tile:
-    """As `flat_tile`, but in rows of so many `lanes`, of which the innermost range fills the first ones."""
+    """As `build_flat_tile`, with rows padded to `lanes`, of which the innermost range fills the first
+    ones.
+    """
     *outer, last = ranges
     row, parts = _flatten_ranges(f"{letter}row", outer)
     numel = product(r.extent for r in outer) * lanes
@@ -264,7 +266,7 @@ class RowSharing:
         )
 
     def word(self, number: int) -> Expression:
-        """Return where the words with this `number` of the first piece of the program's row lies."""
+        """The address of word `number` of the first piece of the program's row."""
         row = ROW if number == 0 else Binary("+", Number(number * self.rows), ROW)
         return Binary("+", Binary("+", Name(self.workspace), Number(1)), Binary("*", row, Number(self.count)))
 

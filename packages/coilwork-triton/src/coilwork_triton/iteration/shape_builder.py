@@ -74,7 +74,9 @@ def build_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: st
 
 
 def build_legal_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
-    """As `shape_of`, of a mapping that `check_mapping` has let pass, or that the generator has proposed."""
+    """As `build_shape`, for a mapping that `check_mapping` has let pass, or that the generator has
+    proposed.
+    """
     shape = _build_plain_shape(kernel, mapping, target, program)
     vectors, two_rows = _build_vectors(kernel, mapping, shape), _build_straddled_rows(kernel, mapping, shape)
     if vectors is None and two_rows is None:
@@ -141,7 +143,9 @@ def build_tiles(kernel: Kernel, mapping: Mapping, numbers: MappingOf[str, Number
 
 
 def _assign_letters(mapping: Mapping) -> Iterator[tuple[Letter, TileOf | Sequential | Keep | Loop | Share]]:
-    """Return what has an axis in blocks, in the order of these: outer tiles, walked rows, reduced ranges."""
+    """The letter of each directive that is an axis of blocks, in their order: outer tiles, row loop,
+    reduction.
+    """
     walked, keep = mapping.find(Sequential), mapping.find(Keep)
     rows = keep or mapping.find(Loop) or mapping.find(Share)
     if keep is not None and keep.first:

@@ -69,9 +69,7 @@ def choose_peeled_vectors(
 
 
 def _covers_all_accesses(kernel: Kernel, vectors: PeeledVectors, roots: Iterable[Scalar]) -> bool:
-    """Tell if all accesses that vary along the tile are of whole vectors: else it was for the others that
-    none is to be wide.
-    """
+    """True if all accesses along the tile are in vectors; else the others are why no access is to be wide."""
     along = {vectors.tile.index, *(part for part, _ in vectors.tile.parts)}
     looked_up = any(isinstance(node, Load) and node.indirect for node in postorder(tuple(roots)))
     known = all(place in vectors.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
@@ -79,7 +77,7 @@ def _covers_all_accesses(kernel: Kernel, vectors: PeeledVectors, roots: Iterable
 
 
 def wants_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least_block: int) -> bool:
-    """Tell if long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
+    """True if long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
     long = shape.reduced is not None and provably_le(shape.grids.long_shifted_row, shape.reduced.numel)
     return long and count_lacking_lanes(kernel, shape, roots, least_block) > 0
 
@@ -149,7 +147,7 @@ def find_peeled_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -
 
 
 def _is_at_vector(access: Access, begin: Expr) -> bool:
-    """Tell if a row of `access` that begins at `begin` begins with a whole vector."""
+    """True if a row of `access` that begins at `begin` begins with a whole vector."""
     return provably_divisible(begin, access.lanes)
 
 
@@ -166,7 +164,7 @@ def _find_single_axis(shape: Shape) -> Tile | None:
 
 
 def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[AccessPlace]:
-    """Return where `kernel` loads and stores at places that data do not decide; stores come last."""
+    """The direct loads and stores of `kernel`; stores come last."""
     loads = [
         (node.buffer, node.index[0])
         for node in postorder(tuple(roots))
@@ -177,7 +175,7 @@ def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[AccessPlace]:
 
 
 def has_room_for_shift(shape: Shape, vectors: PeeledVectors, least_block: int) -> bool:
-    """Tell if a row that is shifted fits its block of `least_block` lanes, where that is all there is."""
+    """True if a row that is shifted fits its block of `least_block` lanes, where that is all there is."""
     if shape.walk != "persistent" or not vectors.shifted:
         return True
     return provably_le(vectors.tile.numel + (vectors.lanes - 1), as_expr(least_block))
@@ -276,7 +274,7 @@ class VectorLanes:
         return Name(f"{self.vectors.tile.letter}whole{lanes}")
 
     def prologue(self) -> list[Statement]:
-        """Return where the program's row begins, if anything asked for it."""
+        """The lines that find where the program's row begins, if anything asked for it."""
         if self._start is None or not self.vectors.shifted:
             return []
         lanes = Number(self.vectors.lanes)

@@ -53,7 +53,7 @@ _WHOLE: Final = 1 << 24
 
 
 def are_plain_stores(stores: Sequence[Store]) -> bool:
-    """Tell if `stores` are of all points, at places that no data choose, and nothing is combined there."""
+    """True if `stores` write every point, without masks, at offsets that do not depend on data."""
     return all(store.mode == "store" and not store.indirect and store.mask is None for store in stores)
 
 
@@ -171,9 +171,7 @@ def _stays_wide(store: Store, inner: Expr, length: int, grids: Grids) -> bool:
 
 
 def _gains(kernel: Kernel, parts: list[tuple[Store, ...]], part: Expr) -> bool:
-    """Tell whether parts read some element alike that varies along them, or compute less than all points of
-    the whole range do.
-    """
+    """True if parts read the same elements along them, or compute less than the points of the whole range."""
     orders = [_order(stores) for stores in parts]
     reads = [
         {v for v in order if isinstance(v, Load) and part in v.index[0].free_symbols} for order in orders
@@ -225,9 +223,7 @@ def deinterleave(kernel: Kernel) -> Kernel | None:
 def _is_deinterleaving(
     stores: Sequence[Store], loads: Sequence[Load], dealt: Expr, inner: Expr, count: int
 ) -> bool:
-    """Tell if neighbours along `dealt` are neighbours where they are read, and neighbours along `inner` where
-    they are stored.
-    """
+    """True if neighbours along `dealt` are read from neighbouring places, and stored along `inner`."""
     varying = [load for load in loads if not load.index[0].free_symbols.isdisjoint((dealt, inner))]
     read = all(_step(load.index[0], dealt) == 1 and _step(load.index[0], inner) == count for load in varying)
     return bool(varying) and read and all(_step(store.index, inner) == 1 for store in stores)

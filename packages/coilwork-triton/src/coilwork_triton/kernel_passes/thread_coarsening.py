@@ -149,7 +149,7 @@ def unroll_windows(kernel: Kernel, loads: Sequence[Load], longest: int) -> Kerne
 
 
 def _slides(loads: Sequence[Load], along: Expr, inner: Expr) -> bool:
-    """Tell if some of `loads` vary along `along`, and by as much as along `inner`."""
+    """True if some of `loads` vary along `along`, and by as much as along `inner`."""
     varying = [load for load in loads if along in load.index[0].free_symbols]
     steps = [(stride_of(load.index[0], along), stride_of(load.index[0], inner)) for load in varying]
     return bool(steps) and all(a is not None and a is b for a, b in steps)
@@ -219,7 +219,7 @@ def _row_loads(kernel: Kernel) -> list[Load]:
 
 
 def _narrow_loads(kernel: Kernel) -> list[Load]:
-    """Return those of them that threads do not load 16 bytes at a time."""
+    """Loads that vary along the row, and that threads do not load 16 bytes at a time."""
     return [load for load in _row_loads(kernel) if not _is_wide(kernel, load)]
 
 

@@ -165,9 +165,9 @@ def propose_persistent(facts: Facts, target: Target) -> list[Config]:
 
 
 def _long_rows_side_by_side(facts: Facts, target: Target, row: int) -> list[Config]:
-    """As many rows as registers hold, where some of what is touched lies across them.
+    """Launches with as many rows as registers hold, where some accesses lie across rows.
 
-    A row alone would fetch a sector for each element of that.
+    A row alone would fetch a sector for each of their elements.
     """
     found = []
     # what lies across rows changes threads through shared memory

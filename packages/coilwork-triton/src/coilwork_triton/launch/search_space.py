@@ -35,7 +35,7 @@ from coilwork_ir.index import (
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.mapping import Choose, Directive, Limit, Number, Open
 from coilwork_ir.target import Target
-from coilwork_triton.launch.parameters import RUN, STAGES, WARPS, next_power_of_two
+from coilwork_triton.launch.parameters import RUN, STAGES, WARPS, next_power_of_two, powers_of_two
 
 # The space
 
@@ -108,9 +108,9 @@ def build_search_space(
         values[STAGES] = tuple(range(1, _MOST_STAGES + 1))
     runs = [meta[RUN] for meta in metas if RUN in meta]
     if runs:
-        values[RUN] = tuple(_powers_of_two(_SHORTEST_SCAN, max(_LONGEST_RUN, *runs)))
+        values[RUN] = tuple(powers_of_two(_SHORTEST_SCAN, max(_LONGEST_RUN, *runs)))
     fitting = min(32, target.max_threads_per_block // target.warp_size)
-    values[WARPS] = tuple(_powers_of_two(1, fitting if most_warps is None else most_warps))
+    values[WARPS] = tuple(powers_of_two(1, fitting if most_warps is None else most_warps))
     free = {name: found for name, found in values.items() if len(found) > 1}
     return SearchSpace(values=tuple(free.items()), limits=_limits(sides, configs, target, chunk))
 
@@ -120,7 +120,7 @@ def _sizes(side: Side, least: int, proposed: int) -> Iterable[int]:
     longest = max(
         proposed, _LONGEST_SIDE if extent is None else min(_LONGEST_SIDE, next_power_of_two(extent))
     )
-    for size in _powers_of_two(least, longest):
+    for size in powers_of_two(least, longest):
         divides = not side.whole or size == 1 or provably_divisible(side.numel, size)
         if divides and (side.programs is None or provably_le(ceildiv(side.numel, size), side.programs)):
             yield size
@@ -159,13 +159,6 @@ def _elements(sides: Sequence[Side], config: Config) -> int:
     for side in sides:
         count *= meta[side.block]
     return count
-
-
-def _powers_of_two(least: int, most: int) -> Iterable[int]:
-    size = least
-    while size <= most:
-        yield size
-        size *= 2
 
 
 # Open numbers

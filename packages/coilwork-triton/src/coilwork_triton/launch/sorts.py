@@ -55,8 +55,9 @@ MOST_WARPS: Final = 4
 
 
 def propose_sorts(facts: Facts, target: Target) -> list[Config]:
-    """As few threads per row as have room for it: an exchange within a thread costs a third of one between
-    threads.
+    """Launches with as few threads per row as have room for it.
+
+    An exchange within a thread costs a third of one between threads.
     """
     grids = target.machine.grids
     row = next_power_of_two(facts.extents["r"])

@@ -107,7 +107,7 @@ def outline(setting: Setting, proposal: Proposal, numbers: MappingOf[str, Number
 
 
 def _cuts(setting: Setting, proposal: Proposal, numbers: MappingOf[str, Number]) -> Iterator[Directive]:
-    """Return which points programs have."""
+    """Directives that say which points a program has."""
     groups = proposal.groups
     for letter in _INNERMOST_FIRST:
         if letter in groups:
@@ -130,7 +130,7 @@ def _is_crowded(proposal: Proposal) -> bool:
 
 
 def _rows(setting: Setting, proposal: Proposal, numbers: MappingOf[str, Number]) -> Iterator[Directive]:
-    """How rows are walked, scanned and sorted."""
+    """Directives that say how rows are walked, scanned and sorted."""
     groups, stages = proposal.groups, numbers.get(STAGES, 1)
     if "w" in groups:
         yield Sequential(ranges=_names(groups["w"]), by=numbers[BLOCKS["w"]], stages=stages)
@@ -168,7 +168,7 @@ def _order(setting: Setting, axis: str, numbers: MappingOf[str, Number]) -> Iter
 
 
 def _threads(setting: Setting, proposal: Proposal) -> Iterator[Directive]:
-    """How many neighbours a thread has together, and accesses at once."""
+    """Directives that say how many neighbours a thread has together, and accesses at once."""
     groups = proposal.groups
     rows = _names(groups.get("r", ()))[-1:]
     chunk = min(proposal.width, _chunk(proposal.configs, setting.target))
@@ -191,7 +191,7 @@ def _chunk(configs: tuple[Config, ...], target: Target) -> int:
 
 
 def _memory(setting: Setting, proposal: Proposal) -> Iterator[Directive]:
-    """Return where data go on their way, and of what type positions are."""
+    """Directives for memory: histograms, eviction, the type of positions."""
     kernel = setting.kernel
     if setting.draft.bins:
         args = tuple(dict.fromkeys(store.buffer for store in kernel.stores))
@@ -235,7 +235,7 @@ class Planned:
 
     @property
     def kernel(self) -> Kernel:
-        """Return what is computed."""
+        """The kernel that is computed."""
         return self.setting.kernel
 
     @cached_property
@@ -308,8 +308,9 @@ def plan_mapping(
 def space_around(
     setting: Setting, mapping: Mapping, configs: tuple[Config, ...], *, staged: bool
 ) -> SearchSpace:
-    """Return what a search may try beside `configs`, which launch the kernel of `setting` as `mapping` says;
-    `staged`: several iterations of its loop may be in flight.
+    """The search space around `configs`, which launch the kernel of `setting` as `mapping` says.
+
+    With `staged` several iterations of its loop may be in flight.
     """
     work, kernel, looped = setting.analysis.work, setting.kernel, mapping.find(Loop) is not None
     flat = mapping.find(FlatGrid) is not None

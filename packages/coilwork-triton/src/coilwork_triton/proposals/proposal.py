@@ -1,4 +1,6 @@
-"""Parts of proposals: the kernel and where it runs (`Setting`), and what is decided (`Proposal`)."""
+"""The input and the output of proposals: a kernel and where it runs (`Setting`), and decisions
+(`Proposal`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from coilwork_triton.options import TritonOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What proposals are about: all that they may ask for.
+    """The kernel and where it runs: all that proposals may ask for.
 
     Attributes:
         draft: the kernel, and what its passes settled.
@@ -43,7 +45,7 @@ class Setting:
 
     @property
     def kernel(self) -> Kernel:
-        """Return what is computed."""
+        """The kernel that is computed."""
         return self.draft.kernel
 
     @cached_property

@@ -245,7 +245,7 @@ def _store_step(values: Values, scope: Scope, run: Sequence[Store]) -> None:
 
 
 def _broadcast_value(values: Values, scope: Scope, store: Store, everywhere: tuple[str, ...]) -> Expression:
-    """Return what `store` stores, also of one number as a block of `everywhere`."""
+    """The value of `store` as a block of extents `everywhere`, also if it is one number."""
     value = values.expression(scope, store.value)
     if values.block(store.value):
         return value

@@ -88,7 +88,9 @@ def find_skip_conditions(actions: Sequence[Action], levels: Levels) -> tuple[Sca
 
 
 def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
-    """Return what `value` joins by the operation `name`, in order; itself if it is none."""
+    """The operands of a tree of operations `name` with root `value`, in order; `value` itself if it is
+    none.
+    """
     pending = [value]
     while pending:
         node = pending.pop()
@@ -99,7 +101,7 @@ def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
 
 
 def _holds_without(condition: Scalar, check: Scalar) -> bool:
-    """Tell if `check` says that it holds where `condition` does not."""
+    """True if `check` says that it holds where `condition` does not."""
     return any(
         _is_opposite(found, condition) or _is_opposite(condition, found)
         for found in _operands("bitwise_or", check)
@@ -323,7 +325,7 @@ class Pass:
 
     @property
     def roots(self) -> tuple[Scalar, ...]:
-        """Return what its loop computes."""
+        """The values that its loop computes."""
         operands = [operand for group in self.reductions for operand in group[0].operands]
         return tuple(operands) + tuple(root for action in self.actions for root in action.roots)
 
@@ -370,7 +372,7 @@ def _emit_pass(values: Values, loop_pass: Pass, number: int) -> None:
 
 
 def _segment_end(values: Values, loop_pass: Pass) -> Expression | None:
-    """Return where the longest of the program's rows ends; None if rows go to the end of the range."""
+    """The end of the longest of the program's rows; None if rows go to the end of the range."""
     tile = values.shape.reduced
     counts = [segment_length(group[0]) for group in loop_pass.reductions]
     if tile is None or not counts:

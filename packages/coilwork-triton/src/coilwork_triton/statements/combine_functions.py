@@ -43,7 +43,7 @@ from coilwork_triton.text.ops import OPERATORS, SCALAR_BUILDERS, Numerics, OpCon
 
 
 def combine_name(kind: Combine, *, flagged: bool = False) -> str:
-    """Return what the device function for `kind` is called; with a flag behind each tuple's values if
+    """The name of the device function for `kind`; of that with a flag behind each tuple's values if
     `flagged`.
     """
     digest = sha256(format_combining(kind).encode()).hexdigest()[:8]
@@ -51,9 +51,7 @@ def combine_name(kind: Combine, *, flagged: bool = False) -> str:
 
 
 def exclusive_name(kind: Combine) -> str:
-    """Return what the function is called that keeps what comes before runs beside what they combine to,
-    with flags.
-    """
+    """The name of the function that combines runs, with flags, and keeps what comes before each."""
     return f"exclusive_{combine_name(kind)}"
 
 
@@ -166,7 +164,7 @@ def _result(node: Scalar, value: Expression | None, late: Name) -> Expression:
 
 
 def _define_flagged(kind: Combine) -> Function:
-    """As `_plain`, of tuples with flags."""
+    """As `_define_plain`, for tuples with flags."""
     early, late, both = (_names(letter, kind.count) for letter in "abc")
     any_early, any_late = Name("any_a"), Name("any_b")
     combined = Assign(tuple(both), call(combine_name(kind), *_read(early + late)))
@@ -189,7 +187,7 @@ def _define_flagged(kind: Combine) -> Function:
 
 
 def _define_exclusive(kind: Combine) -> Function:
-    """Of pairs of tuples with flags, what comes before a run and all up to its end."""
+    """Combines pairs of tuples with flags: what comes before a run, and all up to its end."""
     count = kind.count + 1
     e, t, f, u = (_names(letter, count) for letter in "etfu")
     name = combine_name(kind, flagged=True)

@@ -120,7 +120,7 @@ MOST_SUMS: Final = 4
 
 
 def _build_unnamed_site(values: ValueWriter, scope: Scope, node: Reduce) -> Site:
-    """Return what the reduction `node` combines, seen from `scope`, where its operands are known."""
+    """The site of the reduction `node` in `scope`, where its operands are known."""
     along_walk = values.reduces_along_walk(node)
     tile = values.shape.walked if along_walk else values.shape.reduced
     if tile is None or (tile.axis is None and not along_walk):
@@ -214,7 +214,9 @@ def _emit_joint_sums(values: ValueWriter, scope: Scope, sites: Sequence[tuple[Re
 
 
 def build_site(values: ValueWriter, scope: Scope, node: Reduce) -> Site:
-    """As `site`, with the value in a variable, because builders repeat it."""
+    """The site of the reduction `node` in `scope`, with the value in a variable, because builders repeat
+    it.
+    """
     site = _build_unnamed_site(values, scope, node)
     return (
         site if isinstance(site.value, Name) else replace(site, value=scope.writer.bind("value", site.value))

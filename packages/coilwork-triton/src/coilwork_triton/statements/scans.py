@@ -203,9 +203,7 @@ def finish_scan(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tupl
 
 
 def mask_operands(site: ScanSite) -> tuple[Expression, ...]:
-    """Return what is scanned: values, and positions for the kinds that report one; nothing that counts behind
-    the end.
-    """
+    """The operands of a scan, neutral behind the end: values, and positions for the kinds that report one."""
     if isinstance(site.kind, Combine):
         return _mask_tuples(site)
     kept: Expression = site.value
@@ -239,7 +237,7 @@ def _mask_tuples(site: ScanSite) -> tuple[Expression, ...]:
 def scan_along(
     site: ScanSite, writer: Writer, operands: tuple[Expression, ...], axis: int
 ) -> tuple[Name, ...]:
-    """Return what is carried from point to point along `axis` of `operands`."""
+    """The states that a scan of `operands` along `axis` carries from point to point."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if isinstance(site.kind, Combine):
         combining = combine_name(site.kind, flagged=site.flagged)
@@ -422,7 +420,7 @@ def emit_lookback_scan(
 
 
 def _can_reorder(site: ScanSite) -> bool:
-    """Tell if values may be combined in any order: of floats, products of points that do not lie together may
+    """True if values may be combined in any order: of floats, products of points that do not lie together may
     leave the range.
     """
     return site.kind == "sum" or (site.kind == "prod" and site.dtype.is_integer)
@@ -443,7 +441,7 @@ def _reduce_piece(site: ScanSite, writer: Writer, values: Expression) -> Name:
 def _publish(
     site: ScanSite, sharing: RowSharing, first: int, whole: Sequence[Expression], writer: Writer
 ) -> None:
-    """Tell the other programs what the piece combines to."""
+    """Publish what the piece combines to, for the other programs."""
     number = first
     for value, part in zip(whole, _state_parts(site), strict=True):
         for bits in _bits(value, part.told):
@@ -454,7 +452,7 @@ def _publish(
 def _combine_earlier_pieces(
     site: ScanSite, sharing: RowSharing, first: int, writer: Writer
 ) -> tuple[Expression, ...]:
-    """Return what the pieces before combine to."""
+    """The combination of all pieces before the program's."""
     lanes = next_power_of_two(sharing.count)
     if site.kind == "prod" and not _can_reorder(site):
         # what is scanned has a lane for every thread, or Triton's scans mix up copies

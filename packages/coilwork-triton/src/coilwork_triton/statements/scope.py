@@ -36,7 +36,7 @@ class Scope:
         return found if found is not None or self.parent is None else self.parent.find(node)
 
     def has_asserted(self, check: Check) -> bool:
-        """Tell if `check` is asserted here, or outside before this place is reached."""
+        """True if `check` is asserted here, or outside before this place is reached."""
         return check in self.asserted or (self.parent is not None and self.parent.has_asserted(check))
 
 

@@ -113,7 +113,7 @@ class Shortcuts:
     absorbed: frozenset[Scalar]
 
     def factor(self, node: Op) -> float | None:
-        """Return what to multiply with instead of dividing by a constant, where that is as good."""
+        """The factor that replaces the division `node` by a constant, where that is as good; else None."""
         if node.op != "div" or node not in self.rounded:
             return None
         value, divisor = node.operands

@@ -125,8 +125,7 @@ def fits_32_bits(expr: Expr) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def leaves_32_bits(expr: Expr) -> bool:
-    """Tell if computing `expr` step by step may leave 32 bits: a product does that is divided behind, as
-    `70000 * x // 60000`.
+    """True if an intermediate result of `expr` may leave 32 bits, as the product in `70000 * x // 60000`.
 
     Of numbers without known bounds, such as positions from data, it is not known.
     """

@@ -180,8 +180,7 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
 
 
 def convert_constant(value: float, source: DType, result: DType) -> int:
-    """Return what a GPU makes of `value`, a `source`, as an integer `result`, as torch converts it:
-    saturated, then cut to the width.
+    """`value`, a `source`, as a GPU converts it to the integer type `result` for torch: saturated, then cut.
 
     PTX ISA, `cvt`: NaN becomes 0, but the highest bit alone where floats or integers of 64 bits take part.
     """
