@@ -16,7 +16,7 @@ from coilwork_ir.mapping import format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import find_contraction, load, op, reduce
 from coilwork_ir.target import target
-from coilwork_triton.iteration.mapping_parameters import closed_config
+from coilwork_triton.iteration.mapping_parameters import config_of_mapping
 from coilwork_triton.iteration.shape_builder import build_shape
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.configs import LAUNCHES
@@ -74,7 +74,7 @@ def test_candidates_are_choices_of_an_open_mapping() -> None:
             closed = planned.mapping.close(
                 {number.name: chosen[number.name] for number in planned.mapping.open_numbers}
             )
-            assert closed_config(planned.setting.kernel, closed) == config
+            assert config_of_mapping(planned.setting.kernel, closed) == config
 
 
 def test_each_decision_adds_to_those_before_it() -> None:

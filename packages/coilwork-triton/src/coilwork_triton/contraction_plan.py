@@ -432,7 +432,7 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     space = (
         SearchSpace()
         if invariant
-        else product_search_space(work, target, whole=_unmasked_sides(factors, configs), configs=configs)
+        else product_search_space(work, target, whole=_find_unmasked_sides(factors, configs), configs=configs)
     )
     numbers = open_numbers(configs, space)
     mapping = outline_product(kernel, factors, numbers, options)
@@ -515,7 +515,7 @@ def outline_product(
     )
 
 
-def _unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
+def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
     """The points of sides that all blocks divide, by letter."""
     return {
         letter: numel

@@ -164,11 +164,11 @@ def _find_aligning_sizes(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[
         tile = next(group for group in draft.group_ranges().values() if rows in group)
         if not provably_divisible(tile[-1].extent, WHOLE):
             found |= own & tile[-1].extent.free_symbols
-        found |= own & _compared_sizes(values, frozenset(r.symbol for r in tile))
+        found |= own & _find_compared_sizes(values, frozenset(r.symbol for r in tile))
     return frozenset(found)
 
 
-def _compared_sizes(values: tuple[Scalar, ...], rows: frozenset[Expr]) -> frozenset[Expr]:
+def _find_compared_sizes(values: tuple[Scalar, ...], rows: frozenset[Expr]) -> frozenset[Expr]:
     """Sizes that positions along `rows` are compared with: whole vectors are inside, or outside, if these are
     multiples.
     """

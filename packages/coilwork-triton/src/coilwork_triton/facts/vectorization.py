@@ -146,7 +146,7 @@ def wants_row_tiles(
         return True
     # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads
     # have neighbouring columns; of rows in one block Triton 3.6 gives them neighbouring rows. In lines it
-    # does not (`padded_row_lanes`). To divide by unknown numbers takes longer than that
+    # does not (`count_padded_lanes`). To divide by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
     own_order = known and any(_is_irregular(real, a) for a in touched)
     return not own_order and _mostly_narrow(real, touched, grids, flat=True)
@@ -444,7 +444,7 @@ def split_constant(expr: Expr) -> tuple[Expr, int]:
 _FEWEST_LANES: Final = 32
 
 
-def padded_row_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
+def count_padded_lanes(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
     """How many lanes each row along the innermost range of `kernel` is padded to; 0 if it is not worth while.
 
     Where elements are read out of order, at reflected or clamped places or from the end, every point has to

@@ -134,7 +134,7 @@ def launch_parameters(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
     return {name: found[name] for name in _SIGNATURE if name in found}
 
 
-def closed_config(kernel: Kernel, mapping: Mapping) -> Config:
+def config_of_mapping(kernel: Kernel, mapping: Mapping) -> Config:
     """The configuration that launches `kernel` as the closed `mapping` says."""
     return launch_config(
         {name: single_value(number) for name, number in launch_parameters(kernel, mapping).items()}, mapping

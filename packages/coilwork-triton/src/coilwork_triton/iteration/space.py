@@ -104,12 +104,12 @@ class Space:
 
     def end(self, tile: Tile) -> Expression:
         """Behind the last lane of `tile`."""
-        shifted = self._shifted_vectors(tile)
+        shifted = self._find_shifted_vectors(tile)
         return self.numel(tile) if shifted is None else shifted.end
 
     def lane(self, tile: Tile) -> Expression:
         """Positions within the first block of `tile`, along the tile's axis."""
-        shifted = self._shifted_vectors(tile)
+        shifted = self._find_shifted_vectors(tile)
         lanes = self._lanes(tile)
         if shifted is not None:
             lanes = shifted.first_lane(lanes, Name(tile.block))
@@ -119,7 +119,7 @@ class Space:
         """The access at `place`, if it is one of whole vectors that begin or end anywhere."""
         return None if self.vectors is None else self.vectors.access(place)
 
-    def _shifted_vectors(self, tile: Tile) -> VectorLanes | None:
+    def _find_shifted_vectors(self, tile: Tile) -> VectorLanes | None:
         vectors = self.vectors
         if vectors is None or not vectors.vectors.shifted or vectors.vectors.tile is not tile:
             return None
@@ -172,7 +172,7 @@ class Space:
         if self.shape.index_dtype is DType.I64:
             lanes = method(lanes, "to", tl_name("int64"))
         position = Binary("+", LOOP_OFFSET, lanes) if looped else lanes
-        shifted = self._shifted_vectors(tile)
+        shifted = self._find_shifted_vectors(tile)
         lines: list[Statement] = [Assign((tile.index.name,), self._expand_axes(position, tile))]
         if shifted is not None:
             lines = shifted.positions(position)
@@ -236,7 +236,7 @@ class Space:
         return [*reversed(lines), *masks]
 
     def _inside(self, tile: Tile) -> Expression:
-        shifted = self._shifted_vectors(tile)
+        shifted = self._find_shifted_vectors(tile)
         if shifted is not None:
             return shifted.inside()
         end = Binary("<", Name(tile.index.name), self.numel(tile))

@@ -168,7 +168,7 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
     return shapes[:2]
 
 
-def transposing_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
+def transpose_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
     """(points of a program, points of a thread) where some tensors have neighbours along x and others along
     rows of `row` points.
 

@@ -19,7 +19,7 @@ from coilwork_triton.launch.columns import (
     add_runs,
     propose_column_scans,
     propose_whole_columns,
-    transposing_shapes,
+    transpose_shapes,
 )
 from coilwork_triton.launch.parameters import (
     BLOCKS,
@@ -157,7 +157,7 @@ def propose_persistent(facts: Facts, target: Target) -> list[Config]:
     if across:
         return add_runs(propose_whole_columns(facts, target, row, max(enough, 32)), facts, target)
     found = []
-    for elements, per_thread in transposing_shapes(facts, target, row) or short_row_shapes(facts, target):
+    for elements, per_thread in transpose_shapes(facts, target, row) or short_row_shapes(facts, target):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))

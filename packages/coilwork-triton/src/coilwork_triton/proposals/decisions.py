@@ -22,8 +22,8 @@ from coilwork_ir.scalar import Load
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.facts.kernel_analysis import LONGEST_SORTED_ROW, find_gather_range
 from coilwork_triton.facts.vectorization import (
+    count_padded_lanes,
     needs_scalar_access,
-    padded_row_lanes,
     row_width,
     uniform_width,
     wants_column_pieces,
@@ -143,7 +143,7 @@ def pad_rows(setting: Setting, groups: Groups) -> tuple[Mapping[Letter, Expr], i
     many = setting.target.machine.grids.enough_points * setting.target.multiprocessors
     if tuple(groups) != ("x",) or setting.is_flat or not provably_le(many, numels["x"]):
         return numels, 0
-    lanes = padded_row_lanes(setting.kernel, setting.analysis.accesses, setting.target.machine.grids)
+    lanes = count_padded_lanes(setting.kernel, setting.analysis.accesses, setting.target.machine.grids)
     if lanes:
         numels["x"] = product(r.extent for r in groups["x"][:-1]) * lanes
     return numels, lanes

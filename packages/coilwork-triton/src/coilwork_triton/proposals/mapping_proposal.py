@@ -55,7 +55,7 @@ from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.mapping_parameters import (
-    closed_config,
+    config_of_mapping,
     launch_parameters,
     parameter_places,
     plan_choices,
@@ -293,7 +293,7 @@ def plan_mapping(
         kernel,
         mapping,
         places=tuple(parameter_places(mapping)),
-        launch=lambda one: closed_config(kernel, one),
+        launch=lambda one: config_of_mapping(kernel, one),
         limits=lambda one, configs: space_around(setting, one, configs, staged=False).limits,
         check=check_choice,
         max_configs=setting.options.max_configs,

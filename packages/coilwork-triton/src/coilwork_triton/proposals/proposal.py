@@ -1,6 +1,4 @@
-"""The input and the output of proposals: a kernel and where it runs (`Setting`), and decisions
-(`Proposal`).
-"""
+"""The `Setting` of a proposal, which is a kernel and where it runs, and the `Proposal`: what is decided."""
 
 from __future__ import annotations
 

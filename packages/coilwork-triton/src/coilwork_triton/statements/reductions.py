@@ -191,7 +191,7 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
             return method(site.value, "to", tl_name("int32")), DType.I32
         return site.value, site.dtype
 
-    def masked(site: Site) -> tuple[Expression, Expression]:
+    def mask_pair(site: Site) -> tuple[Expression, Expression]:
         value, dtype = comparable(site)
         position = site.position
         if site.valid is None:
@@ -212,7 +212,7 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         # the extremum, then the first position that has it: a third of the instructions of comparing pairs.
         # If it is a NaN, all NaNs have it, and there are none beside any other
         _, dtype = comparable(site)
-        kept, where = masked(site)
+        kept, where = mask_pair(site)
         value = kept if isinstance(kept, Name) else writer.bind("value", kept)
         extremum = "max" if which == "argmax" else "min"
         combine = f"combine_{extremum}" + ("_nan" if dtype.is_float else "")
@@ -237,7 +237,7 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         return (best, writer.bind("where_lanes", first))
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
-        kept, where = masked(site)
+        kept, where = mask_pair(site)
         if site.explicit or not site.ascending:
             writer.assign(lanes, Call(writer.device(f"combine_{which}"), (*lanes, kept, where)))
             return
