@@ -74,115 +74,140 @@ from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Lett
 from coilwork_triton.launch.search_space import open_numbers, search_limits
 from coilwork_triton.options import TritonOptions
 
-# Refusals
+# The plan
 
 
-# The longest sides of blocks, of results and along the sum.
-MOST_RESULTS: Final = 256
-MOST_DEPTH: Final = 512
-MOST_STAGES: Final = 6
-MOST_WARPS: Final = 8
-# Results per thread, in registers of 4 bytes.
-RESULTS_PER_THREAD: Final = 128
-_TAKES: Final = (TileOf, FlatGrid, Order, Loop, Unit, Warps, Index, Contract, Limit, Choose)
-_NEEDS: Final = (FlatGrid, Order, Loop, Unit)
+@dataclass(frozen=True, kw_only=True)
+class PlannedProduct:
+    """A matrix product and how it may run.
+
+    Attributes:
+        kernel: the product.
+        mapping: how it runs: open where candidates differ, and where a search may try others.
+        configs: launch candidates, best guess first: choices of the open numbers.
+        target: what it runs on.
+    """
+
+    kernel: Kernel
+    mapping: Mapping
+    configs: tuple[Config, ...]
+    target: Target
+
+    @cached_property
+    def shape(self) -> ContractionShape:
+        """Tiles and masks, as the mapping says."""
+        return shape_of_product(self.kernel, self.mapping, self.target)
 
 
-def find_tile(kernel: Kernel, mapping: Mapping, ranges: tuple[Range, ...]) -> TileOf | None:
-    """The tile of `mapping` over just these ranges."""
-    names = names_of(kernel, ranges)
-    return next((one for one in find_all(mapping.directives, TileOf) if one.ranges == names), None)
-
-
-def check_product(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> None:
-    """Refuse what no product is written with.
+def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedProduct:
+    """How `kernel`, which contracts, is to run.
 
     Raises:
-        EmitError: by the name of the directive.
+        EmitError: it is no product that Triton multiplies.
     """
-    for keyword, reason in _reasons(kernel, factors, mapping, target):
-        raise refuse(kernel, keyword, reason)
+    factors, invariant = factors_of(kernel), options.batch_invariant
+    work = work_of(factors)
+    if invariant:
+        found = invariant_product_launch(work, target)
+    elif options.candidates:
+        check = partial(_check_launch, kernel, factors, target, options)
+        found = read_candidates(kernel, factors, options.candidates, check)[: options.max_configs]
+    else:
+        found = propose_product_launches(work, target, options.max_configs)
+    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
+    space = (
+        SearchSpace()
+        if invariant
+        else product_search_space(work, target, whole=_find_unmasked_sides(factors, configs), configs=configs)
+    )
+    numbers = open_numbers(configs, space)
+    mapping = outline_product(kernel, factors, numbers, options)
+    limits = search_limits(numbers, configs, space)
+    mapping = replace(mapping, directives=(*mapping.directives, *limits))
+    return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
 
 
-def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
-    if mapping.nests:
-        yield "nest", "a program runs all stores of a kernel in one nest"
-    seen: set[type[Directive]] = set()
-    for one in mapping.directives:
-        if not isinstance(one, _TAKES):
-            yield one.keyword(), f"no product is written with `{one.text}`"
-        if type(one) in seen and not isinstance(one, TileOf | Limit | Choose):
-            yield one.keyword(), "it is said twice"
-        seen.add(type(one))
-    for wanted in _NEEDS:
-        if wanted not in seen:
-            yield wanted.keyword(), "every product has one"
-    yield from _tiles(kernel, factors, mapping)
-    unit, order, loop = mapping.find(Unit), mapping.find(Order), mapping.find(Loop)
-    if unit is not None and unit != factors.unit:
-        yield "unit", f"these factors are multiplied by `{factors.unit.text}`"
-    ordered = names_of(kernel, factors.rows) + names_of(kernel, factors.columns)
-    if order is not None and order.ranges != ordered:
-        yield "order", f"blocks are grouped by rows: {', '.join(ordered)}"
-    if loop is not None:
-        yield from _loop(kernel, factors, loop)
-    warps = mapping.find(Warps)
-    if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in values_of(warps.count)):
-        yield "warps", f"a program has 1, 2, 4 or {MOST_WARPS}"
-    yield from _memory(kernel, factors, mapping, target)
-    index = mapping.find(Index)
-    if index is not None and index.dtype == "i32" and not index.promised:
-        sides = (factors.rows, factors.columns, factors.axes, factors.others)
-        numels = tuple(product(r.extent for r in side) for side in sides)
-        if needs_64_bits(kernel, numels, [store.value for store in kernel.stores]):
-            yield "index", "32 bits may not be enough for what positions are computed from"
+def _check_launch(
+    kernel: Kernel, factors: Factors, target: Target, options: TritonOptions, config: Config
+) -> None:
+    """Refuse a launch that is not legal, or has no text.
+
+    Raises:
+        VerifyError, EmitError: by the name of the directive.
+    """
+    mapping = outline_product(kernel, factors, open_numbers((config,), SearchSpace()), options)
+    verify_mapping(kernel, mapping)
+    check_product(kernel, factors, mapping, target)
 
 
-def _tiles(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[tuple[str, str]]:
-    sides = [factors.rows, factors.columns, *([factors.others] if factors.others else [])]
-    wanted = [names_of(kernel, side) for side in sides]
-    for tile in find_all(mapping.directives, TileOf):
-        if tile.ranges not in wanted or tile.padded or tile.to != "program":
-            told = ", ".join(" ".join(names) for names in wanted)
-            yield "tile", f"programs have blocks of rows and columns, {told}, and `{tile.text}` is none"
-    for side, names in zip(sides, wanted, strict=True):
-        found = find_tile(kernel, mapping, side)
-        if found is None:
-            yield "tile", f"nothing says which points of {', '.join(names)} a program has"
-        elif side is factors.others:
-            if set(values_of(found.by)) != {1}:
-                yield "tile", f"a program has one point of the batch, not `{found.text}`"
-        else:
-            yield from _sizes("tile", found.by, MOST_RESULTS)
+def plan_product_mapping(
+    kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], max_configs: int
+) -> PlannedProduct:
+    """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each
+    of its choices if it is open; of these `max_configs` are the first.
+
+    Raises:
+        EmitError: there is no text for a directive, which the error names.
+    """
+    factors = factors_of(kernel)
+
+    def check_choice(choice: Mapping) -> None:
+        check(choice)
+        check_product(kernel, factors, choice, target)
+
+    def launch(closed: Mapping) -> Config:
+        numbers = product_parameters(kernel, factors, closed)
+        return launch_config({name: single_value(number) for name, number in numbers.items()}, closed)
+
+    check_choice(mapping)
+    work = work_of(factors)
+    found, configs = plan_choices(
+        kernel,
+        mapping,
+        places=tuple(product_places(kernel, factors, mapping)),
+        launch=launch,
+        limits=lambda one, configs: product_search_space(work, target, whole={}, configs=configs).limits,
+        check=check_choice,
+        max_configs=max_configs,
+    )
+    return PlannedProduct(kernel=kernel, mapping=found, configs=configs, target=target)
 
 
-def _loop(kernel: Kernel, factors: Factors, loop: Loop) -> Iterator[tuple[str, str]]:
-    if loop.ranges != names_of(kernel, factors.axes):
-        yield "loop", "all ranges of a sum are walked together"
-    yield from _sizes("loop", loop.by, MOST_DEPTH)
-    if any(not 1 <= n <= MOST_STAGES for n in values_of(loop.stages)):
-        yield "loop", f"1 to {MOST_STAGES} blocks are on their way at a time"
+def outline_product(
+    kernel: Kernel, factors: Factors, numbers: MappingOf[str, Number], options: TritonOptions
+) -> Mapping:
+    """The product `kernel` in blocks, with `numbers` for the parameters of its launch."""
+    rows, columns, others = (
+        names_of(kernel, side) for side in (factors.rows, factors.columns, factors.others)
+    )
+    if options.index_dtype == "auto":
+        numels = tuple(whole_sides(factors).values())
+        wide = needs_64_bits(kernel, numels, [store.value for store in kernel.stores])
+    else:
+        wide = options.index_dtype == "i64"
+    return Mapping(
+        directives=(
+            TileOf(ranges=columns, by=numbers[BLOCKS["x"]]),
+            TileOf(ranges=rows, by=numbers[BLOCKS["y"]]),
+            *([TileOf(ranges=others, by=1)] if others else []),
+            FlatGrid(),
+            Order(ranges=(*rows, *columns), by=numbers[GROUP]),
+            Loop(ranges=names_of(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
+            factors.unit,
+            Warps(count=numbers[WARPS]),
+            Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
+            *([Contract()] if kernel.numerics == "fast" else []),
+        )
+    )
 
 
-def _sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str, str]]:
-    odd = [n for n in values_of(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
-    if odd:
-        yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
-
-
-def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
-    """Results fit registers, and all blocks on their way shared memory: of open numbers, for some choice."""
-    rows, columns = (find_tile(kernel, mapping, side) for side in (factors.rows, factors.columns))
-    loop, warps = mapping.find(Loop), mapping.find(Warps)
-    if rows is None or columns is None or loop is None:
-        return
-    y, x, r, stages = (min(values_of(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
-    threads = target.warp_size * (1 if warps is None else max(values_of(warps.count)))
-    if y * x > threads * RESULTS_PER_THREAD:
-        yield "tile", f"{threads} threads have no registers for {y} x {x} results"
-    left, right = factors.memory_bytes
-    if stages * r * (y * left + x * right) > target.shared_memory_bytes:
-        yield "tile", f"{stages} blocks of each factor do not fit the shared memory"
+def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
+    """The points of sides that all blocks divide, by letter."""
+    return {
+        letter: numel
+        for letter, numel in whole_sides(factors).items()
+        if letter != "z" and all(provably_divisible(numel, dict(c.meta)[BLOCKS[letter]]) for c in configs)
+    }
 
 
 # Launches
@@ -388,137 +413,112 @@ def _tile(letter: Letter, ranges: tuple[Range, ...], numbers: dict[str, Number])
     return build_flat_tile(letter, list(ranges), 0, masked)
 
 
-# The plan
+# Refusals
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedProduct:
-    """A matrix product and how it may run.
-
-    Attributes:
-        kernel: the product.
-        mapping: how it runs: open where candidates differ, and where a search may try others.
-        configs: launch candidates, best guess first: choices of the open numbers.
-        target: what it runs on.
-    """
-
-    kernel: Kernel
-    mapping: Mapping
-    configs: tuple[Config, ...]
-    target: Target
-
-    @cached_property
-    def shape(self) -> ContractionShape:
-        """Tiles and masks, as the mapping says."""
-        return shape_of_product(self.kernel, self.mapping, self.target)
+# The longest sides of blocks, of results and along the sum.
+MOST_RESULTS: Final = 256
+MOST_DEPTH: Final = 512
+MOST_STAGES: Final = 6
+MOST_WARPS: Final = 8
+# Results per thread, in registers of 4 bytes.
+RESULTS_PER_THREAD: Final = 128
+_TAKES: Final = (TileOf, FlatGrid, Order, Loop, Unit, Warps, Index, Contract, Limit, Choose)
+_NEEDS: Final = (FlatGrid, Order, Loop, Unit)
 
 
-def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedProduct:
-    """How `kernel`, which contracts, is to run.
+def find_tile(kernel: Kernel, mapping: Mapping, ranges: tuple[Range, ...]) -> TileOf | None:
+    """The tile of `mapping` over just these ranges."""
+    names = names_of(kernel, ranges)
+    return next((one for one in find_all(mapping.directives, TileOf) if one.ranges == names), None)
+
+
+def check_product(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> None:
+    """Refuse what no product is written with.
 
     Raises:
-        EmitError: it is no product that Triton multiplies.
+        EmitError: by the name of the directive.
     """
-    factors, invariant = factors_of(kernel), options.batch_invariant
-    work = work_of(factors)
-    if invariant:
-        found = invariant_product_launch(work, target)
-    elif options.candidates:
-        check = partial(_check_launch, kernel, factors, target, options)
-        found = read_candidates(kernel, factors, options.candidates, check)[: options.max_configs]
-    else:
-        found = propose_product_launches(work, target, options.max_configs)
-    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
-    space = (
-        SearchSpace()
-        if invariant
-        else product_search_space(work, target, whole=_find_unmasked_sides(factors, configs), configs=configs)
-    )
-    numbers = open_numbers(configs, space)
-    mapping = outline_product(kernel, factors, numbers, options)
-    limits = search_limits(numbers, configs, space)
-    mapping = replace(mapping, directives=(*mapping.directives, *limits))
-    return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
+    for keyword, reason in _reasons(kernel, factors, mapping, target):
+        raise refuse(kernel, keyword, reason)
 
 
-def _check_launch(
-    kernel: Kernel, factors: Factors, target: Target, options: TritonOptions, config: Config
-) -> None:
-    """Refuse a launch that is not legal, or has no text.
-
-    Raises:
-        VerifyError, EmitError: by the name of the directive.
-    """
-    mapping = outline_product(kernel, factors, open_numbers((config,), SearchSpace()), options)
-    verify_mapping(kernel, mapping)
-    check_product(kernel, factors, mapping, target)
-
-
-def plan_product_mapping(
-    kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], max_configs: int
-) -> PlannedProduct:
-    """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each
-    of its choices if it is open; of these `max_configs` are the first.
-
-    Raises:
-        EmitError: there is no text for a directive, which the error names.
-    """
-    factors = factors_of(kernel)
-
-    def check_choice(choice: Mapping) -> None:
-        check(choice)
-        check_product(kernel, factors, choice, target)
-
-    def launch(closed: Mapping) -> Config:
-        numbers = product_parameters(kernel, factors, closed)
-        return launch_config({name: single_value(number) for name, number in numbers.items()}, closed)
-
-    check_choice(mapping)
-    work = work_of(factors)
-    found, configs = plan_choices(
-        kernel,
-        mapping,
-        places=tuple(product_places(kernel, factors, mapping)),
-        launch=launch,
-        limits=lambda one, configs: product_search_space(work, target, whole={}, configs=configs).limits,
-        check=check_choice,
-        max_configs=max_configs,
-    )
-    return PlannedProduct(kernel=kernel, mapping=found, configs=configs, target=target)
+def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    if mapping.nests:
+        yield "nest", "a program runs all stores of a kernel in one nest"
+    seen: set[type[Directive]] = set()
+    for one in mapping.directives:
+        if not isinstance(one, _TAKES):
+            yield one.keyword(), f"no product is written with `{one.text}`"
+        if type(one) in seen and not isinstance(one, TileOf | Limit | Choose):
+            yield one.keyword(), "it is said twice"
+        seen.add(type(one))
+    for wanted in _NEEDS:
+        if wanted not in seen:
+            yield wanted.keyword(), "every product has one"
+    yield from _tiles(kernel, factors, mapping)
+    unit, order, loop = mapping.find(Unit), mapping.find(Order), mapping.find(Loop)
+    if unit is not None and unit != factors.unit:
+        yield "unit", f"these factors are multiplied by `{factors.unit.text}`"
+    ordered = names_of(kernel, factors.rows) + names_of(kernel, factors.columns)
+    if order is not None and order.ranges != ordered:
+        yield "order", f"blocks are grouped by rows: {', '.join(ordered)}"
+    if loop is not None:
+        yield from _loop(kernel, factors, loop)
+    warps = mapping.find(Warps)
+    if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in values_of(warps.count)):
+        yield "warps", f"a program has 1, 2, 4 or {MOST_WARPS}"
+    yield from _memory(kernel, factors, mapping, target)
+    index = mapping.find(Index)
+    if index is not None and index.dtype == "i32" and not index.promised:
+        sides = (factors.rows, factors.columns, factors.axes, factors.others)
+        numels = tuple(product(r.extent for r in side) for side in sides)
+        if needs_64_bits(kernel, numels, [store.value for store in kernel.stores]):
+            yield "index", "32 bits may not be enough for what positions are computed from"
 
 
-def outline_product(
-    kernel: Kernel, factors: Factors, numbers: MappingOf[str, Number], options: TritonOptions
-) -> Mapping:
-    """The product `kernel` in blocks, with `numbers` for the parameters of its launch."""
-    rows, columns, others = (
-        names_of(kernel, side) for side in (factors.rows, factors.columns, factors.others)
-    )
-    if options.index_dtype == "auto":
-        numels = tuple(whole_sides(factors).values())
-        wide = needs_64_bits(kernel, numels, [store.value for store in kernel.stores])
-    else:
-        wide = options.index_dtype == "i64"
-    return Mapping(
-        directives=(
-            TileOf(ranges=columns, by=numbers[BLOCKS["x"]]),
-            TileOf(ranges=rows, by=numbers[BLOCKS["y"]]),
-            *([TileOf(ranges=others, by=1)] if others else []),
-            FlatGrid(),
-            Order(ranges=(*rows, *columns), by=numbers[GROUP]),
-            Loop(ranges=names_of(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
-            factors.unit,
-            Warps(count=numbers[WARPS]),
-            Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
-            *([Contract()] if kernel.numerics == "fast" else []),
-        )
-    )
+def _tiles(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[tuple[str, str]]:
+    sides = [factors.rows, factors.columns, *([factors.others] if factors.others else [])]
+    wanted = [names_of(kernel, side) for side in sides]
+    for tile in find_all(mapping.directives, TileOf):
+        if tile.ranges not in wanted or tile.padded or tile.to != "program":
+            told = ", ".join(" ".join(names) for names in wanted)
+            yield "tile", f"programs have blocks of rows and columns, {told}, and `{tile.text}` is none"
+    for side, names in zip(sides, wanted, strict=True):
+        found = find_tile(kernel, mapping, side)
+        if found is None:
+            yield "tile", f"nothing says which points of {', '.join(names)} a program has"
+        elif side is factors.others:
+            if set(values_of(found.by)) != {1}:
+                yield "tile", f"a program has one point of the batch, not `{found.text}`"
+        else:
+            yield from _sizes("tile", found.by, MOST_RESULTS)
 
 
-def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
-    """The points of sides that all blocks divide, by letter."""
-    return {
-        letter: numel
-        for letter, numel in whole_sides(factors).items()
-        if letter != "z" and all(provably_divisible(numel, dict(c.meta)[BLOCKS[letter]]) for c in configs)
-    }
+def _loop(kernel: Kernel, factors: Factors, loop: Loop) -> Iterator[tuple[str, str]]:
+    if loop.ranges != names_of(kernel, factors.axes):
+        yield "loop", "all ranges of a sum are walked together"
+    yield from _sizes("loop", loop.by, MOST_DEPTH)
+    if any(not 1 <= n <= MOST_STAGES for n in values_of(loop.stages)):
+        yield "loop", f"1 to {MOST_STAGES} blocks are on their way at a time"
+
+
+def _sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str, str]]:
+    odd = [n for n in values_of(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
+    if odd:
+        yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
+
+
+def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    """Results fit registers, and all blocks on their way shared memory: of open numbers, for some choice."""
+    rows, columns = (find_tile(kernel, mapping, side) for side in (factors.rows, factors.columns))
+    loop, warps = mapping.find(Loop), mapping.find(Warps)
+    if rows is None or columns is None or loop is None:
+        return
+    y, x, r, stages = (min(values_of(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
+    threads = target.warp_size * (1 if warps is None else max(values_of(warps.count)))
+    if y * x > threads * RESULTS_PER_THREAD:
+        yield "tile", f"{threads} threads have no registers for {y} x {x} results"
+    left, right = factors.memory_bytes
+    if stages * r * (y * left + x * right) > target.shared_memory_bytes:
+        yield "tile", f"{stages} blocks of each factor do not fit the shared memory"

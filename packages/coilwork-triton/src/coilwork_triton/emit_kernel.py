@@ -35,51 +35,6 @@ from coilwork_triton.statements.body import emit_body
 from coilwork_triton.statements.contraction import emit_contraction
 from coilwork_triton.text.language import define_function, tl, tl_name
 
-# Versions
-
-
-def dispatch_versions(
-    planned: PlannedVersions, bodies: Iterable[tuple[Statement, ...]]
-) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of the versions, whose statements are `bodies`, and the body of a kernel that calls one
-    of them.
-    """
-    kernel = planned.kernel
-    tensors = [arg.name for arg in kernel.args]
-    functions: list[Function] = []
-    calls: list[Statement] = []
-    for version, body in zip(planned.versions, bodies, strict=True):
-        name = f"{kernel.name}_{version.name}"
-        functions.append(_function(name, version.doc, tensors, version.kernel, planned, body))
-        shorter = version.shorter and planned.general_shape.index_dtype is DType.I64
-        sizes = [
-            _pass_size(Name(size.name), unit, shorter=shorter)
-            for size, unit in zip(kernel.sizes, version.units, strict=True)
-        ]
-        calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, planned.blocks))))
-    *particular, otherwise = calls
-    for number, one in enumerate(reversed(particular), 1):
-        otherwise = If(Binary("==", Name(VERSION), Number(number)), (one,), (otherwise,))
-    return tuple(functions), (otherwise,)
-
-
-def _function(
-    name: str,
-    doc: str,
-    tensors: Iterable[str],
-    kernel: Kernel,
-    planned: PlannedVersions,
-    body: tuple[Statement, ...],
-) -> Function:
-    run_time = [*tensors, *(size.name for size in kernel.sizes)]
-    return define_function(name, run_time, body, constants=planned.blocks, doc=doc)
-
-
-def _pass_size(size: Expression, unit: int, *, shorter: bool) -> Expression:
-    part = size if unit == 1 else Binary("//", size, Number(unit))
-    return tl("cast", part, tl_name("int32")) if shorter else part
-
-
 # Kernels
 
 
@@ -168,3 +123,48 @@ def emit_statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[St
         topk = shape.topk.index
         levels = find_levels(roots_of(kernel), ranges | {topk}, topk=topk)
     return emit_body(kernel, shape, levels, library)
+
+
+# Versions
+
+
+def dispatch_versions(
+    planned: PlannedVersions, bodies: Iterable[tuple[Statement, ...]]
+) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
+    """The functions of the versions, whose statements are `bodies`, and the body of a kernel that calls one
+    of them.
+    """
+    kernel = planned.kernel
+    tensors = [arg.name for arg in kernel.args]
+    functions: list[Function] = []
+    calls: list[Statement] = []
+    for version, body in zip(planned.versions, bodies, strict=True):
+        name = f"{kernel.name}_{version.name}"
+        functions.append(_function(name, version.doc, tensors, version.kernel, planned, body))
+        shorter = version.shorter and planned.general_shape.index_dtype is DType.I64
+        sizes = [
+            _pass_size(Name(size.name), unit, shorter=shorter)
+            for size, unit in zip(kernel.sizes, version.units, strict=True)
+        ]
+        calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, planned.blocks))))
+    *particular, otherwise = calls
+    for number, one in enumerate(reversed(particular), 1):
+        otherwise = If(Binary("==", Name(VERSION), Number(number)), (one,), (otherwise,))
+    return tuple(functions), (otherwise,)
+
+
+def _function(
+    name: str,
+    doc: str,
+    tensors: Iterable[str],
+    kernel: Kernel,
+    planned: PlannedVersions,
+    body: tuple[Statement, ...],
+) -> Function:
+    run_time = [*tensors, *(size.name for size in kernel.sizes)]
+    return define_function(name, run_time, body, constants=planned.blocks, doc=doc)
+
+
+def _pass_size(size: Expression, unit: int, *, shorter: bool) -> Expression:
+    part = size if unit == 1 else Binary("//", size, Number(unit))
+    return tl("cast", part, tl_name("int32")) if shorter else part

@@ -44,77 +44,6 @@ from coilwork_triton.facts.vectorization import (
     load_width_along,
 )
 
-# Chains of dependent loads
-
-
-def load_chain_length(roots: Iterable[Scalar]) -> int:
-    """The longest chain of loads below `roots`, each at a place that the one before decides.
-
-    A search is little else, and is fast where many threads wait at once.
-    """
-    turns: dict[Scalar, int] = {}
-    for node in postorder(tuple(roots)):
-        before = max((turns[operand] for operand in node.operands), default=0)
-        turns[node] = before + isinstance(node, Load)
-    return max(turns.values(), default=0)
-
-
-# Segmented reductions: rows end where data says. Most are short, and a loop ends at a program's longest one.
-
-
-def segment_length(node: Reduce) -> Scalar | None:
-    """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
-    return leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
-
-
-def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:
-    """True if there are reductions below `roots`, and all of them end where data says."""
-    found = [segment_length(node) for node in postorder(tuple(roots)) if isinstance(node, Reduce)]
-    return bool(found) and all(count is not None for count in found)
-
-
-def find_gather_range(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
-    """The parallel range along which gathered elements are contiguous; the last long one if none is.
-
-    Gathers are most of what a segmented reduction reads, and the scheduler, which chose the order of the
-    ranges, did not count them.
-    """
-    long = [r for r in ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1] or list(ranges)
-    looked_up = [access.index[0] for access in loads(roots) if access.indirect]
-    unit = as_expr(1)
-    return max(long, key=lambda r: (sum(stride_of(e, r.symbol) is unit for e in looked_up), long.index(r)))
-
-
-# Sort keys
-
-
-Family = Literal["half", "float", "short", "word"]
-# Positions have 15 bits of a key.
-LONGEST_SORTED_ROW: Final = 1 << 15
-
-
-def sort_key_family(dtype: DType) -> Family:
-    """The device functions that make keys of values of `dtype`.
-
-    Raises:
-        EmitError: there are none.
-    """
-    if dtype in (DType.BF16, DType.F16):
-        return "half"
-    if dtype is DType.F32:
-        return "float"
-    if dtype.is_bool or (dtype.is_integer and dtype.itemsize <= 2):
-        return "short"
-    if dtype.is_integer and dtype.itemsize == 4:
-        return "word"
-    raise EmitError("sort-type", f"no sort of {dtype.text} in registers", remedy="run it as an external call")
-
-
-def size_of_sort_key(dtype: DType) -> int:
-    """Size of a key: of the order of a value and its position."""
-    return 4 if sort_key_family(dtype) in ("half", "short") else 8
-
-
 # Facts of a kernel
 
 
@@ -338,3 +267,74 @@ def users_of(order: Sequence[Scalar]) -> Users:
         for operand in dict.fromkeys(node.operands):
             found[operand].append(node)
     return found
+
+
+# Chains of dependent loads
+
+
+def load_chain_length(roots: Iterable[Scalar]) -> int:
+    """The longest chain of loads below `roots`, each at a place that the one before decides.
+
+    A search is little else, and is fast where many threads wait at once.
+    """
+    turns: dict[Scalar, int] = {}
+    for node in postorder(tuple(roots)):
+        before = max((turns[operand] for operand in node.operands), default=0)
+        turns[node] = before + isinstance(node, Load)
+    return max(turns.values(), default=0)
+
+
+# Segmented reductions: rows end where data says. Most are short, and a loop ends at a program's longest one.
+
+
+def segment_length(node: Reduce) -> Scalar | None:
+    """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
+    return leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
+
+
+def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:
+    """True if there are reductions below `roots`, and all of them end where data says."""
+    found = [segment_length(node) for node in postorder(tuple(roots)) if isinstance(node, Reduce)]
+    return bool(found) and all(count is not None for count in found)
+
+
+def find_gather_range(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
+    """The parallel range along which gathered elements are contiguous; the last long one if none is.
+
+    Gathers are most of what a segmented reduction reads, and the scheduler, which chose the order of the
+    ranges, did not count them.
+    """
+    long = [r for r in ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1] or list(ranges)
+    looked_up = [access.index[0] for access in loads(roots) if access.indirect]
+    unit = as_expr(1)
+    return max(long, key=lambda r: (sum(stride_of(e, r.symbol) is unit for e in looked_up), long.index(r)))
+
+
+# Sort keys
+
+
+Family = Literal["half", "float", "short", "word"]
+# Positions have 15 bits of a key.
+LONGEST_SORTED_ROW: Final = 1 << 15
+
+
+def sort_key_family(dtype: DType) -> Family:
+    """The device functions that make keys of values of `dtype`.
+
+    Raises:
+        EmitError: there are none.
+    """
+    if dtype in (DType.BF16, DType.F16):
+        return "half"
+    if dtype is DType.F32:
+        return "float"
+    if dtype.is_bool or (dtype.is_integer and dtype.itemsize <= 2):
+        return "short"
+    if dtype.is_integer and dtype.itemsize == 4:
+        return "word"
+    raise EmitError("sort-type", f"no sort of {dtype.text} in registers", remedy="run it as an external call")
+
+
+def size_of_sort_key(dtype: DType) -> int:
+    """Size of a key: of the order of a value and its position."""
+    return 4 if sort_key_family(dtype) in ("half", "short") else 8

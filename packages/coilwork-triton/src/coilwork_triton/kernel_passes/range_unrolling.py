@@ -45,82 +45,6 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 
-# Stores at known indices
-
-
-# Integers that f32 holds.
-_WHOLE: Final = 1 << 24
-
-
-def are_plain_stores(stores: Sequence[Store]) -> bool:
-    """True if `stores` write every point, without masks, at offsets that do not depend on data."""
-    return all(store.mode == "store" and not store.indirect and store.mask is None for store in stores)
-
-
-def specialize_stores(stores: Sequence[Store], places: Mapping[Expr, Expr]) -> tuple[Store, ...]:
-    """`stores`, which are direct ones, at `places` of their ranges, with what is decided there."""
-    roots = [
-        root for store in stores for root in (store.value, *(() if store.mask is None else (store.mask,)))
-    ]
-    moved = iter(rewrite(substitute_ranges(roots, places), _fold_known))
-    return tuple(
-        replace(
-            store,
-            index=substitute(store.index, places),
-            value=next(moved),
-            mask=None if store.mask is None else next(moved),
-        )
-        for store in stores
-    )
-
-
-def _fold_known(node: Scalar) -> Scalar:
-    """`node`, or the constant or operand that it is known to be now that a point's place in its step is
-    known.
-    """
-    match node:
-        case Op(op="cast", operands=(IndexValue(operands=(), expr=expr),)) if node.dtype is DType.F32:
-            exact = as_int(expr)
-            return node if exact is None or abs(exact) > _WHOLE else const(float(exact), DType.F32)
-        case Op(op="mul", operands=(Const() as left, Const() as right)) if node.dtype is DType.F32:
-            product = float(left.value) * float(right.value)
-            return const(product, DType.F32) if _are_short(left, right) else node
-        case Op(op="lt" | "ge" | "le" | "gt", operands=(IndexValue(operands=()), _)):
-            return _fold_comparison(node)
-        case Op(op="bitwise_and", operands=(Const(value=True), other)) if node.dtype is DType.BOOL:
-            return other
-        case Op(op="bitwise_and", operands=(other, Const(value=True))) if node.dtype is DType.BOOL:
-            return other
-        case Op(op="where", operands=(Const(value=chosen), then, otherwise)):
-            return then if chosen else otherwise
-        case Load(mask=Const(value=False)):
-            return const(node.other, node.dtype)
-        case _:
-            return node
-
-
-def _are_short(*values: Const) -> bool:
-    """The product of the two `values` is exact in f32: each is a number of 256ths below 16."""
-    return all(abs(v.value) < 16 and (float(v.value) * 256).is_integer() for v in values)
-
-
-def _fold_comparison(node: Op) -> Scalar:
-    at, end = node.operands
-    assert isinstance(at, IndexValue)
-    if isinstance(end, IndexValue) and not end.operands:
-        limit = end.expr
-    elif isinstance(end, Const) and end.dtype.is_integer:
-        limit = as_expr(int(end.value))
-    else:
-        return node
-    lower, upper = {"lt": (at.expr, limit - 1), "le": (at.expr, limit), "ge": (limit, at.expr)}.get(
-        node.op, (limit + 1, at.expr)
-    )
-    if provably_le(lower, upper):
-        return const(True, DType.BOOL)
-    return const(False, DType.BOOL) if provably_le(upper + 1, lower) else node
-
-
 # Concatenations
 
 
@@ -243,3 +167,79 @@ def _unroll_range(kernel: Kernel, dealt: Range, inner: Range, count: int) -> Ker
         ranges=(*outer, inner),
         stores=tuple(store for stores in zip(*each, strict=True) for store in stores),
     )
+
+
+# Stores at known indices
+
+
+# Integers that f32 holds.
+_WHOLE: Final = 1 << 24
+
+
+def are_plain_stores(stores: Sequence[Store]) -> bool:
+    """True if `stores` write every point, without masks, at offsets that do not depend on data."""
+    return all(store.mode == "store" and not store.indirect and store.mask is None for store in stores)
+
+
+def specialize_stores(stores: Sequence[Store], places: Mapping[Expr, Expr]) -> tuple[Store, ...]:
+    """`stores`, which are direct ones, at `places` of their ranges, with what is decided there."""
+    roots = [
+        root for store in stores for root in (store.value, *(() if store.mask is None else (store.mask,)))
+    ]
+    moved = iter(rewrite(substitute_ranges(roots, places), _fold_known))
+    return tuple(
+        replace(
+            store,
+            index=substitute(store.index, places),
+            value=next(moved),
+            mask=None if store.mask is None else next(moved),
+        )
+        for store in stores
+    )
+
+
+def _fold_known(node: Scalar) -> Scalar:
+    """`node`, or the constant or operand that it is known to be now that a point's place in its step is
+    known.
+    """
+    match node:
+        case Op(op="cast", operands=(IndexValue(operands=(), expr=expr),)) if node.dtype is DType.F32:
+            exact = as_int(expr)
+            return node if exact is None or abs(exact) > _WHOLE else const(float(exact), DType.F32)
+        case Op(op="mul", operands=(Const() as left, Const() as right)) if node.dtype is DType.F32:
+            product = float(left.value) * float(right.value)
+            return const(product, DType.F32) if _are_short(left, right) else node
+        case Op(op="lt" | "ge" | "le" | "gt", operands=(IndexValue(operands=()), _)):
+            return _fold_comparison(node)
+        case Op(op="bitwise_and", operands=(Const(value=True), other)) if node.dtype is DType.BOOL:
+            return other
+        case Op(op="bitwise_and", operands=(other, Const(value=True))) if node.dtype is DType.BOOL:
+            return other
+        case Op(op="where", operands=(Const(value=chosen), then, otherwise)):
+            return then if chosen else otherwise
+        case Load(mask=Const(value=False)):
+            return const(node.other, node.dtype)
+        case _:
+            return node
+
+
+def _are_short(*values: Const) -> bool:
+    """The product of the two `values` is exact in f32: each is a number of 256ths below 16."""
+    return all(abs(v.value) < 16 and (float(v.value) * 256).is_integer() for v in values)
+
+
+def _fold_comparison(node: Op) -> Scalar:
+    at, end = node.operands
+    assert isinstance(at, IndexValue)
+    if isinstance(end, IndexValue) and not end.operands:
+        limit = end.expr
+    elif isinstance(end, Const) and end.dtype.is_integer:
+        limit = as_expr(int(end.value))
+    else:
+        return node
+    lower, upper = {"lt": (at.expr, limit - 1), "le": (at.expr, limit), "ge": (limit, at.expr)}.get(
+        node.op, (limit + 1, at.expr)
+    )
+    if provably_le(lower, upper):
+        return const(True, DType.BOOL)
+    return const(False, DType.BOOL) if provably_le(upper + 1, lower) else node

@@ -34,100 +34,6 @@ from coilwork_triton.launch.parameters import (
     warps_for,
 )
 
-# Lane utilization
-
-
-def access_lanes(facts: Facts, target: Target) -> int:
-    """Neighbours along a row that a thread accesses at once."""
-    width = target.vector_bytes // min(facts.work.stream_bytes, default=target.vector_bytes)
-    while width > 1 and facts.row % width:
-        width //= 2
-    return max(1, width)
-
-
-def count_active_lanes(row: int, threads: int, width: int) -> int:
-    """Lanes that take instructions where `threads` have a row of so many points, `width` neighbours at a
-    time.
-    """
-    step = min(threads * width, next_power_of_two(row))
-    return -(-row // step) * step
-
-
-def choose_fewer_warps(facts: Facts, warps: int, target: Target) -> int:
-    """Half of `warps`, if they are for one row and leave fewer lanes idle; `warps` if not.
-
-    Rows have to be many, and little enough for the registers of as few threads. For 65,536 rows of 1,152 in
-    16 bits, normalised and modulated, that is 14.6 instructions per element instead of 20.8, and no barriers.
-    """
-    grids = target.machine.grids
-    half, width = warps // 2, access_lanes(facts, target)
-    many = facts.extents.get("x", 1) >= grids.room_programs * target.multiprocessors
-    if not facts.row or not facts.work.stream_bytes or facts.work.scan_words or not many or half < 1:
-        return warps
-    before = count_active_lanes(facts.row, warps * target.warp_size, width)
-    after = count_active_lanes(facts.row, half * target.warp_size, width)
-    each = after // (half * target.warp_size)
-    fits = (
-        each <= grids.idle_lanes_most_elements
-        and each * sum(facts.work.stream_bytes) <= grids.idle_lanes_most_bytes
-    )
-    return half if fits and _saves(before, after, grids.saved_lanes_by_threads) else warps
-
-
-def short_row_shapes(facts: Facts, target: Target) -> list[tuple[int, int]]:
-    """(lanes of a program, lanes of a thread) for short rows, so that there is something to load while some
-    are reduced.
-
-    Where a good part of the lanes of rows that are spread over several warps is idle, a warp alone has all of
-    a row, and waits for no other: softmax of rows of 384 in 16 bits takes 17 instructions per element instead
-    of 27.
-    """
-    grids = target.machine.grids
-    row = next_power_of_two(facts.row)
-    spread = bool(facts.work.stream_bytes) and row > target.warp_size * access_lanes(facts, target)
-    alone = [
-        (lanes, each)
-        for lanes, each in ((1024, 32), (2048, 64))
-        if each * sum(facts.work.stream_bytes) <= grids.idle_lanes_most_bytes
-    ]
-    if (
-        alone
-        and spread
-        and not facts.work.scan_words
-        and _saves(row, facts.row, grids.saved_lanes_by_threads)
-    ):
-        return [*alone, (4096, 16)][:2]
-    return [(4096, 16), (1024, 16)]
-
-
-def choose_narrow_access(facts: Facts, first: Config, target: Target) -> int:
-    """Neighbours along a row that threads should access at once, in 8 bytes, because that leaves fewer lanes
-    idle; else 0.
-
-    `first` is how the kernel is launched. Threads lie along a row first, then along several. Of elements that
-    are wider than two bytes few enough come at a time for all that is computed of them.
-    """
-    grids = target.machine.grids
-    width, narrowest = access_lanes(facts, target), min(facts.work.stream_bytes, default=target.vector_bytes)
-    if (
-        not facts.row
-        or facts.work.scan_words
-        or narrowest > 2
-        or width * narrowest <= grids.narrow_access_bytes
-    ):
-        return 0
-    threads = first.num_warps * target.warp_size
-    lanes = dict(first.meta)[BLOCKS["r"]]
-    before, after = (
-        count_active_lanes(facts.row, min(threads, lanes // each), each) for each in (width, width // 2)
-    )
-    return width // 2 if _saves(before, after, grids.saved_lanes_by_accesses) else 0
-
-
-def _saves(before: int, after: int, share: int) -> bool:
-    return (before - after) * share >= before
-
-
 # Rows
 
 
@@ -380,3 +286,97 @@ def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
             config(other_tiles(facts) | {"x": x, "r": r}, min(warps, warps_for(x * r, 4, target)), target)
         )
     return found
+
+
+# Lane utilization
+
+
+def access_lanes(facts: Facts, target: Target) -> int:
+    """Neighbours along a row that a thread accesses at once."""
+    width = target.vector_bytes // min(facts.work.stream_bytes, default=target.vector_bytes)
+    while width > 1 and facts.row % width:
+        width //= 2
+    return max(1, width)
+
+
+def count_active_lanes(row: int, threads: int, width: int) -> int:
+    """Lanes that take instructions where `threads` have a row of so many points, `width` neighbours at a
+    time.
+    """
+    step = min(threads * width, next_power_of_two(row))
+    return -(-row // step) * step
+
+
+def choose_fewer_warps(facts: Facts, warps: int, target: Target) -> int:
+    """Half of `warps`, if they are for one row and leave fewer lanes idle; `warps` if not.
+
+    Rows have to be many, and little enough for the registers of as few threads. For 65,536 rows of 1,152 in
+    16 bits, normalised and modulated, that is 14.6 instructions per element instead of 20.8, and no barriers.
+    """
+    grids = target.machine.grids
+    half, width = warps // 2, access_lanes(facts, target)
+    many = facts.extents.get("x", 1) >= grids.room_programs * target.multiprocessors
+    if not facts.row or not facts.work.stream_bytes or facts.work.scan_words or not many or half < 1:
+        return warps
+    before = count_active_lanes(facts.row, warps * target.warp_size, width)
+    after = count_active_lanes(facts.row, half * target.warp_size, width)
+    each = after // (half * target.warp_size)
+    fits = (
+        each <= grids.idle_lanes_most_elements
+        and each * sum(facts.work.stream_bytes) <= grids.idle_lanes_most_bytes
+    )
+    return half if fits and _saves(before, after, grids.saved_lanes_by_threads) else warps
+
+
+def short_row_shapes(facts: Facts, target: Target) -> list[tuple[int, int]]:
+    """(lanes of a program, lanes of a thread) for short rows, so that there is something to load while some
+    are reduced.
+
+    Where a good part of the lanes of rows that are spread over several warps is idle, a warp alone has all of
+    a row, and waits for no other: softmax of rows of 384 in 16 bits takes 17 instructions per element instead
+    of 27.
+    """
+    grids = target.machine.grids
+    row = next_power_of_two(facts.row)
+    spread = bool(facts.work.stream_bytes) and row > target.warp_size * access_lanes(facts, target)
+    alone = [
+        (lanes, each)
+        for lanes, each in ((1024, 32), (2048, 64))
+        if each * sum(facts.work.stream_bytes) <= grids.idle_lanes_most_bytes
+    ]
+    if (
+        alone
+        and spread
+        and not facts.work.scan_words
+        and _saves(row, facts.row, grids.saved_lanes_by_threads)
+    ):
+        return [*alone, (4096, 16)][:2]
+    return [(4096, 16), (1024, 16)]
+
+
+def choose_narrow_access(facts: Facts, first: Config, target: Target) -> int:
+    """Neighbours along a row that threads should access at once, in 8 bytes, because that leaves fewer lanes
+    idle; else 0.
+
+    `first` is how the kernel is launched. Threads lie along a row first, then along several. Of elements that
+    are wider than two bytes few enough come at a time for all that is computed of them.
+    """
+    grids = target.machine.grids
+    width, narrowest = access_lanes(facts, target), min(facts.work.stream_bytes, default=target.vector_bytes)
+    if (
+        not facts.row
+        or facts.work.scan_words
+        or narrowest > 2
+        or width * narrowest <= grids.narrow_access_bytes
+    ):
+        return 0
+    threads = first.num_warps * target.warp_size
+    lanes = dict(first.meta)[BLOCKS["r"]]
+    before, after = (
+        count_active_lanes(facts.row, min(threads, lanes // each), each) for each in (width, width // 2)
+    )
+    return width // 2 if _saves(before, after, grids.saved_lanes_by_accesses) else 0
+
+
+def _saves(before: int, after: int, share: int) -> bool:
+    return (before - after) * share >= before

@@ -43,48 +43,6 @@ from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
 from coilwork_triton.text.language import conjunction, exact_constant, tl, tl_name, triton_type
 
-# Histograms
-
-
-def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
-    """Write `store`, which counts in `bins`, as counts of the program's points, and one update for each of
-    them that is not 0.
-    """
-    space, (chosen,) = values.space, store.indirect
-    assert isinstance(store.value, Const)
-    conditions: list[Expression] = []
-    inside = space.mask(space.letters(r.symbol for r in values.kernel.ranges))
-    if inside is not None:
-        conditions.append(inside)
-    if store.mask is not None:
-        conditions.append(values.expression(scope, store.mask))
-    place = values.expression(scope, chosen)
-    number = (
-        place
-        if chosen.dtype is DType.I32
-        else scope.writer.bind("number", method(place, "to", tl_name("int32")))
-    )
-    if not bins.certain:
-        # a number that is out of range, for which nobody may have checked, would be taken for one that is not
-        tested = place if chosen.dtype.itemsize > 4 else number
-        conditions += [Binary(">=", tested, Number(0)), Binary("<", tested, Number(bins.count))]
-    lanes = Number(next_power_of_two(bins.count))
-    mask = conjunction(tuple(conditions))
-    keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
-    counts = scope.writer.bind("counts", tl("histogram", number, lanes, **keywords))
-    numbers = scope.writer.bind("bins", tl("arange", Number(0), lanes))
-    pointer = Binary("+", Name(store.buffer), space.index(store.index, [numbers]))
-    # as many bits as memory has, in which products and sums wrap alike
-    added: Expression = counts
-    if store.value.dtype.itemsize > 4 or not store.value.dtype.is_signed_integer:
-        added = method(added, "to", triton_type(store.value.dtype))
-    if store.value.value != 1:
-        added = Binary("*", added, exact_constant(store.value.value, store.value.dtype))
-    # of lanes behind the last bin, too, nothing was counted
-    some = Binary("!=", counts, Number(0))
-    scope.writer.do(tl("atomic_add", pointer, added, mask=some, sem=Text("relaxed")))
-
-
 # Stores and checks
 
 
@@ -216,6 +174,48 @@ def _find_repeated_ranges(values: Values, varies: frozenset[Expr], scope: Scope)
 
 def _varies_along_reduction(values: Values, varies: frozenset[Expr]) -> bool:
     return any(r.kind == "reduction" and r.symbol in varies for r in values.kernel.ranges)
+
+
+# Histograms
+
+
+def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
+    """Write `store`, which counts in `bins`, as counts of the program's points, and one update for each of
+    them that is not 0.
+    """
+    space, (chosen,) = values.space, store.indirect
+    assert isinstance(store.value, Const)
+    conditions: list[Expression] = []
+    inside = space.mask(space.letters(r.symbol for r in values.kernel.ranges))
+    if inside is not None:
+        conditions.append(inside)
+    if store.mask is not None:
+        conditions.append(values.expression(scope, store.mask))
+    place = values.expression(scope, chosen)
+    number = (
+        place
+        if chosen.dtype is DType.I32
+        else scope.writer.bind("number", method(place, "to", tl_name("int32")))
+    )
+    if not bins.certain:
+        # a number that is out of range, for which nobody may have checked, would be taken for one that is not
+        tested = place if chosen.dtype.itemsize > 4 else number
+        conditions += [Binary(">=", tested, Number(0)), Binary("<", tested, Number(bins.count))]
+    lanes = Number(next_power_of_two(bins.count))
+    mask = conjunction(tuple(conditions))
+    keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
+    counts = scope.writer.bind("counts", tl("histogram", number, lanes, **keywords))
+    numbers = scope.writer.bind("bins", tl("arange", Number(0), lanes))
+    pointer = Binary("+", Name(store.buffer), space.index(store.index, [numbers]))
+    # as many bits as memory has, in which products and sums wrap alike
+    added: Expression = counts
+    if store.value.dtype.itemsize > 4 or not store.value.dtype.is_signed_integer:
+        added = method(added, "to", triton_type(store.value.dtype))
+    if store.value.value != 1:
+        added = Binary("*", added, exact_constant(store.value.value, store.value.dtype))
+    # of lanes behind the last bin, too, nothing was counted
+    some = Binary("!=", counts, Number(0))
+    scope.writer.do(tl("atomic_add", pointer, added, mask=some, sem=Text("relaxed")))
 
 
 # Stores of coarse points

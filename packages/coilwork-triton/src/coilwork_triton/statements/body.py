@@ -35,146 +35,6 @@ from coilwork_triton.statements.scope import Scope
 from coilwork_triton.statements.values import Values
 from coilwork_triton.text.language import conjunction, loop, tl, triton_type
 
-# Early loads
-
-
-def find_early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
-    """Loads along the row, with their conversions, that are to come before the first reduction.
-
-    A reduction ends in barriers, over which no load moves: a load that only the next reduction reads would
-    leave memory idle while the program waits for this one. Empty if all loads come first anyway.
-    """
-    order = values.find_pending(values.top, roots)
-    first = [node for node in order if isinstance(node, Reduce) and values.levels.stage[node] == 1]
-    if len({node.operands for node in first}) < 2:
-        return []
-    below = values.find_pending(values.top, [operand for node in first for operand in node.operands])
-    wanted = [node for node in below if isinstance(node, Load) and values.varies_along_reduction(node)]
-    if len(wanted) > values.shape.grids.early_rows:
-        return []
-    casts: dict[Scalar, list[Scalar]] = {load: [] for load in wanted}
-    for node in order:
-        for operand in set(node.operands) & casts.keys():
-            casts[operand].append(node)
-    found: list[Scalar] = []
-    for load, users in casts.items():
-        only = users[0] if len(users) == 1 else None
-        found.append(only if isinstance(only, Op) and only.op == "cast" else load)
-    return found
-
-
-# Conditions to skip a kernel
-
-
-def find_skip_conditions(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
-    """Conditions, read from memory, without any of which `actions` do nothing.
-
-    No store then stores, and all checks hold. Masks alone would keep every program from memory, but not from
-    the arithmetic, which is most of what is left.
-    """
-    stores = [action.what for action in actions if isinstance(action.what, Store)]
-    checks = [action.what.condition for action in actions if not isinstance(action.what, Store)]
-    masks = [() if store.mask is None else tuple(_operands("bitwise_and", store.mask)) for store in stores]
-    if not masks:
-        return ()
-    return tuple(
-        condition
-        for condition in dict.fromkeys(masks[0])
-        if all(condition in mask for mask in masks[1:])
-        and not levels.varies[condition]
-        and any(isinstance(node, Load) for node in postorder((condition,)))
-        and all(_holds_without(condition, check) for check in checks)
-    )
-
-
-def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
-    """The operands of a tree of operations `name` with root `value`, in order; `value` itself if it is
-    none.
-    """
-    pending = [value]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Op) and node.op == name:
-            pending.extend(reversed(node.operands))
-        else:
-            yield node
-
-
-def _holds_without(condition: Scalar, check: Scalar) -> bool:
-    """True if `check` says that it holds where `condition` does not."""
-    return any(
-        _is_opposite(found, condition) or _is_opposite(condition, found)
-        for found in _operands("bitwise_or", check)
-    )
-
-
-def _is_opposite(value: Scalar, other: Scalar) -> bool:
-    return isinstance(value, Op) and value.op == "bitwise_not" and value.operands[0] is other
-
-
-# Row loops
-
-
-def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
-    """Write the loop over the walked tile, what it needs before it, and what happens once after it.
-
-    A program takes its rows one after the other, or a few at a time, and reduces each as in any persistent
-    kernel. A reduction along the walk has one accumulator per lane, which is combined after the loop: with
-    one row at a time nothing is left to combine, so column sums need no communication between threads. All
-    loads of a row come before its stores, and the loop's stages load the next row while this one is reduced.
-
-    Raises:
-        EmitError: a reduction along the walk whose results do not combine as values do.
-    """
-    tile = values.shape.walked
-    assert tile is not None
-    top = values.top
-    groups = _column_reductions(values)
-    each = [action for action in actions if action.walked]
-    roots = [root for action in each for root in action.roots]
-    roots += [operand for group in groups for operand in group[0].operands]
-    order = values.find_pending(top, roots)
-    values.compute(top, [node for node in order if not values.varies_along_walk(node)])
-    inner = Scope(writer=top.writer.inner(), parent=top)
-    values.compute(inner, order)
-    finishing: list[tuple[Reduce, Reduction, Site, tuple[Name, ...]]] = []
-    for group in groups:
-        reduction = REDUCTIONS[group[0].kind]
-        site = build_site(values, inner, group[0])
-        lanes = reduction.start(site, top.writer)
-        reduction.step(site, inner.writer, lanes)
-        finishing.append((group[0], reduction, site, lanes))
-    perform_all(values, inner, each)
-    body = (*values.space.walk_lines(), *inner.writer.statements)
-    end = values.space.numel(tile)
-    top.writer.statements.append(loop(WALK_OFFSET.id, end, Name(tile.block), body, stages=Name(STAGES)))
-    for node, reduction, site, lanes in finishing:
-        # one row at a time: each lane has all of its column
-        found: Sequence[Expression] = (
-            lanes if tile.axis is None else reduction.finish(site, top.writer, lanes)
-        )
-        bind_results(values, top, node, found)
-    last = [action for action in actions if not action.walked]
-    values.compute(top, values.find_pending(top, [root for action in last for root in action.roots]))
-    perform_all(values, top, last)
-
-
-def _column_reductions(values: Values) -> list[list[Reduce]]:
-    """Reductions along the walk, those of the same values together."""
-    groups: dict[tuple[str, tuple[Scalar, ...]], list[Reduce]] = {}
-    for node in values.order:
-        if isinstance(node, Reduce) and values.reduces_along_walk(node):
-            if node.kind not in SELF_COMBINING:
-                raise EmitError(
-                    "walked-kind",
-                    f"{node.kind} along walked ranges in kernel {values.kernel.name}",
-                    origins=values.kernel.origins,
-                    remedy="schedule it as a kernel of its own",
-                )
-            groups.setdefault((node.kind, node.operands), []).append(node)
-    return list(groups.values())
-
-
 # The body
 
 
@@ -420,3 +280,143 @@ def _runs_backwards(values: Values, order: Sequence[Scalar]) -> bool:
             remedy="schedule them as two kernels",
         )
     return True in directions
+
+
+# Row loops
+
+
+def emit_row_loop(values: Values, actions: Sequence[Action]) -> None:
+    """Write the loop over the walked tile, what it needs before it, and what happens once after it.
+
+    A program takes its rows one after the other, or a few at a time, and reduces each as in any persistent
+    kernel. A reduction along the walk has one accumulator per lane, which is combined after the loop: with
+    one row at a time nothing is left to combine, so column sums need no communication between threads. All
+    loads of a row come before its stores, and the loop's stages load the next row while this one is reduced.
+
+    Raises:
+        EmitError: a reduction along the walk whose results do not combine as values do.
+    """
+    tile = values.shape.walked
+    assert tile is not None
+    top = values.top
+    groups = _column_reductions(values)
+    each = [action for action in actions if action.walked]
+    roots = [root for action in each for root in action.roots]
+    roots += [operand for group in groups for operand in group[0].operands]
+    order = values.find_pending(top, roots)
+    values.compute(top, [node for node in order if not values.varies_along_walk(node)])
+    inner = Scope(writer=top.writer.inner(), parent=top)
+    values.compute(inner, order)
+    finishing: list[tuple[Reduce, Reduction, Site, tuple[Name, ...]]] = []
+    for group in groups:
+        reduction = REDUCTIONS[group[0].kind]
+        site = build_site(values, inner, group[0])
+        lanes = reduction.start(site, top.writer)
+        reduction.step(site, inner.writer, lanes)
+        finishing.append((group[0], reduction, site, lanes))
+    perform_all(values, inner, each)
+    body = (*values.space.walk_lines(), *inner.writer.statements)
+    end = values.space.numel(tile)
+    top.writer.statements.append(loop(WALK_OFFSET.id, end, Name(tile.block), body, stages=Name(STAGES)))
+    for node, reduction, site, lanes in finishing:
+        # one row at a time: each lane has all of its column
+        found: Sequence[Expression] = (
+            lanes if tile.axis is None else reduction.finish(site, top.writer, lanes)
+        )
+        bind_results(values, top, node, found)
+    last = [action for action in actions if not action.walked]
+    values.compute(top, values.find_pending(top, [root for action in last for root in action.roots]))
+    perform_all(values, top, last)
+
+
+def _column_reductions(values: Values) -> list[list[Reduce]]:
+    """Reductions along the walk, those of the same values together."""
+    groups: dict[tuple[str, tuple[Scalar, ...]], list[Reduce]] = {}
+    for node in values.order:
+        if isinstance(node, Reduce) and values.reduces_along_walk(node):
+            if node.kind not in SELF_COMBINING:
+                raise EmitError(
+                    "walked-kind",
+                    f"{node.kind} along walked ranges in kernel {values.kernel.name}",
+                    origins=values.kernel.origins,
+                    remedy="schedule it as a kernel of its own",
+                )
+            groups.setdefault((node.kind, node.operands), []).append(node)
+    return list(groups.values())
+
+
+# Conditions to skip a kernel
+
+
+def find_skip_conditions(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
+    """Conditions, read from memory, without any of which `actions` do nothing.
+
+    No store then stores, and all checks hold. Masks alone would keep every program from memory, but not from
+    the arithmetic, which is most of what is left.
+    """
+    stores = [action.what for action in actions if isinstance(action.what, Store)]
+    checks = [action.what.condition for action in actions if not isinstance(action.what, Store)]
+    masks = [() if store.mask is None else tuple(_operands("bitwise_and", store.mask)) for store in stores]
+    if not masks:
+        return ()
+    return tuple(
+        condition
+        for condition in dict.fromkeys(masks[0])
+        if all(condition in mask for mask in masks[1:])
+        and not levels.varies[condition]
+        and any(isinstance(node, Load) for node in postorder((condition,)))
+        and all(_holds_without(condition, check) for check in checks)
+    )
+
+
+def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
+    """The operands of a tree of operations `name` with root `value`, in order; `value` itself if it is
+    none.
+    """
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Op) and node.op == name:
+            pending.extend(reversed(node.operands))
+        else:
+            yield node
+
+
+def _holds_without(condition: Scalar, check: Scalar) -> bool:
+    """True if `check` says that it holds where `condition` does not."""
+    return any(
+        _is_opposite(found, condition) or _is_opposite(condition, found)
+        for found in _operands("bitwise_or", check)
+    )
+
+
+def _is_opposite(value: Scalar, other: Scalar) -> bool:
+    return isinstance(value, Op) and value.op == "bitwise_not" and value.operands[0] is other
+
+
+# Early loads
+
+
+def find_early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
+    """Loads along the row, with their conversions, that are to come before the first reduction.
+
+    A reduction ends in barriers, over which no load moves: a load that only the next reduction reads would
+    leave memory idle while the program waits for this one. Empty if all loads come first anyway.
+    """
+    order = values.find_pending(values.top, roots)
+    first = [node for node in order if isinstance(node, Reduce) and values.levels.stage[node] == 1]
+    if len({node.operands for node in first}) < 2:
+        return []
+    below = values.find_pending(values.top, [operand for node in first for operand in node.operands])
+    wanted = [node for node in below if isinstance(node, Load) and values.varies_along_reduction(node)]
+    if len(wanted) > values.shape.grids.early_rows:
+        return []
+    casts: dict[Scalar, list[Scalar]] = {load: [] for load in wanted}
+    for node in order:
+        for operand in set(node.operands) & casts.keys():
+            casts[operand].append(node)
+    found: list[Scalar] = []
+    for load, users in casts.items():
+        only = users[0] if len(users) == 1 else None
+        found.append(only if isinstance(only, Op) and only.op == "cast" else load)
+    return found

@@ -78,81 +78,6 @@ from coilwork_triton.text.language import (
 )
 from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 
-# Shortcuts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortcuts:
-    """Attributes:
-
-    narrow: positions for which 32 bits do.
-    short_casts: casts to 64 bit integers for which 32 bits do.
-    idle_bounds: minima and maxima that are their first operand.
-    rounded: f32 values that only reach memory rounded to 16 bits or fewer.
-    factors: those of them that are rounded, or multiplied with others, at once.
-    beside_one: exponentials that only sums of at least 1 see.
-    sums: values that are 1 plus a function, and that function.
-    joined: selections between loads that are one load.
-    windows: loads from a common address.
-    runs: loads that come together with others, in order.
-    own_order: buffers of which loads start from the address of their row, also those at fixed distances.
-    absorbed: values that are written as part of others alone.
-    """
-
-    narrow: frozenset[IndexValue]
-    short_casts: frozenset[Scalar]
-    idle_bounds: Mapping[Scalar, Scalar]
-    rounded: frozenset[Scalar]
-    factors: frozenset[Scalar]
-    beside_one: frozenset[Scalar]
-    sums: Mapping[Scalar, Op]
-    joined: Mapping[Scalar, ConcatLoad]
-    windows: frozenset[Load]
-    runs: Mapping[Load, Run]
-    own_order: frozenset[str]
-    absorbed: frozenset[Scalar]
-
-    def factor(self, node: Op) -> float | None:
-        """The factor that replaces the division `node` by a constant, where that is as good; else None."""
-        if node.op != "div" or node not in self.rounded:
-            return None
-        value, divisor = node.operands
-        if isinstance(value, Const) or not isinstance(divisor, Const):
-            return None
-        return reciprocal_of(float(divisor.value))
-
-
-def find_shortcuts(
-    kernel: Kernel, shape: Shape, order: Sequence[Scalar], roots: Sequence[Scalar]
-) -> Shortcuts:
-    """The shortcuts of `kernel`, whose scalars are `order`, operands first, and which stores and checks
-    `roots`.
-    """
-    users = users_of(order)
-    rounded = find_rounded_values(order, roots, users) if kernel.numerics == "fast" else frozenset()
-    if shape.walk == "persistent":
-        # one exponential serves the sum and the quotient, as long as both are written alike
-        rounded -= find_softmax_numerators(rounded)
-    sums = find_one_plus(rounded, users)
-    joined = {} if shape.scalar_access else find_concat_loads(kernel, order, users)
-    return Shortcuts(
-        narrow=find_narrow_positions(order, roots),
-        short_casts=find_short_casts(order, roots, users),
-        idle_bounds=find_redundant_bounds(order),
-        rounded=rounded,
-        factors=find_rounded_factors(rounded, users),
-        beside_one=find_denormal_tolerant_exps(order, roots, users)
-        if kernel.numerics == "fast"
-        else frozenset(),
-        sums=sums,
-        joined=joined,
-        windows=find_windows(order),
-        runs={} if shape.step == 1 else find_load_runs(order, kernel.ranges[-1].symbol),
-        own_order=frozenset() if shape.step == 1 else find_irregular_buffers(order, kernel.ranges[-1].symbol),
-        absorbed=find_absorbed(joined, order, users).union(sums.values()),
-    )
-
-
 # Values
 
 
@@ -534,3 +459,78 @@ class Values:
             else:
                 found.append(exact_constant(operand.value, operand.dtype))
         return tuple(found)
+
+
+# Shortcuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcuts:
+    """Attributes:
+
+    narrow: positions for which 32 bits do.
+    short_casts: casts to 64 bit integers for which 32 bits do.
+    idle_bounds: minima and maxima that are their first operand.
+    rounded: f32 values that only reach memory rounded to 16 bits or fewer.
+    factors: those of them that are rounded, or multiplied with others, at once.
+    beside_one: exponentials that only sums of at least 1 see.
+    sums: values that are 1 plus a function, and that function.
+    joined: selections between loads that are one load.
+    windows: loads from a common address.
+    runs: loads that come together with others, in order.
+    own_order: buffers of which loads start from the address of their row, also those at fixed distances.
+    absorbed: values that are written as part of others alone.
+    """
+
+    narrow: frozenset[IndexValue]
+    short_casts: frozenset[Scalar]
+    idle_bounds: Mapping[Scalar, Scalar]
+    rounded: frozenset[Scalar]
+    factors: frozenset[Scalar]
+    beside_one: frozenset[Scalar]
+    sums: Mapping[Scalar, Op]
+    joined: Mapping[Scalar, ConcatLoad]
+    windows: frozenset[Load]
+    runs: Mapping[Load, Run]
+    own_order: frozenset[str]
+    absorbed: frozenset[Scalar]
+
+    def factor(self, node: Op) -> float | None:
+        """The factor that replaces the division `node` by a constant, where that is as good; else None."""
+        if node.op != "div" or node not in self.rounded:
+            return None
+        value, divisor = node.operands
+        if isinstance(value, Const) or not isinstance(divisor, Const):
+            return None
+        return reciprocal_of(float(divisor.value))
+
+
+def find_shortcuts(
+    kernel: Kernel, shape: Shape, order: Sequence[Scalar], roots: Sequence[Scalar]
+) -> Shortcuts:
+    """The shortcuts of `kernel`, whose scalars are `order`, operands first, and which stores and checks
+    `roots`.
+    """
+    users = users_of(order)
+    rounded = find_rounded_values(order, roots, users) if kernel.numerics == "fast" else frozenset()
+    if shape.walk == "persistent":
+        # one exponential serves the sum and the quotient, as long as both are written alike
+        rounded -= find_softmax_numerators(rounded)
+    sums = find_one_plus(rounded, users)
+    joined = {} if shape.scalar_access else find_concat_loads(kernel, order, users)
+    return Shortcuts(
+        narrow=find_narrow_positions(order, roots),
+        short_casts=find_short_casts(order, roots, users),
+        idle_bounds=find_redundant_bounds(order),
+        rounded=rounded,
+        factors=find_rounded_factors(rounded, users),
+        beside_one=find_denormal_tolerant_exps(order, roots, users)
+        if kernel.numerics == "fast"
+        else frozenset(),
+        sums=sums,
+        joined=joined,
+        windows=find_windows(order),
+        runs={} if shape.step == 1 else find_load_runs(order, kernel.ranges[-1].symbol),
+        own_order=frozenset() if shape.step == 1 else find_irregular_buffers(order, kernel.ranges[-1].symbol),
+        absorbed=find_absorbed(joined, order, users).union(sums.values()),
+    )
