@@ -44,6 +44,7 @@ from coilwork_ir.target import Target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.codegen import find_mapping
 from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.iteration.refusals import check_mapping
 from coilwork_triton.iteration.shape_builder import build_shape
 from coilwork_triton.iteration.vector_peeling import find_peeled_vectors
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
@@ -275,6 +276,7 @@ def _memory(rng: random.Random, kernel: Kernel) -> list[Directive]:
 def _vectorized(kernel: Kernel, mapping: Mapping, target: Target) -> Mapping:
     """`mapping` with accesses of whole vectors along rows that begin or end anywhere, if there are any."""
     try:
+        check_mapping(kernel, mapping, target)
         found = find_peeled_vectors(kernel, build_shape(kernel, mapping, target), roots_of(kernel))
     except EmitError:
         return mapping

@@ -1,8 +1,7 @@
 """Build the shape of a kernel's text from its mapping: a function of the two, and nothing else decides.
 
-`build_shape` is total over the mappings that are legal by the IR's rules: a mapping for which there is no
-text is refused by the directive's name. An open mapping has the shape that is right for each of its
-choices.
+`build_shape` is total over the mappings that `check_mapping` lets pass: it refuses by the directive's name one
+that does not fit the kernel. An open mapping has the shape that is right for each of its choices.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.iteration.mapping_parameters import launch_parameters, single_value
-from coilwork_triton.iteration.refusals import check_mapping, refuse
+from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.iteration.row_straddling_blocks import find_straddled_rows
 from coilwork_triton.iteration.shape import (
     ROW,
@@ -66,16 +65,10 @@ def build_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: st
     """The shape of `kernel` as `mapping` runs it on `target`; `program` counts its programs where others
     share its grid.
 
+    The generator has proposed the mapping, or `check_mapping` has let it pass.
+
     Raises:
         EmitError: there is no text for a directive, which the error names.
-    """
-    check_mapping(kernel, mapping, target)
-    return build_legal_shape(kernel, mapping, target, program=program)
-
-
-def build_legal_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
-    """As `build_shape`, for a mapping that `check_mapping` has let pass, or that the generator has
-    proposed.
     """
     shape = _build_plain_shape(kernel, mapping, target, program)
     vectors, two_rows = _build_vectors(kernel, mapping, shape), _build_straddled_rows(kernel, mapping, shape)

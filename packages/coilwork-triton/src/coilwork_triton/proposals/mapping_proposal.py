@@ -64,7 +64,7 @@ from coilwork_triton.iteration.mapping_parameters import (
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX, check_mapping
 from coilwork_triton.iteration.row_straddling_blocks import choose_straddled_rows, limit_blocks, limit_space
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.shape_builder import build_legal_shape, build_tiles
+from coilwork_triton.iteration.shape_builder import build_shape, build_tiles
 from coilwork_triton.iteration.vector_peeling import choose_peeled_vectors, wants_loop
 from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import (
@@ -119,7 +119,7 @@ class Planned:
     @cached_property
     def shape(self) -> Shape:
         """Tiles, masks and the like, as the mapping says."""
-        return build_legal_shape(self.kernel, self.mapping, self.setting.target, program=self.program)
+        return build_shape(self.kernel, self.mapping, self.setting.target, program=self.program)
 
     @cached_property
     def least_row(self) -> int:
