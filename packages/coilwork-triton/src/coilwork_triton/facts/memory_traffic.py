@@ -61,7 +61,7 @@ def find_transposed_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknow
     *outer, inner = (r.symbol for r in kernel.ranges)
     guess = _Guess(likely, unknown)
     itemsize = {arg.name: arg.dtype.itemsize for arg in kernel.args}
-    turned, everything = dict.fromkeys(outer, 0), 0
+    transposed, everything = dict.fromkeys(outer, 0), 0
     for place in _places(kernel, frozenset((*outer, inner))):
         touched = itemsize[place.name]
         for one in (*outer, inner):
@@ -70,10 +70,10 @@ def find_transposed_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknow
         everything += touched
         if not guess.is_unit(place.index, inner):
             for one in outer:
-                turned[one] += touched if guess.is_unit(place.index, one) else 0
+                transposed[one] += touched if guess.is_unit(place.index, one) else 0
     found: list[str] = []
     for one in reversed(outer[-_MOST_TRANSPOSED:]):
-        if turned[one] < TURNED_SHARE * everything or not everything:
+        if transposed[one] < TURNED_SHARE * everything or not everything:
             break
         found.append(one.name)
     return tuple(found)

@@ -1,7 +1,7 @@
 """Build the shape of a kernel's text from its mapping: a function of the two, and nothing else decides.
 
-`build_shape` is total over the mappings that `check_mapping` lets pass: it refuses by the directive's name one
-that does not fit the kernel. An open mapping has the shape that is right for each of its choices.
+`build_shape` is total over the mappings that `check_mapping` lets pass; one that does not fit the kernel is
+refused by the directive's name. An open mapping has the shape that is right for each of its choices.
 """
 
 from __future__ import annotations

@@ -32,23 +32,20 @@ from coilwork_triton.text.ops import convert_constant
 class Draft:
     """A kernel on its way to text.
 
-    Attributes:
-        kernel: what is computed.
-        likely: what its sizes likely are, one number for each: they likely do not exceed it, and are
-            multiples of 16 where it is one. 0 if nothing is known of a size.
-        topk: the range of the first elements of sorted rows, if that is all that is kept of them.
-        unit_strides: the share of bytes at unit stride along each range, by its name, before points were in
-            steps.
-        turned: names of ranges before the innermost one, inner ones first, that have blocks of their own; the
-            ranges outside of one share its tile, up to the next one.
-        coarsening: points of the original kernel that one of its points computes.
-        bins: programs count their points in so many at most, before they update memory; 0 if they do not.
+    Attributes: kernel: what is computed. likely: what its sizes likely are, one number for each: they likely
+    do not exceed it, and are multiples of 16 where it is one. 0 if nothing is known of a size. topk: the
+    range of the first elements of sorted rows, if that is all that is kept of them. unit_strides: the share
+    of bytes at unit stride along each range, by its name, before points were in steps. transposed: names of
+    ranges before the innermost one, inner ones first, that have blocks of their own; the ranges outside of
+    one share its tile, up to the next one. coarsening: points of the original kernel that one of its points
+    computes. bins: programs count their points in so many at most, before they update memory; 0 if they do
+    not.
     """
 
     kernel: Kernel
     likely: tuple[int, ...]
     unit_strides: Mapping[str, float]
-    turned: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()
     topk: Expr | None = None
     coarsening: int = 1
     bins: int = 0
@@ -65,7 +62,7 @@ class Draft:
     @property
     def is_line(self) -> bool:
         """True if all ranges are parallel, and points follow each other in one tile."""
-        return not self.turned and all(r.kind == "parallel" for r in self.kernel.ranges)
+        return not self.transposed and all(r.kind == "parallel" for r in self.kernel.ranges)
 
     def group_ranges(self) -> dict[Letter, list[Range]]:
         """The ranges by tile: `x` has the innermost parallel ones, before `y` and `z`; `w` those that are
@@ -74,7 +71,7 @@ class Draft:
         letters: list[Letter] = ["x", "y", "z"]
         groups: dict[Letter, list[Range]] = {}
         for one in reversed(self.kernel.ranges):
-            if one.symbol.name in self.turned:
+            if one.symbol.name in self.transposed:
                 letters = letters[1:]
             letter: Letter = "r" if one.kind == "reduction" else "w" if one.kind == "walked" else letters[0]
             groups.setdefault(letter, []).insert(0, one)
@@ -94,7 +91,7 @@ def begin_draft(kernel: Kernel, likely: tuple[int, ...] = ()) -> Draft:
         kernel=kernel,
         likely=likely,
         unit_strides=share_unit_strides(kernel, known, unknown=UNKNOWN_EXTENT),
-        turned=find_transposed_ranges(kernel, known, unknown=UNKNOWN_EXTENT),
+        transposed=find_transposed_ranges(kernel, known, unknown=UNKNOWN_EXTENT),
     )
 
 
@@ -162,7 +159,7 @@ def _coarsen_deinterleaved(draft: Draft, target: Target) -> Draft:
     found = deinterleave(draft.kernel)
     if found is None:
         return draft
-    coarse = _coarse(replace(draft, turned=()), coarsen(found, target.machine.grids))
+    coarse = _coarse(replace(draft, transposed=()), coarsen(found, target.machine.grids))
     # neighbours along the last range are read together and stored together
     if coarse.coarsening == draft.coarsening:
         return draft
@@ -188,7 +185,7 @@ def _privatize_histogram(draft: Draft, target: Target) -> Draft:
         return draft
     # programs count what belongs to a row of bins
     rows = draft.kernel.ranges[: found.rows]
-    return replace(draft, bins=found.bins, turned=tuple(r.symbol.name for r in rows[-1:]))
+    return replace(draft, bins=found.bins, transposed=tuple(r.symbol.name for r in rows[-1:]))
 
 
 KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(

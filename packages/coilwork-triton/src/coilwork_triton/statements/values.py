@@ -259,8 +259,8 @@ class Values:
                 self._load(scope, node)
             case Op() if node in self._short.idle_bounds:
                 scope.bound[node] = self.expression(scope, self._short.idle_bounds[node])
-            case Op() if node in self._short.joined:
-                emit_concat_load(self, scope, node, self._short.joined[node])
+            case Op() if node in self._short.concat_loads:
+                emit_concat_load(self, scope, node, self._short.concat_loads[node])
             case Op():
                 self._op(scope, node)
             case Reduce():
@@ -354,12 +354,12 @@ class Values:
             key = (node.buffer, start, block)
             if key not in scope.starts:
                 pointer = address_in_row(
-                    self.shape, self.space, node, start, self._short.own_order
+                    self.shape, self.space, node, start, self._short.irregular
                 ) or element_pointer(node, self.offset(scope, start, (), block))
                 scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
             return scope.starts[key] if distance == 0 else Binary("+", scope.starts[key], Number(distance))
         found = address_in_row(
-            self.shape, self.space, node, node.index[0], self._short.own_order
+            self.shape, self.space, node, node.index[0], self._short.irregular
         ) or address_down_column(self.shape, self.space, node)
         return found or element_pointer(node, self.offset(scope, node.index[0], node.indirect, block))
 
@@ -410,7 +410,7 @@ class Values:
         if function is not None:
             argument = self.expression(scope, function.operands[0])
             found = context.device(f"one_plus_{function.op}_rounded", argument)
-        elif node in self._short.beside_one:
+        elif node in self._short.denormal_tolerant:
             found = context.device("exp_beside_one", *self._operands(scope, node))
         elif (factor := self._short.factor(node)) is not None:
             value = self.expression(scope, node.operands[0])
@@ -473,12 +473,12 @@ class Shortcuts:
     idle_bounds: minima and maxima that are their first operand.
     rounded: f32 values that only reach memory rounded to 16 bits or fewer.
     factors: those of them that are rounded, or multiplied with others, at once.
-    beside_one: exponentials that only sums of at least 1 see.
+    denormal_tolerant: exponentials that only sums of at least 1 see.
     sums: values that are 1 plus a function, and that function.
-    joined: selections between loads that are one load.
+    concat_loads: selections between loads that are one load.
     windows: loads from a common address.
     runs: loads that come together with others, in order.
-    own_order: buffers of which loads start from the address of their row, also those at fixed distances.
+    irregular: buffers of which loads start from the address of their row, also those at fixed distances.
     absorbed: values that are written as part of others alone.
     """
 
@@ -487,12 +487,12 @@ class Shortcuts:
     idle_bounds: Mapping[Scalar, Scalar]
     rounded: frozenset[Scalar]
     factors: frozenset[Scalar]
-    beside_one: frozenset[Scalar]
+    denormal_tolerant: frozenset[Scalar]
     sums: Mapping[Scalar, Op]
-    joined: Mapping[Scalar, ConcatLoad]
+    concat_loads: Mapping[Scalar, ConcatLoad]
     windows: frozenset[Load]
     runs: Mapping[Load, Run]
-    own_order: frozenset[str]
+    irregular: frozenset[str]
     absorbed: frozenset[Scalar]
 
     def factor(self, node: Op) -> float | None:
@@ -524,13 +524,13 @@ def find_shortcuts(
         idle_bounds=find_redundant_bounds(order),
         rounded=rounded,
         factors=find_rounded_factors(rounded, users),
-        beside_one=find_denormal_tolerant_exps(order, roots, users)
+        denormal_tolerant=find_denormal_tolerant_exps(order, roots, users)
         if kernel.numerics == "fast"
         else frozenset(),
         sums=sums,
-        joined=joined,
+        concat_loads=joined,
         windows=find_windows(order),
         runs={} if shape.step == 1 else find_load_runs(order, kernel.ranges[-1].symbol),
-        own_order=frozenset() if shape.step == 1 else find_irregular_buffers(order, kernel.ranges[-1].symbol),
+        irregular=frozenset() if shape.step == 1 else find_irregular_buffers(order, kernel.ranges[-1].symbol),
         absorbed=find_absorbed(joined, order, users).union(sums.values()),
     )
