@@ -32,14 +32,17 @@ from coilwork_triton.text.ops import convert_constant
 class Draft:
     """A kernel on its way to text.
 
-    Attributes: kernel: what is computed. likely: what its sizes likely are, one number for each: they likely
-    do not exceed it, and are multiples of 16 where it is one. 0 if nothing is known of a size. topk: the
-    range of the first elements of sorted rows, if that is all that is kept of them. unit_strides: the share
-    of bytes at unit stride along each range, by its name, before points were in steps. transposed: names of
-    ranges before the innermost one, inner ones first, that have blocks of their own; the ranges outside of
-    one share its tile, up to the next one. coarsening: points of the original kernel that one of its points
-    computes. bins: programs count their points in so many at most, before they update memory; 0 if they do
-    not.
+    Attributes:
+        kernel: what is computed.
+        likely: what its sizes likely are, one number for each: they likely do not exceed it, and are
+            multiples of 16 where it is one. 0 if nothing is known of a size.
+        topk: the range of the first elements of sorted rows, if that is all that is kept of them.
+        unit_strides: the share of bytes at unit stride along each range, by its name, before points were in
+            steps.
+        transposed: names of ranges before the innermost one, inner ones first, that have blocks of their own;
+            the ranges outside of one share its tile, up to the next one.
+        coarsening: points of the original kernel that one of its points computes.
+        bins: programs count their points in so many at most, before they update memory; 0 if they do not.
     """
 
     kernel: Kernel
