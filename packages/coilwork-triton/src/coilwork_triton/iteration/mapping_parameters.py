@@ -83,7 +83,7 @@ _FIELDS: Final[MappingOf[type[Directive], tuple[tuple[str, str], ...]]] = Mappin
         Warps: ((WARPS, "count"),),
     }
 )
-# A kernel's signature; that of a product is `contraction.shape.parameters_of`.
+# A kernel's signature; that of a product is `contraction_plan.product_parameters`.
 _SIGNATURE: Final = (
     *(BLOCKS[letter] for letter in "zyxwr"),
     STAGES,
