@@ -36,8 +36,8 @@ class OpContext:
         result: type of the result.
         numerics: `fast` may use the hardware's approximate exponential and division. Of `strict` kernels f32
             functions arrive here as f64 ones.
-        rounded: the result only reaches memory rounded to 16 bits or fewer; see `precision_analysis`. Only in `fast`
-            kernels.
+        rounded: the result only reaches memory rounded to 16 bits or fewer; see
+            `precision_analysis`. Only in `fast` kernels.
         factor: such a result, which is rounded, or multiplied with something else, before anything is added
             to it.
         library: names of device functions used so far; builders add to it.
