@@ -15,7 +15,7 @@ from coilwork_ir.mapping import Unit, format_mapping, parse_mapping, verify_vers
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.codegen import find_mapping
-from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.options import TritonOptions
 
 H200 = target("sm_90")
 # Rows in registers, in loops, that begin anywhere, walked, shared, in place, scanned, sorted, counted, in

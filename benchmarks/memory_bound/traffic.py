@@ -25,7 +25,7 @@ from coilwork_ir.program.walk import buffers
 from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
 from coilwork_ir.target import TARGETS
 from coilwork_triton.codegen import find_mapping
-from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.options import TritonOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

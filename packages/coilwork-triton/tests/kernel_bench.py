@@ -21,7 +21,7 @@ from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.kernels import Kernel, Range, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, RangeKind
 from coilwork_ir.scalar import const, index_value, op, substitute_ranges
-from coilwork_triton.text.types import TRITON_TYPES
+from coilwork_triton.text.language import TRITON_TYPES
 
 POINTERS = {
     DType.F64: "*fp64", DType.F32: "*fp32", DType.F16: "*fp16", DType.BF16: "*bf16", DType.F8E4M3: "*fp8e4nv",

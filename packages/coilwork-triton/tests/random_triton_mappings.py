@@ -44,14 +44,15 @@ from coilwork_ir.target import Target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.codegen import find_mapping
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.iteration.mapped_shape import shape_of
-from coilwork_triton.iteration.vectorized import find_whole_vectors
+from coilwork_triton.iteration.refusals import check_mapping
+from coilwork_triton.iteration.shape_builder import build_shape
+from coilwork_triton.iteration.vector_peeling import find_peeled_vectors
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
-from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import next_power_of_two
-from coilwork_triton.mapping import close
+from coilwork_triton.options import TritonOptions
+from coilwork_triton.planning import close_mapping
+from coilwork_triton.proposals.mapping_proposal import REFINEMENTS, propose
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import REFINEMENTS, propose
 
 TRIES = 80
 # An interpreter takes a while for each program, and for each turn of a loop.
@@ -93,7 +94,7 @@ class RandomlyMapped:
             draft = KERNEL_PASSES.run(draft, target)
         setting = Setting(draft=draft, target=target, options=TritonOptions())
         planned = REFINEMENTS.run(propose(setting), TritonOptions())
-        proposed = close(planned, planned.configs[0])
+        proposed = close_mapping(planned, planned.configs[0])
         return self._emit(draft.kernel, target, proposed, lambda: draw(rng, draft.kernel, proposed, target))
 
     def _emit(
@@ -275,7 +276,8 @@ def _memory(rng: random.Random, kernel: Kernel) -> list[Directive]:
 def _vectorized(kernel: Kernel, mapping: Mapping, target: Target) -> Mapping:
     """`mapping` with accesses of whole vectors along rows that begin or end anywhere, if there are any."""
     try:
-        found = find_whole_vectors(kernel, shape_of(kernel, mapping, target), roots_of(kernel))
+        check_mapping(kernel, mapping, target)
+        found = find_peeled_vectors(kernel, build_shape(kernel, mapping, target), roots_of(kernel))
     except EmitError:
         return mapping
     if found is None:

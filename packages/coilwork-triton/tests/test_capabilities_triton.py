@@ -20,7 +20,7 @@ from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.codegen import TritonCodegen, find_mapping
-from coilwork_triton.launch.options import TritonOptions, parse_options
+from coilwork_triton.options import TritonOptions, parse_options
 
 H200, F32 = target("sm_90"), DType.F32
 CAN = capabilities_of(H200)

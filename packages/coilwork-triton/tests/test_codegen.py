@@ -18,8 +18,8 @@ from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, StoreMode
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, reduce, scan, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.combining.reductions import REDUCTIONS
-from coilwork_triton.combining.scans import scan_kinds
+from coilwork_triton.statements.reductions import REDUCTIONS
+from coilwork_triton.statements.scans import scan_kinds
 from coilwork_triton.text.index_printer import fits_32_bits, leaves_32_bits
 
 F32, I64 = DType.F32, DType.I64

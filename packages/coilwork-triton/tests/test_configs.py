@@ -10,7 +10,7 @@ from launch_facts import change_facts, launch_facts
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import target
-from coilwork_triton.launch.configs import propose
+from coilwork_triton.launch.configs import propose_launches
 from coilwork_triton.launch.parameters import Facts, Walk
 
 H200 = target("sm_90")
@@ -21,7 +21,7 @@ def blocks(walk: Walk, streams: tuple[int, ...] = (2,), **extents: int) -> list[
     facts = launch_facts(
         walk=walk, extents=extents, coalescing=across, element_bytes=4, tensors=2, stream_bytes=streams
     )
-    found = propose(facts, H200, 3)
+    found = propose_launches(facts, H200, 3)
     names = {"YBLOCK": "y", "XBLOCK": "x", "R0_BLOCK": "r"}
     return [
         tuple({names[k]: v for k, v in c.meta if k in names}[n] for n in sorted(extents, reverse=True))
@@ -75,7 +75,7 @@ def test_neighbours_in_both_layouts_are_read_together(length: int, across: float
         tensors=2,
         stream_bytes=(2, 2),
     )
-    for one in propose(facts, H200, 3):
+    for one in propose_launches(facts, H200, 3):
         meta = dict(one.meta)
         assert min(meta["XBLOCK"], meta["R0_BLOCK"]) * 2 >= H200.machine.memory.fetched_bytes
 
@@ -90,12 +90,12 @@ def test_long_rows_that_stay_are_several_where_some_lies_across() -> None:
         stream_bytes=(2, 2, 2),
         rereads_rows=True,
     )
-    first, *_ = propose(facts, H200, 3)
+    first, *_ = propose_launches(facts, H200, 3)
     assert dict(first.meta)["XBLOCK"] == 8 and 64 * 32 * first.num_warps >= 8 * 4096
-    alone = propose(change_facts(facts, coalescing={"r": 1.0}), H200, 3)
+    alone = propose_launches(change_facts(facts, coalescing={"r": 1.0}), H200, 3)
     assert [dict(c.meta)["XBLOCK"] for c in alone] == [1, 1]
     # of a GPU with little shared memory, through which such rows change threads
-    less = propose(facts, target("gfx942"), 3)
+    less = propose_launches(facts, target("gfx942"), 3)
     assert all(dict(c.meta)["XBLOCK"] * 4096 * 4 <= target("gfx942").shared_memory_bytes for c in less)
 
 
@@ -109,7 +109,10 @@ def test_busy_columns_have_twice_the_threads() -> None:
         stream_bytes=(2, 2, 2),
         operations=8,
     )
-    (idle, *_), (busy, *_) = propose(facts, H200, 3), propose(change_facts(facts, operations=40), H200, 3)
+    (idle, *_), (busy, *_) = (
+        propose_launches(facts, H200, 3),
+        propose_launches(change_facts(facts, operations=40), H200, 3),
+    )
 
     def each(config: Config) -> float:
         meta = dict(config.meta)
@@ -138,18 +141,18 @@ def rows_on_chip(rows: int, length: int) -> Facts:
 def test_short_rows_have_16_elements_per_thread_in_large_or_small_blocks() -> None:
     facts = rows_on_chip(131072, 256)
     for streams in ((2, 2), (4, 4)):
-        found = propose(change_facts(facts, stream_bytes=streams), H200, 3)
+        found = propose_launches(change_facts(facts, stream_bytes=streams), H200, 3)
         assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(16, 8), (4, 2)]
 
 
 def test_rows_that_a_cache_holds_are_for_two_warps_or_four() -> None:
-    assert [c.num_warps for c in propose(rows_on_chip(4096, 1024), H200, 3)] == [2, 4]
-    assert [c.num_warps for c in propose(rows_on_chip(65536, 1024), H200, 3)] == [1, 4]
+    assert [c.num_warps for c in propose_launches(rows_on_chip(4096, 1024), H200, 3)] == [2, 4]
+    assert [c.num_warps for c in propose_launches(rows_on_chip(65536, 1024), H200, 3)] == [1, 4]
 
 
 def test_a_warp_has_two_rows_where_programs_of_one_ask_for_little() -> None:
     facts = change_facts(rows_on_chip(65536, 784), stream_bytes=(2,))
-    found = [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)]
+    found = [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose_launches(facts, H200, 3)]
     assert found == [(1, 1), (1, 4), (2, 1)]
     for others in (
         change_facts(facts, stream_bytes=(4,)),
@@ -158,9 +161,9 @@ def test_a_warp_has_two_rows_where_programs_of_one_ask_for_little() -> None:
         change_facts(facts, extents={"x": 16384, "r": 784}),
         change_facts(facts, extents={"x": 65536, "r": 2000}),
     ):
-        assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose(others, H200, 3))
+        assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose_launches(others, H200, 3))
     bytes_each = change_facts(facts, element_bytes=1, stream_bytes=(1,), extents={"x": 65536, "r": 1900})
-    assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose(bytes_each, H200, 3))
+    assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose_launches(bytes_each, H200, 3))
 
 
 def test_programs_of_few_long_rows_are_large() -> None:
@@ -172,9 +175,9 @@ def test_programs_of_few_long_rows_are_large() -> None:
         stream_bytes=(4, 4),
         tensors=2,
     )
-    assert [c.num_warps for c in propose(facts, H200, 3)] == [32, 8, 4]
+    assert [c.num_warps for c in propose_launches(facts, H200, 3)] == [32, 8, 4]
     many = change_facts(facts, extents={"x": 4096, "r": 240_000})
-    assert [c.num_warps for c in propose(many, H200, 3)] == [8, 4, 4]
+    assert [c.num_warps for c in propose_launches(many, H200, 3)] == [8, 4, 4]
 
 
 def test_few_short_columns_are_for_four_warps_or_for_two() -> None:
@@ -186,7 +189,7 @@ def test_few_short_columns_are_for_four_warps_or_for_two() -> None:
         tensors=2,
         stream_bytes=(2,),
     )
-    found = [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)]
+    found = [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose_launches(facts, H200, 3)]
     # of variances of 96 rows these take 96, 60 and 54 us on an H200; half of the second takes 61
     assert found == [(64, 4), (32, 2), (64, 2)]
 
@@ -195,7 +198,7 @@ def test_few_short_columns_are_for_four_warps_or_for_two() -> None:
     ("row", "warps"), [(1024, [1, 4]), (4096, [4, 16]), (8192, [8, 4]), (16384, [16, 8])]
 )
 def test_whole_rows_are_for_few_threads_or_more(row: int, warps: list[int]) -> None:
-    assert [c.num_warps for c in propose(rows_on_chip(8192, row), H200, 3)] == warps
+    assert [c.num_warps for c in propose_launches(rows_on_chip(8192, row), H200, 3)] == warps
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_walked_rows_are_for_few_threads(columns: int, row: int, best: tuple[int
         column_sums=columns,
         stream_bytes=(2, 2, 2),
     )
-    found = propose(facts, target("sm_90"), 3)
+    found = propose_launches(facts, target("sm_90"), 3)
     meta = dict(found[0].meta)
     assert (meta["WBLOCK"], found[0].num_warps, meta["STAGES"]) == best
     assert len(found) == (3 if row > 1024 or row < 256 or (columns, row) == (2, 256) else 2)
@@ -251,7 +254,7 @@ def test_sorted_blocks_are_powers_of_two_that_fit(
         stream_bytes=(4,),
         sort_key_bytes=sort_bytes,
     )
-    for config in propose(facts, H200, 3):
+    for config in propose_launches(facts, H200, 3):
         meta = dict(config.meta)
         assert all(size & (size - 1) == 0 for size in meta.values())
         assert meta["XBLOCK"] * meta["R0_BLOCK"] * sort_bytes <= H200.shared_memory_bytes
@@ -267,13 +270,13 @@ def test_stencils_have_small_blocks_or_many_points_per_thread() -> None:
         tensors=2,
         stream_bytes=(2,) * 5,
     )
-    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)] == [
+    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose_launches(facts, H200, 3)] == [
         (512, 2),
         (1024, 1),
         (1024, 4),
     ]
     four_tensors = change_facts(facts, tensors=5)
-    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(four_tensors, H200, 3)] == [
+    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose_launches(four_tensors, H200, 3)] == [
         (2048, 4),
         (1024, 4),
     ]
@@ -288,9 +291,9 @@ def test_stencils_over_rows_have_several_rows_to_a_program() -> None:
         tensors=2,
         stream_bytes=(4,) * 5,
     )
-    first, *_ = propose(facts, H200, 3)
+    first, *_ = propose_launches(facts, H200, 3)
     assert (dict(first.meta)["YBLOCK"], dict(first.meta)["XBLOCK"]) == (4, 512)
-    one_tensor_each = propose(change_facts(facts, tensors=5), H200, 3)
+    one_tensor_each = propose_launches(change_facts(facts, tensors=5), H200, 3)
     assert all(dict(c.meta)["YBLOCK"] == 1 for c in one_tensor_each)
 
 
@@ -304,9 +307,9 @@ def test_a_seed_does_not_make_threads_take_fewer_points() -> None:
         tensors=3,
         stream_bytes=(2, 2),
     )
-    (first, *_) = propose(facts, H200, 3)
+    (first, *_) = propose_launches(facts, H200, 3)
     assert (dict(first.meta)["XBLOCK"], first.num_warps) == (2048, 4)
-    (wide, *_) = propose(change_facts(facts, stream_bytes=(2, 8)), H200, 3)
+    (wide, *_) = propose_launches(change_facts(facts, stream_bytes=(2, 8)), H200, 3)
     assert (dict(wide.meta)["XBLOCK"], wide.num_warps) == (2048, 8)
 
 
@@ -319,12 +322,12 @@ def test_one_point_per_thread_or_several_where_each_loads_a_sector() -> None:
         tensors=3,
         is_scattered=True,
     )
-    found = propose(facts, H200, 3)
+    found = propose_launches(facts, H200, 3)
     assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(256, 8), (4096, 16), (8192, 8)]
-    few = propose(change_facts(facts, extents={"x": 4096}), H200, 3)
+    few = propose_launches(change_facts(facts, extents={"x": 4096}), H200, 3)
     assert all(dict(c.meta)["XBLOCK"] == 128 for c in few)
     # a search that scatters is long code as it is
-    searching = propose(change_facts(facts, load_chain=20), H200, 3)
+    searching = propose_launches(change_facts(facts, load_chain=20), H200, 3)
     assert all(dict(c.meta)["XBLOCK"] <= 4 * 32 * c.num_warps for c in searching)
 
 
@@ -345,7 +348,7 @@ def test_rows_that_are_read_again_are_tried_one_per_multiprocessor(
         stream_bytes=(4, 4),
         rereads_rows=again,
     )
-    assert any(c.num_warps == 32 for c in propose(facts, H200, 3)) is wanted
+    assert any(c.num_warps == 32 for c in propose_launches(facts, H200, 3)) is wanted
 
 
 def test_many_columns_of_one_operand_are_also_tried_with_few_threads() -> None:
@@ -363,7 +366,7 @@ def test_what_gathers_two_values_per_point_has_later_rows_on_their_way() -> None
         stream_bytes=(2,),
         accumulators=2,
     )
-    found = propose(facts, H200, 3)
+    found = propose_launches(facts, H200, 3)
     assert dict(found[0].meta)["STAGES"] == 3
     for one in found:
         sizes = dict(one.meta)
@@ -383,7 +386,7 @@ def test_scanned_columns_have_enough_on_their_way(columns: int, streams: tuple[i
         stream_bytes=streams,
         scan_words=1,
     )
-    for one in propose(facts, H200, 3):
+    for one in propose_launches(facts, H200, 3):
         sizes = dict(one.meta)
         width, depth = sizes["XBLOCK"], sizes["R0_BLOCK"]
         programs = min(columns // width / H200.multiprocessors, 2)
@@ -405,7 +408,7 @@ def columns(walk: Walk, streams: tuple[int, ...], *, x: int, r: int, **others: A
         **others,
     )
     found: list[tuple[int, ...]] = []
-    for one in propose(facts, H200, 3):
+    for one in propose_launches(facts, H200, 3):
         meta = dict(one.meta)
         found.append((meta["XBLOCK"], meta["R0_BLOCK"], one.num_warps, meta.get("STAGES", 1)))
     return found
@@ -444,10 +447,10 @@ def test_few_long_rows_have_more_threads() -> None:
         tensors=2,
         stream_bytes=(2,),
     )
-    assert propose(facts, H200, 3)[0].num_warps == 16
+    assert propose_launches(facts, H200, 3)[0].num_warps == 16
     # 16 bytes per thread
-    assert propose(change_facts(facts, stream_bytes=(4,)), H200, 3)[0].num_warps == 32
-    many = propose(change_facts(facts, extents={"x": 4096, "r": 1 << 15}), H200, 3)
+    assert propose_launches(change_facts(facts, stream_bytes=(4,)), H200, 3)[0].num_warps == 32
+    many = propose_launches(change_facts(facts, extents={"x": 4096, "r": 1 << 15}), H200, 3)
     assert max(one.num_warps for one in many) == 8
 
 
@@ -468,7 +471,7 @@ def test_few_neighbours_along_another_range_are_no_transpose() -> None:
     )
 
     def sides(facts: Facts) -> list[tuple[int, int]]:
-        return [(dict(c.meta)["XBLOCK"], dict(c.meta)["YBLOCK"]) for c in propose(facts, H200, 3)]
+        return [(dict(c.meta)["XBLOCK"], dict(c.meta)["YBLOCK"]) for c in propose_launches(facts, H200, 3)]
 
     assert (1024, 4) in sides(facts)
     assert (1024, 4) not in sides(change_facts(facts, coalescing={"y": 0.5, "x": 0.5}))
@@ -483,8 +486,8 @@ def test_code_of_many_operations_is_for_few_elements(
     extents: dict[str, int], operations: int, across: dict[str, float]
 ) -> None:
     facts = launch_facts(walk="pointwise", extents=extents, coalescing=across, element_bytes=4, tensors=2)
-    light = propose(facts, H200, 3)
-    heavy = propose(change_facts(facts, operations=operations), H200, 3)
+    light = propose_launches(facts, H200, 3)
+    heavy = propose_launches(change_facts(facts, operations=operations), H200, 3)
     for found in heavy:
         elements = math.prod(size for _, size in found.meta) // (32 * found.num_warps)
         assert elements <= 1 or elements * operations <= H200.machine.grids.longest_code
@@ -496,6 +499,8 @@ def test_rows_of_many_operations_have_more_threads() -> None:
     facts = launch_facts(
         walk="persistent", extents={"x": 4096, "r": 1024}, coalescing={"r": 1.0}, element_bytes=4, tensors=2
     )
-    light, heavy = (propose(change_facts(facts, operations=count), H200, 1)[0] for count in (100, 2000))
-    assert light == propose(facts, H200, 1)[0]
+    light, heavy = (
+        propose_launches(change_facts(facts, operations=count), H200, 1)[0] for count in (100, 2000)
+    )
+    assert light == propose_launches(facts, H200, 1)[0]
     assert heavy.meta == light.meta and heavy.num_warps == 16 > light.num_warps

@@ -34,12 +34,11 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.target import target
 from coilwork_triton.codegen import TritonCodegen, find_mapping
-from coilwork_triton.iteration.parameters import config_of
+from coilwork_triton.iteration.mapping_parameters import config_of_mapping
 from coilwork_triton.kernel_passes.table import LEGALIZATION
-from coilwork_triton.launch.options import TritonOptions, parse_options
-from coilwork_triton.mapping import close
-from coilwork_triton.planning import plan_computation
-from coilwork_triton.proposals.refinements import Planned
+from coilwork_triton.options import TritonOptions, parse_options
+from coilwork_triton.planning import close_mapping, plan_computation
+from coilwork_triton.proposals.mapping_proposal import Planned
 
 H200 = target("sm_90")
 OPEN_SOFTMAX = """kernel @softmax fast {
@@ -106,8 +105,8 @@ def test_a_configuration_launches_as_its_mapping_says() -> None:
         plan = plan_computation(LEGALIZATION.run(kernel, H200), H200, TritonOptions())
         if isinstance(plan, Planned):
             for config in plan.configs:
-                closed = close(plan, config)
-                assert closed.is_closed and config_of(plan.setting.kernel, closed) == config
+                closed = close_mapping(plan, config)
+                assert closed.is_closed and config_of_mapping(plan.setting.kernel, closed) == config
                 count += 1
     assert count > 60
 

@@ -20,8 +20,7 @@ from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import load
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.padded_rows import lanes_of_rows
-from coilwork_triton.facts.vectors import Access
+from coilwork_triton.facts.vectorization import Access, count_padded_lanes
 
 F32, BF16 = DType.F32, DType.BF16
 TYPES = {F32: torch.float32, BF16: torch.bfloat16}
@@ -48,7 +47,7 @@ def lanes(ranges: tuple[Range, ...], *touched: Access) -> int:
         args=args,
         stores=(Store(buffer="in1", index=as_expr(0), value=load("in0", [as_expr(0)], BF16)),),
     )
-    return lanes_of_rows(kernel, touched, target("sm_90").machine.grids)
+    return count_padded_lanes(kernel, touched, target("sm_90").machine.grids)
 
 
 def clamped(ranges: tuple[Range, ...]) -> Access:

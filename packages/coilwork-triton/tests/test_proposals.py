@@ -16,18 +16,15 @@ from coilwork_ir.mapping import format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import find_contraction, load, op, reduce
 from coilwork_ir.target import target
-from coilwork_triton.iteration.mapped_shape import shape_of
-from coilwork_triton.iteration.parameters import config_of
+from coilwork_triton.iteration.mapping_parameters import config_of_mapping
+from coilwork_triton.iteration.shape_builder import build_shape
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.configs import LAUNCHES
-from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.proposals.access_width import WIDTHS
+from coilwork_triton.options import TritonOptions
+from coilwork_triton.proposals.decisions import PROPOSALS, TILINGS, WALKS, WIDTHS
+from coilwork_triton.proposals.mapping_proposal import OPEN_SIZE_REFINEMENTS, REFINEMENTS, propose
 from coilwork_triton.proposals.proposal import Proposal, Setting
-from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, propose
-from coilwork_triton.proposals.table import PROPOSALS
-from coilwork_triton.proposals.tiling import TILINGS
-from coilwork_triton.proposals.walks import WALKS
-from coilwork_triton.rules import RuleTable
+from coilwork_triton.rule_table import RuleTable
 
 H200, F32 = target("sm_90"), DType.F32
 SINGLE = [
@@ -55,7 +52,7 @@ def test_rows_in_pieces_are_refused_where_no_number_of_rows_may_matter() -> None
             assert caught.value.code == "mapping-invariant"
 
 
-@pytest.mark.parametrize("table", [PROPOSALS, REFINEMENTS, OF_OPEN_SIZES])
+@pytest.mark.parametrize("table", [PROPOSALS, REFINEMENTS, OPEN_SIZE_REFINEMENTS])
 def test_the_order_of_decisions_has_reasons(table: PassTable[object, object]) -> None:
     assert table.violations() == ()
 
@@ -65,7 +62,7 @@ def test_a_shape_follows_from_the_kernel_and_the_mapping_alone() -> None:
         planned = propose(setting_of(SAMPLES[name]))
         text = format_mapping(planned.mapping)
         assert parse_mapping(text) == planned.mapping
-        assert shape_of(planned.setting.kernel, parse_mapping(text), H200) == planned.shape
+        assert build_shape(planned.setting.kernel, parse_mapping(text), H200) == planned.shape
 
 
 def test_candidates_are_choices_of_an_open_mapping() -> None:
@@ -77,7 +74,7 @@ def test_candidates_are_choices_of_an_open_mapping() -> None:
             closed = planned.mapping.close(
                 {number.name: chosen[number.name] for number in planned.mapping.open_numbers}
             )
-            assert config_of(planned.setting.kernel, closed) == config
+            assert config_of_mapping(planned.setting.kernel, closed) == config
 
 
 def test_each_decision_adds_to_those_before_it() -> None:

@@ -31,7 +31,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.launch.sorting import MOST_WARPS
+from coilwork_triton.launch.sorts import MOST_WARPS
 
 # Kernels of each walk, with sizes that blocks do not divide and such that change from call to call.
 RUN = (

@@ -26,7 +26,7 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.runs import load_runs
+from coilwork_triton.facts.vectorization import find_load_runs
 from coilwork_triton.kernel_passes.thread_coarsening import coarsen
 
 GRIDS = target("sm_90").machine.grids
@@ -247,7 +247,7 @@ def test_rows_have_one_address() -> None:
 
 
 def places(row: list[Expr]) -> list[tuple[Load, ...]]:
-    found = load_runs([load("in0", [place], BF16) for place in row], symbol("x0", extent=64))
+    found = find_load_runs([load("in0", [place], BF16) for place in row], symbol("x0", extent=64))
     return list(dict.fromkeys(found.values()))
 
 

@@ -7,7 +7,7 @@ import pytest
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.target import TARGETS
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.unit_strides import share_unit_strides
+from coilwork_triton.facts.memory_traffic import share_unit_strides
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
 
 H200 = TARGETS["sm_90"]

@@ -15,7 +15,7 @@ from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.launch.configs import propose
+from coilwork_triton.launch.configs import propose_launches
 
 H200 = target("sm_90")
 F16, F32 = DType.F16, DType.F32
@@ -36,7 +36,7 @@ def launches(
         stream_bytes=streams,
         row=row,
     )
-    return [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)]
+    return [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose_launches(facts, H200, 3)]
 
 
 @pytest.mark.parametrize(

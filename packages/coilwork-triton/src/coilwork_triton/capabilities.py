@@ -1,4 +1,4 @@
-"""What the kernels of this generator can do, and how they go through rows: `capabilities_of`."""
+"""The capabilities of this generator's kernels, which schedules count on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ _MOST_SORTED_BYTES: Final = 4
 
 
 def capabilities_of(target: Target) -> Capabilities:
-    """Return what kernels for `target`, a GPU, can do: the same on all that Triton compiles for, as far as is
-    measured.
-    """
+    """The capabilities of kernels for `target`, a GPU: the same on all GPUs but for measured figures."""
     walks, sorts = target.machine.row_walks, target.machine.sorts
     return Capabilities(
         rows=RowWalks(

@@ -17,21 +17,19 @@ from coilwork_ir.scalar import find_contraction
 from coilwork_ir.syntax.python import Function, Verbatim
 from coilwork_ir.target import Capabilities, Target
 from coilwork_triton.capabilities import capabilities_of
-from coilwork_triton.combined import plan_given_member, plan_member, write_combined
-from coilwork_triton.combining.functions import own_functions
-from coilwork_triton.contraction.proposal import plan_given_product
-from coilwork_triton.emit_kernel import Written, write
+from coilwork_triton.combo_kernel import plan_member, plan_member_mapping, write_combo_kernel
+from coilwork_triton.contraction_plan import plan_product_mapping
+from coilwork_triton.emit_kernel import EmittedKernel, emit_kernel
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.given_mappings import take_for_member, take_given
 from coilwork_triton.kernel_passes.table import LEGALIZATION, begin_draft
-from coilwork_triton.launch.options import TritonOptions, parse_options
-from coilwork_triton.mapping import map_plan
-from coilwork_triton.planning import Plan, plan_computation
+from coilwork_triton.options import TritonOptions, parse_options
+from coilwork_triton.planning import Plan, map_plan, plan_computation
+from coilwork_triton.proposals.mapping_proposal import Planned, plan_mapping
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import Planned, plan_given
-from coilwork_triton.text.device_library import with_dependencies
-from coilwork_triton.text.language import define_function, print_kernels
-from coilwork_triton.text.types import triton_type
+from coilwork_triton.statements.combine_functions import define_combine_functions
+from coilwork_triton.text.device_library import collect_functions
+from coilwork_triton.text.language import define_function, print_kernels, triton_type
+from coilwork_triton.user_mappings import apply_member_mapping, apply_user_mapping
 
 
 class TritonCodegen:
@@ -80,12 +78,12 @@ class TritonCodegen:
         check, options = partial(verify_mapping, kernel), TritonOptions()
         plan: Plan
         if kernel.combined is not None:
-            plan = plan_given_member(kernel, kernel.combined, mapping, target)
+            plan = plan_member_mapping(kernel, kernel.combined, mapping, target)
         elif find_contraction(roots_of(kernel)) is not None:
-            plan = plan_given_product(kernel, mapping, target, check=check, most=options.max_configs)
+            plan = plan_product_mapping(kernel, mapping, target, check=check, max_configs=options.max_configs)
         else:
             setting = Setting(draft=begin_draft(kernel), target=target, options=options)
-            plan = plan_given(setting, mapping, check=check)
+            plan = plan_mapping(setting, mapping, check=check)
         return _write(kernel, plan, target)
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
@@ -113,28 +111,28 @@ def _plan(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
     """How `kernel`, which is legalized, may run: as `options` give it a mapping, or else as is proposed."""
     if kernel.combined is not None:
         member = plan_member(kernel, kernel.combined, target, options)
-        return take_for_member(kernel, member, target, options)
-    return take_given(kernel, plan_computation(kernel, target, options), target, options)
+        return apply_member_mapping(kernel, member, target, options)
+    return apply_user_mapping(kernel, plan_computation(kernel, target, options), target, options)
 
 
 def _write(kernel: Kernel, plan: Plan, target: Target) -> KernelSource:
     library: set[str] = set()
     if kernel.combined is None:
-        written = write(kernel, plan, library)
+        written = emit_kernel(kernel, plan, library)
     else:
         assert isinstance(plan, Planned)
-        written = write_combined(kernel, kernel.combined, plan, library)
+        written = write_combo_kernel(kernel, kernel.combined, plan, library)
     return _source(kernel, written, target, library)
 
 
-def _source(kernel: Kernel, written: Written, target: Target, library: set[str]) -> KernelSource:
-    """Return what is `written` of `kernel`, with the functions of `library` that it calls, as one text."""
+def _source(kernel: Kernel, written: EmittedKernel, target: Target, library: set[str]) -> KernelSource:
+    """The emitted `kernel` as one text, with the functions of `library` that it calls."""
     names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
     blocks = [name for name, _ in written.configs[0].meta]
     function = define_function(kernel.name, names, written.body, constants=blocks)
     computed = kernel if kernel.combined is None else kernel.combined.body
-    own = own_functions(roots_of(computed), kernel.numerics, library)
-    functions: list[Function | Verbatim] = [*with_dependencies(library), *own, *written.functions, function]
+    own = define_combine_functions(roots_of(computed), kernel.numerics, library)
+    functions: list[Function | Verbatim] = [*collect_functions(library), *own, *written.functions, function]
     return KernelSource(
         name=kernel.name,
         language="triton",
@@ -163,7 +161,7 @@ def _header(kernel: Kernel) -> str:
     return "\n".join(lines)
 
 
-def _arguments(kernel: Kernel, written: Written) -> tuple[SourceArg, ...]:
+def _arguments(kernel: Kernel, written: EmittedKernel) -> tuple[SourceArg, ...]:
     tensors = tuple(
         # what is not known to be aligned is not accessed wide
         SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not written.scalar_access)

@@ -1,30 +1,45 @@
-"""Write the parts of a kernel's text: its function's statements, and how to launch it."""
+"""Emit one kernel from its plan: the statements of its function, and how to launch it.
+
+A kernel in several versions (`coilwork_triton.shape_versions`) has a function per version, and a body that
+calls one of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.kernel_source import Config
+from coilwork_ir.kernel_source import VERSION, Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Version
-from coilwork_ir.syntax.python import Function, Statement
-from coilwork_triton.contraction.body import emit_contraction
-from coilwork_triton.contraction.proposal import PlannedProduct
-from coilwork_triton.dispatch import dispatch
-from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.facts.levels import find_levels
+from coilwork_ir.syntax.python import (
+    Binary,
+    Do,
+    Expression,
+    Function,
+    If,
+    Name,
+    Number,
+    Statement,
+    call,
+)
+from coilwork_triton.contraction_plan import PlannedProduct
+from coilwork_triton.facts.kernel_analysis import find_levels, roots_of
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.mapping import open_versions
-from coilwork_triton.planning import Plan
-from coilwork_triton.proposals.refinements import Planned
+from coilwork_triton.planning import Plan, open_versions
+from coilwork_triton.proposals.mapping_proposal import Planned
 from coilwork_triton.shape_versions import PlannedVersions
 from coilwork_triton.statements.body import emit_body
+from coilwork_triton.statements.contraction import emit_contraction
+from coilwork_triton.text.language import define_function, tl, tl_name
+
+# Kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class EmittedKernel:
     """Statements, and how to launch them.
 
     Attributes:
@@ -46,7 +61,7 @@ class Written:
     functions: tuple[Function, ...] = ()
 
 
-def write(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
+def emit_kernel(kernel: Kernel, plan: Plan, library: set[str]) -> EmittedKernel:
     """`kernel`, which is one computation, run by `plan`. Device functions that it uses are added to
     `library`.
 
@@ -55,13 +70,13 @@ def write(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
     """
     match plan:
         case PlannedVersions():
-            return _write_versions(plan, library)
+            return _emit_versions(plan, library)
         case PlannedProduct():
-            return _write_product(plan, library)
+            return _emit_product(plan, library)
         case Planned():
             shape = plan.shape
-            return Written(
-                body=statements(plan.kernel, shape, library),
+            return EmittedKernel(
+                body=emit_statements(plan.kernel, shape, library),
                 grid=shape.grid,
                 configs=plan.configs,
                 versions=open_versions(plan),
@@ -70,11 +85,11 @@ def write(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
             )
 
 
-def _write_versions(planned: PlannedVersions, library: set[str]) -> Written:
+def _emit_versions(planned: PlannedVersions, library: set[str]) -> EmittedKernel:
     """A kernel for likely sizes and for others."""
-    bodies = [statements(version.kernel, version.shape, library) for version in planned.versions]
-    functions, body = dispatch(planned, bodies)
-    return Written(
+    bodies = [emit_statements(version.kernel, version.shape, library) for version in planned.versions]
+    functions, body = dispatch_versions(planned, bodies)
+    return EmittedKernel(
         body=body,
         grid=planned.grid,
         configs=planned.configs,
@@ -85,11 +100,11 @@ def _write_versions(planned: PlannedVersions, library: set[str]) -> Written:
     )
 
 
-def _write_product(planned: PlannedProduct, library: set[str]) -> Written:
+def _emit_product(planned: PlannedProduct, library: set[str]) -> EmittedKernel:
     kernel, shape = planned.kernel, planned.shape
     ranges = frozenset(r.symbol for r in kernel.ranges)
     levels = find_levels(roots_of(kernel), ranges)
-    return Written(
+    return EmittedKernel(
         body=emit_contraction(kernel, shape, levels, library),
         grid=shape.grid,
         configs=planned.configs,
@@ -99,12 +114,57 @@ def _write_product(planned: PlannedProduct, library: set[str]) -> Written:
     )
 
 
-def statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:
+def emit_statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:
     """The statements of `kernel` in `shape`."""
     ranges = frozenset(r.symbol for r in kernel.ranges)
-    if shape.chosen is None:
+    if shape.topk is None:
         levels = find_levels(roots_of(kernel), ranges)
     else:
-        chosen = shape.chosen.index
-        levels = find_levels(roots_of(kernel), ranges | {chosen}, chosen=chosen)
+        topk = shape.topk.index
+        levels = find_levels(roots_of(kernel), ranges | {topk}, topk=topk)
     return emit_body(kernel, shape, levels, library)
+
+
+# Versions
+
+
+def dispatch_versions(
+    planned: PlannedVersions, bodies: Iterable[tuple[Statement, ...]]
+) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
+    """The functions of the versions, whose statements are `bodies`, and the body of a kernel that calls one
+    of them.
+    """
+    kernel = planned.kernel
+    tensors = [arg.name for arg in kernel.args]
+    functions: list[Function] = []
+    calls: list[Statement] = []
+    for version, body in zip(planned.versions, bodies, strict=True):
+        name = f"{kernel.name}_{version.name}"
+        functions.append(_function(name, version.doc, tensors, version.kernel, planned, body))
+        shorter = version.shorter and planned.general_shape.index_dtype is DType.I64
+        sizes = [
+            _pass_size(Name(size.name), unit, shorter=shorter)
+            for size, unit in zip(kernel.sizes, version.units, strict=True)
+        ]
+        calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, planned.blocks))))
+    *particular, otherwise = calls
+    for number, one in enumerate(reversed(particular), 1):
+        otherwise = If(Binary("==", Name(VERSION), Number(number)), (one,), (otherwise,))
+    return tuple(functions), (otherwise,)
+
+
+def _function(
+    name: str,
+    doc: str,
+    tensors: Iterable[str],
+    kernel: Kernel,
+    planned: PlannedVersions,
+    body: tuple[Statement, ...],
+) -> Function:
+    run_time = [*tensors, *(size.name for size in kernel.sizes)]
+    return define_function(name, run_time, body, constants=planned.blocks, doc=doc)
+
+
+def _pass_size(size: Expression, unit: int, *, shorter: bool) -> Expression:
+    part = size if unit == 1 else Binary("//", size, Number(unit))
+    return tl("cast", part, tl_name("int32")) if shorter else part

@@ -1,5 +1,4 @@
-"""Kernels of open sizes in several versions: for sizes as they likely are, for all others, and between the
-two.
+"""Kernels of open sizes in several versions: for likely sizes, for all others, and between the two.
 
     if VERSION == 3:
         softmax_likely(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1 // 16, tl.int32), XBLOCK, R0_BLOCK,
@@ -12,22 +11,23 @@ two.
         softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
 
 `VERSION` is a compile-time parameter: each version is machine code of its own. Whoever launches takes the
-first one whose guard holds for the sizes of the call. The likely one is that of a kernel of known sizes but
-for masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are
-multiples of nothing leave the last two, and rows that are longer the last.
+first one whose guard holds for the sizes of the call. The likely version has accesses of 16 bytes, rows
+that are read once, and positions of 32 bits, as a kernel of known sizes. Sizes that are no multiples of 16
+take the next two, longer rows the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
+    as_int,
     bounds,
     ceildiv,
     evaluate,
@@ -35,31 +35,35 @@ from coilwork_ir.index import (
     magnitude,
     mod,
     product,
+    provably_divisible,
     provably_le,
+    stride_of,
     symbol,
 )
 from coilwork_ir.kernel_source import VERSION, Config
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.resized import with_sizes
 from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
-from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+from coilwork_ir.scalar import IndexValue, Load, Op, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import MOST_POINTS
+from coilwork_triton.iteration.shape import MOST_POINTS, Shape
 from coilwork_triton.kernel_passes.table import Draft
-from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
-from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import (
-    OF_OPEN_SIZES,
+from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT, next_power_of_two
+from coilwork_triton.proposals.decisions import keeps_rows
+from coilwork_triton.proposals.mapping_proposal import (
+    OPEN_SIZE_REFINEMENTS,
     Planned,
     change_candidates,
     flatten_grid,
-    insert,
+    insert_directive,
     propose,
 )
-from coilwork_triton.proposals.walks import keeps_rows
-from coilwork_triton.special_sizes import specialize
+from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.text.index_printer import leaves_32_bits
+
+# Versions
+
 
 _MOST_WARPS: Final = 32
 
@@ -104,7 +108,7 @@ class PlannedVersion:
 
     @property
     def kernel(self) -> Kernel:
-        """Return what it computes, over sizes of its own."""
+        """The kernel that it computes, over sizes of its own."""
         return self.planned.setting.kernel
 
     @property
@@ -114,7 +118,7 @@ class PlannedVersion:
 
     @property
     def demands(self) -> frozenset[Condition]:
-        """Return what has to hold of the general kernel's sizes where it is right."""
+        """The conditions on the general kernel's sizes under which it is right."""
         return frozenset(() if self.guard is None else self.guard.conditions)
 
     @property
@@ -124,7 +128,7 @@ class PlannedVersion:
         """
         candidates = self.planned.configs
         wide = self.shape.vectors is not None or any(unit > 1 for unit in self.units)
-        return candidates[0] if wide and self.shorter else min(candidates, key=_each)
+        return candidates[0] if wide and self.shorter else min(candidates, key=_points_per_warp)
 
     @property
     def shorter(self) -> bool:
@@ -155,9 +159,9 @@ class PlannedVersions:
     def configs(self) -> tuple[Config, ...]:
         """Candidates of the version for likely sizes, then one of each other: few calls take those."""
         most = len(self.versions) - 1
-        found = [_with_blocks(one, self.blocks, most) for one in self.versions[0].planned.configs]
+        found = [_fill_parameters(one, self.blocks, most) for one in self.versions[0].planned.configs]
         for number, version in enumerate(self.versions[1:], 1):
-            found.append(_with_blocks(version.config, self.blocks, most - number))
+            found.append(_fill_parameters(version.config, self.blocks, most - number))
         return tuple(found)
 
     @property
@@ -174,7 +178,7 @@ class PlannedVersions:
         return (product(counts),) if self.general_shape.flat_grid else counts
 
 
-def _each(config: Config) -> float:
+def _points_per_warp(config: Config) -> float:
     """Points of a block for each warp."""
     return prod(size for name, size in config.meta if name in BLOCKS.values()) / config.num_warps
 
@@ -186,24 +190,24 @@ def _leave_room(planned: Planned) -> Planned:
     if planned.shape.walk != "persistent" or not planned.shape.scalar_access:
         return planned
     target = planned.setting.target
-    configs = tuple(dict.fromkeys(_with_room(c, target) for c in planned.configs))
+    configs = tuple(dict.fromkeys(_limit_elements(c, target) for c in planned.configs))
     return change_candidates(planned, configs, planned.space)
 
 
-def _with_room(config: Config, target: Target) -> Config:
+def _limit_elements(config: Config, target: Target) -> Config:
     grids = target.machine.grids
-    warps = int(_each(config) * config.num_warps) // (grids.elements_one_by_one * target.warp_size)
+    warps = int(_points_per_warp(config) * config.num_warps) // (grids.elements_one_by_one * target.warp_size)
     most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
     return replace(config, num_warps=max(config.num_warps, min(warps, most)))
 
 
-def _with_blocks(config: Config, blocks: Iterable[str], behind: int) -> Config:
+def _fill_parameters(config: Config, blocks: Iterable[str], behind: int) -> Config:
     known = dict(config.meta)
     return replace(config, meta=(*((name, known.get(name, 1)) for name in blocks), (VERSION, behind)))
 
 
 def _largest(numbers: Iterable[Expr]) -> list[Expr]:
-    """Return those of `numbers` that no other one is at least as large as."""
+    """The `numbers` that no other one is at least as large as."""
     found = list(dict.fromkeys(numbers))
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
@@ -260,7 +264,7 @@ def _share_grid(version: PlannedVersion, *, flat: bool) -> PlannedVersion:
 
 
 def _plan_for_all(setting: Setting) -> Planned:
-    return OF_OPEN_SIZES.run(propose(setting), setting.options)
+    return OPEN_SIZE_REFINEMENTS.run(propose(setting), setting.options)
 
 
 def _longest_row(kernel: Kernel) -> int | None:
@@ -307,13 +311,13 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
     if kept is None:
         # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for
         # each costs more than vectors gain
-        special = OF_OPEN_SIZES.run(special, options)
+        special = OPEN_SIZE_REFINEMENTS.run(special, options)
     numbers: list[Expr] = []
     if wide and special.shape.index_dtype is DType.I32:
         values = _values_of_positions(kernel)
         if values is not None:
             # the guard says that they fit
-            short = insert(special.mapping, Values(promised=True), (Index,))
+            short = insert_directive(special.mapping, Values(promised=True), (Index,))
             special = replace(special, mapping=short)
         numbers = [*_numbers_of(setting.draft, divided or ()), *(values or ())]
     conditions = [
@@ -334,9 +338,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
 
 
 def _numbers_of(draft: Draft, divided: Iterable[Expr]) -> list[Expr]:
-    """Return what the kernel of `draft` counts in positions, and the `divided` numbers that positions are
-    computed from.
-    """
+    """The numbers that positions of the kernel of `draft` reach, and the `divided` ones they come from."""
     tiles = [product(r.extent for r in ranges) for ranges in draft.group_ranges().values()]
     return [*(arg.span for arg in draft.kernel.args), *tiles, *draft.kernel.sizes, *divided]
 
@@ -360,18 +362,137 @@ def _is_along_columns(draft: Draft) -> bool:
 
 
 def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
-    """Return where `kernel` loads and stores."""
+    """The offsets of all loads and stores of `kernel`."""
     loads = [node.index[0] for node in postorder(roots) if isinstance(node, Load)]
     return [*loads, *(store.index for store in kernel.stores)]
 
 
-def has_grid_of(one: Shape, other: Shape) -> bool:
-    """True if the grid of `one` is that of `other` but for the sizes of blocks."""
+def has_grid_of(shape: Shape, other: Shape) -> bool:
+    """True if the grid of `shape` is that of `other` but for the sizes of blocks."""
 
-    def told(shape: Shape) -> list[object]:
+    def describe_tiles(described: Shape) -> list[object]:
         return [
             (t.letter, t.index.name, t.column, tuple(part.name for part, _ in t.parts))
-            for t in shape.parallel
+            for t in described.parallel
         ]
 
-    return told(one) == told(other) and all(t.column is None for t in one.tiles)
+    return describe_tiles(shape) == describe_tiles(other) and all(t.column is None for t in shape.tiles)
+
+
+# A kernel for likely sizes
+
+
+# Elements in rows of which all begin at multiples of 16 bytes, whatever their type.
+WHOLE: Final = 16
+_COMPARISONS: Final = frozenset({"lt", "le", "gt", "ge"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialDraft:
+    """A kernel for likely sizes.
+
+    Attributes:
+        draft: the kernel, over size symbols of its own.
+        units: what its sizes are, one for each: this size of the general kernel divided by that number.
+        most: sizes of the general kernel, and what they are at most.
+    """
+
+    draft: Draft
+    units: tuple[tuple[Expr, int], ...]
+    most: tuple[tuple[Expr, int], ...]
+
+
+def specialize(
+    draft: Draft, values: tuple[Scalar, ...], *, multiples: bool = True, rows: bool = False
+) -> SpecialDraft | None:
+    """The kernel of `draft`, whose roots are `values`, for what its sizes likely are; None if it has one
+    version alone.
+
+    `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely
+    are.
+    """
+    kernel, likely = draft.kernel, draft.likely
+    if not any(likely) or any(isinstance(node, Scan | Sort) for node in postorder(values)):
+        return None
+    known = dict(zip(kernel.sizes, likely, strict=True))
+    aligning = _find_aligning_sizes(draft, values) if multiples else frozenset()
+    bounded = _row_bounds(kernel, likely) if rows else {}
+    renewed: dict[Expr, Expr] = {}
+    sizes: list[Expr] = []
+    numbers: list[int] = []
+    units: list[tuple[Expr, int]] = []
+    for size in kernel.sizes:
+        unit = gcd(known[size], WHOLE) if known[size] and size in aligning else 1
+        most = bounded.get(size)
+        high = min((end for end in (size.hi, most) if end is not None), default=None)
+        if high is not None and size.lo is not None and high < size.lo:
+            return None
+        part = symbol(
+            size.name if unit == 1 else f"{size.name}_by_{unit}",
+            lo=None if size.lo is None else -(-size.lo // unit),
+            hi=None if high is None else high // unit,
+        )
+        renewed[size] = unit * part
+        sizes.append(part)
+        numbers.append(known[size] // unit)
+        units.append((size, unit))
+    special = with_sizes(kernel, renewed, tuple(sizes))
+    if any(as_int(extent) == 0 for extent in (r.symbol.extent for r in special.ranges) if extent is not None):
+        # as n % 16 of multiples of 16: no element is left to write a kernel for
+        return None
+    return SpecialDraft(
+        draft=replace(draft, kernel=special, likely=tuple(numbers)),
+        units=tuple(units),
+        most=tuple(bounded.items()),
+    )
+
+
+def _row_bounds(kernel: Kernel, likely: tuple[int, ...]) -> dict[Expr, int]:
+    """Sizes of rows of any length, and how long rows may be that stand in as many lanes as likely ones."""
+    length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
+    if bounds(length).hi is not None:
+        return {}
+    return {
+        size: next_power_of_two(number)
+        for size, number in zip(kernel.sizes, likely, strict=True)
+        if size in length.free_symbols
+    }
+
+
+def _find_aligning_sizes(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[Expr]:
+    """Sizes on which it depends whether rows begin at whole vectors: those in strides, and in the lengths of
+    the rows themselves.
+
+    Rows lie along the range of most accesses at unit stride.
+    """
+    kernel = draft.kernel
+    own = frozenset(kernel.sizes)
+    found: set[Expr] = set()
+    indices = [store.index for store in kernel.stores]
+    indices += [node.index[0] for node in postorder(values) if isinstance(node, Load)]
+    ranges = [r.symbol for r in kernel.ranges]
+    for index in indices:
+        for place in index.free_symbols & frozenset(ranges):
+            step = stride_of(index, place)
+            if step is None or not provably_divisible(step, WHOLE):
+                found |= own & (index.free_symbols if step is None else step.free_symbols)
+    rows = draft.most_along
+    if rows is not None:
+        tile = next(group for group in draft.group_ranges().values() if rows in group)
+        if not provably_divisible(tile[-1].extent, WHOLE):
+            found |= own & tile[-1].extent.free_symbols
+        found |= own & _find_compared_sizes(values, frozenset(r.symbol for r in tile))
+    return frozenset(found)
+
+
+def _find_compared_sizes(values: tuple[Scalar, ...], rows: frozenset[Expr]) -> frozenset[Expr]:
+    """Sizes that positions along `rows` are compared with: whole vectors are inside, or outside, if these are
+    multiples.
+    """
+    found: set[Expr] = set()
+    for node in postorder(values):
+        if isinstance(node, Op) and node.op in _COMPARISONS:
+            sides = [operand.expr for operand in node.operands if isinstance(operand, IndexValue)]
+            if len(sides) == 2 and any(not rows.isdisjoint(side.free_symbols) for side in sides):
+                found.update(*(side.free_symbols for side in sides if rows.isdisjoint(side.free_symbols)))
+    return frozenset(found)

@@ -1,26 +1,51 @@
-"""Facts about a kernel that follow from it alone; each fact is found once, when it is first asked for.
+"""Facts about one kernel and the values in it.
 
-`KernelAnalysis(kernel)` has the graphs and accesses that decisions look at. Its `work` is what the kernel
-does at each point in numbers: bytes, operations, values that are carried along rows.
+`KernelAnalysis(kernel)` finds each fact once, when it is first asked for. Its `work` is what the kernel
+does at each point, in numbers: bytes, operations, values that are carried along rows. `find_levels` says
+along which ranges each value varies and in which pass over the reduction it can be computed. Below these
+stand what they are made of: chains of dependent loads, segmented reductions, keys of sorts, users of
+values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.index import Expr, as_expr, as_int, stride_of
+from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Combine, Combining, Op, Reduce, Scalar, Scan, Sort, postorder
-from coilwork_triton.facts.ragged import is_ragged
-from coilwork_triton.facts.sort_keys import key_bytes
-from coilwork_triton.facts.vectors import Access, accesses_of, loads_apart, together_along, whole_sizes
-from coilwork_triton.facts.waiting import loads_in_turn
+from coilwork_ir.scalar import (
+    Combine,
+    Combining,
+    Contraction,
+    IndexValue,
+    Load,
+    Op,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    leading_points,
+    loads,
+    postorder,
+)
+from coilwork_triton.facts.vectorization import (
+    Access,
+    accesses_of,
+    full_access_sizes,
+    has_scattered_loads,
+    load_width_along,
+)
+
+# Facts of a kernel
+
 
 # Kinds of reductions that gather two values.
 _PAIRS: Final = frozenset({"welford", "online_softmax", "argmin", "argmax"})
@@ -41,17 +66,17 @@ def roots_of(kernel: Kernel) -> tuple[Scalar, ...]:
     Raises:
         EmitError: that is nothing.
     """
-    roots = tuple(root for what in actions_of(kernel) for root in action_roots(what))
+    roots = tuple(root for action in actions_of(kernel) for root in action_roots(action))
     if not roots:
         raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")
     return roots
 
 
-def action_roots(what: Store | Check) -> tuple[Scalar, ...]:
+def action_roots(action: Store | Check) -> tuple[Scalar, ...]:
     """The scalar graphs that an action evaluates."""
-    if isinstance(what, Check):
-        return (what.condition,)
-    return (what.value, *what.indirect, *(() if what.mask is None else (what.mask,)))
+    if isinstance(action, Check):
+        return (action.condition,)
+    return (action.value, *action.indirect, *(() if action.mask is None else (action.mask,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +123,7 @@ class KernelAnalysis:
 
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
-        """Return what it stores or checks."""
+        """The values that it stores or checks."""
         return roots_of(self.kernel)
 
     @cached_property
@@ -108,13 +133,13 @@ class KernelAnalysis:
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """Return where it loads and stores at places that no data decide."""
+        """Its loads and stores at offsets that do not depend on data."""
         return accesses_of(self.kernel, self.roots)
 
     @cached_property
     def is_segmented(self) -> bool:
         """Its rows end where data says."""
-        return is_ragged(self.roots)
+        return is_segmented_reduction(self.roots)
 
     @cached_property
     def sorts(self) -> tuple[Sort, ...]:
@@ -123,25 +148,25 @@ class KernelAnalysis:
 
     @cached_property
     def work(self) -> Work:
-        """Return what it does at each of its points."""
+        """Its work at each of its points, in numbers."""
         kernel, nodes, sorts = self.kernel, self.nodes, self.sorts
         scans = [v for v in nodes if isinstance(v, Scan)]
         return Work(
             element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
             tensors=len(kernel.args),
-            stream_bytes=whole_sizes(kernel.ranges, self.accesses),
+            stream_bytes=full_access_sizes(kernel.ranges, self.accesses),
             operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
-            load_chain=loads_in_turn(self.roots),
-            is_scattered=loads_apart(kernel, self.roots, self.machine),
+            load_chain=load_chain_length(self.roots),
+            is_scattered=has_scattered_loads(kernel, self.roots, self.machine),
             is_segmented=self.is_segmented,
             rereads_rows=_rereads_rows(kernel),
             accumulators=max(
                 (2 if v.kind in _PAIRS else 1 for v in nodes if isinstance(v, Reduce)), default=0
             ),
             column_sums=self._column_sums(),
-            scan_words=max((carried_words(v.kind, v.operands[0].dtype) for v in scans), default=0),
-            sort_key_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
-            sort_width=max((together_along(a, sorts[0].axis) for a in self.accesses), default=1)
+            scan_words=max((scan_state_words(v.kind, v.operands[0].dtype) for v in scans), default=0),
+            sort_key_bytes=max((size_of_sort_key(v.operands[0].dtype) for v in sorts), default=0),
+            sort_width=max((load_width_along(a, sorts[0].axis) for a in self.accesses), default=1)
             if sorts
             else 1,
         )
@@ -161,10 +186,155 @@ def _rereads_rows(kernel: Kernel) -> bool:
     )
 
 
-def carried_words(kind: Combining, dtype: DType) -> int:
+def scan_state_words(kind: Combining, dtype: DType) -> int:
     """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a
     logarithm in two parts."""
     if isinstance(kind, Combine):
         return sum(-(-value.dtype.itemsize // 4) for value in kind.results)
     words = -(-dtype.itemsize // 4)
     return words + 1 if kind in PAIRED_SCANS else 2 * words if kind == "logcumsumexp" else words
+
+
+# Levels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Facts about every value of a kernel.
+
+    Attributes:
+        varies: the kernel's range symbols that a value depends on.
+        stage: the pass in which a value that varies along a reduction range is first available; for other
+            values, the pass before which they are.
+    """
+
+    varies: Mapping[Scalar, frozenset[Expr]]
+    stage: Mapping[Scalar, int]
+
+
+def index_symbols(exprs: Iterable[Expr], ranges: frozenset[Expr]) -> frozenset[Expr]:
+    """The range symbols among the free symbols of `exprs`."""
+    found: frozenset[Expr] = frozenset()
+    for expr in exprs:
+        found |= expr.free_symbols & ranges
+    return found
+
+
+def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, topk: Expr | None = None) -> Levels:
+    """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`.
+
+    Sorts vary along `topk` instead of their axis if it is given: see
+    `coilwork_triton.kernel_passes.topk_range`.
+    """
+    varies: dict[Scalar, frozenset[Expr]] = {}
+    stage: dict[Scalar, int] = {}
+    for node in postorder(roots):
+        own: frozenset[Expr] = frozenset()
+        for operand in node.operands:
+            own |= varies[operand]
+        at = max((stage[operand] for operand in node.operands), default=0)
+        match node:
+            case IndexValue():
+                own |= index_symbols((node.expr,), ranges)
+            case Load():
+                own |= index_symbols(node.index, ranges)
+            case Reduce() | Contraction():
+                own -= frozenset(node.axes)
+                at += 1
+            case Scan():
+                # of a block that is one point along an axis, Triton's threads have copies, and scan these as
+                # well
+                own |= ranges
+            case Sort():
+                own = (own - {node.axis}) | {node.axis if topk is None else topk}
+            case _:
+                pass
+        varies[node] = own
+        stage[node] = at
+    return Levels(varies=varies, stage=stage)
+
+
+# Users of values
+
+
+Users: TypeAlias = Mapping[Scalar, Sequence[Scalar]]
+
+
+def users_of(order: Sequence[Scalar]) -> Users:
+    """The nodes of `order` that each of its nodes is an operand of."""
+    found: dict[Scalar, list[Scalar]] = {node: [] for node in order}
+    for node in order:
+        for operand in dict.fromkeys(node.operands):
+            found[operand].append(node)
+    return found
+
+
+# Chains of dependent loads
+
+
+def load_chain_length(roots: Iterable[Scalar]) -> int:
+    """The longest chain of loads below `roots`, each at a place that the one before decides.
+
+    A search is little else, and is fast where many threads wait at once.
+    """
+    turns: dict[Scalar, int] = {}
+    for node in postorder(tuple(roots)):
+        before = max((turns[operand] for operand in node.operands), default=0)
+        turns[node] = before + isinstance(node, Load)
+    return max(turns.values(), default=0)
+
+
+# Segmented reductions: rows end where data says. Most are short, and a loop ends at a program's longest one.
+
+
+def segment_length(node: Reduce) -> Scalar | None:
+    """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
+    return leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
+
+
+def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:
+    """True if there are reductions below `roots`, and all of them end where data says."""
+    found = [segment_length(node) for node in postorder(tuple(roots)) if isinstance(node, Reduce)]
+    return bool(found) and all(count is not None for count in found)
+
+
+def find_gather_range(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
+    """The parallel range along which gathered elements are contiguous; the last long one if none is.
+
+    Gathers are most of what a segmented reduction reads, and the scheduler, which chose the order of the
+    ranges, did not count them.
+    """
+    long = [r for r in ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1] or list(ranges)
+    looked_up = [access.index[0] for access in loads(roots) if access.indirect]
+    unit = as_expr(1)
+    return max(long, key=lambda r: (sum(stride_of(e, r.symbol) is unit for e in looked_up), long.index(r)))
+
+
+# Sort keys
+
+
+Family = Literal["half", "float", "short", "word"]
+# Positions have 15 bits of a key.
+LONGEST_SORTED_ROW: Final = 1 << 15
+
+
+def sort_key_family(dtype: DType) -> Family:
+    """The device functions that make keys of values of `dtype`.
+
+    Raises:
+        EmitError: there are none.
+    """
+    if dtype in (DType.BF16, DType.F16):
+        return "half"
+    if dtype is DType.F32:
+        return "float"
+    if dtype.is_bool or (dtype.is_integer and dtype.itemsize <= 2):
+        return "short"
+    if dtype.is_integer and dtype.itemsize == 4:
+        return "word"
+    raise EmitError("sort-type", f"no sort of {dtype.text} in registers", remedy="run it as an external call")
+
+
+def size_of_sort_key(dtype: DType) -> int:
+    """Size of a key: of the order of a value and its position."""
+    return 4 if sort_key_family(dtype) in ("half", "short") else 8

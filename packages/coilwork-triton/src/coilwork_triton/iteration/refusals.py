@@ -1,5 +1,4 @@
-"""Mappings that are legal, and that no Triton text is written for: what the generator takes, each refusal by
-the directive's name.
+"""Refuse legal mappings for which there is no Triton text, by the directive's name.
 
 A mapping that passes, and is legal by the IR's rules, gives the interpreter's results.
 """
@@ -44,12 +43,11 @@ from coilwork_ir.mapping.directive import values_of
 from coilwork_ir.scalar import Scan, postorder
 from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
-from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.facts.ragged import is_ragged
-from coilwork_triton.iteration.tiles import needs_64_bits
-from coilwork_triton.launch.counted import LEAST_BLOCK
+from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, roots_of
+from coilwork_triton.iteration.shape import needs_64_bits
+from coilwork_triton.launch.configs import LEAST_BLOCK
 from coilwork_triton.launch.parameters import Letter, next_power_of_two
-from coilwork_triton.launch.sorting import MOST_WARPS
+from coilwork_triton.launch.sorts import MOST_WARPS
 
 # What the generator has text for, in one mapping without nests.
 TAKES: Final[tuple[type[Directive], ...]] = (
@@ -158,7 +156,7 @@ def _blocks(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
     if walked is not None and rows is None and any(r.kind == "reduction" for r in kernel.ranges):
         yield "sequential", "rows that are walked stay in registers"
     loop = mapping.find(Loop)
-    if loop is not None and set(values_of(loop.stages)) != {1} and is_ragged(roots_of(kernel)):
+    if loop is not None and set(values_of(loop.stages)) != {1} and is_segmented_reduction(roots_of(kernel)):
         yield "loop", "a loop that data end has no stages"
     if mapping.find(Privatise) is not None:
         small = [one for one in find_all(mapping.directives, Tile) if min(values_of(one.by)) < LEAST_BLOCK]
@@ -226,7 +224,7 @@ def _orders(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
 
 
 def _invariance(mapping: Mapping) -> Iterator[tuple[str, str]]:
-    """Return what a row gives is the same whatever is beside it: so are its blocks, and who adds what."""
+    """A row's result may not depend on the rows beside it: its blocks and the order of its sums are fixed."""
     found = mapping.find(Invariant)
     if found is None:
         return

@@ -20,11 +20,9 @@ from coilwork_ir.syntax.python import (
     Statement,
     method,
 )
-from coilwork_triton.iteration.row_lanes import RowLanes
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import Tile
-from coilwork_triton.iteration.vector_lanes import RowAccess, VectorLanes
-from coilwork_triton.iteration.whole_vectors import Place
+from coilwork_triton.iteration.row_straddling_blocks import RowLanes
+from coilwork_triton.iteration.shape import AccessPlace, Shape, Tile
+from coilwork_triton.iteration.vector_peeling import RowAccess, VectorLanes
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.language import conjunction, insert_axes, tl, tl_name
@@ -63,7 +61,7 @@ class Space:
         axes = [t for t in self.shape.tiles if t.axis is not None]
         if not any(t.letter in letters for t in (*axes, *self.shape.all_tiles[len(self.shape.tiles) :])):
             return ()
-        chosen = self.shape.chosen
+        chosen = self.shape.topk
         if chosen is not None and chosen.letter in letters:
             # in the place of the row that its points are chosen from
             return tuple(
@@ -95,9 +93,9 @@ class Space:
         self._widen = False
         return found
 
-    def simplified(self, expr: Expr) -> Expr:
+    def simplify(self, expr: Expr) -> Expr:
         """`expr` over flat tile positions."""
-        return self._printer.simplified(expr)
+        return self._printer.simplify(expr)
 
     def numel(self, tile: Tile) -> Expression:
         """Number of points of `tile`: a literal, or the variable that the prologue defines."""
@@ -106,22 +104,22 @@ class Space:
 
     def end(self, tile: Tile) -> Expression:
         """Behind the last lane of `tile`."""
-        shifted = self._shifted(tile)
+        shifted = self._find_shifted_vectors(tile)
         return self.numel(tile) if shifted is None else shifted.end
 
     def lane(self, tile: Tile) -> Expression:
         """Positions within the first block of `tile`, along the tile's axis."""
-        shifted = self._shifted(tile)
+        shifted = self._find_shifted_vectors(tile)
         lanes = self._lanes(tile)
         if shifted is not None:
             lanes = shifted.first_lane(lanes, Name(tile.block))
-        return self._expanded(lanes, tile)
+        return self._expand_axes(lanes, tile)
 
-    def row(self, place: Place) -> RowAccess | None:
+    def row(self, place: AccessPlace) -> RowAccess | None:
         """The access at `place`, if it is one of whole vectors that begin or end anywhere."""
         return None if self.vectors is None else self.vectors.access(place)
 
-    def _shifted(self, tile: Tile) -> VectorLanes | None:
+    def _find_shifted_vectors(self, tile: Tile) -> VectorLanes | None:
         vectors = self.vectors
         if vectors is None or not vectors.vectors.shifted or vectors.vectors.tile is not tile:
             return None
@@ -161,46 +159,46 @@ class Space:
                     # positions of every element are divided, which takes less where they have no sign
                     lines.append(Do(tl("assume", Binary(">=", Name(offset), Number(0)))))
                 position = Binary("+", Name(offset), tl("arange", Number(0), Name(tile.block)))
-                lines.append(Assign((tile.index.name,), self._expanded(position, tile)))
-            lines += self._derived(tile)
+                lines.append(Assign((tile.index.name,), self._expand_axes(position, tile)))
+            lines += self._define_parts(tile)
         return lines
 
     def reduction_lines(self, *, looped: bool) -> tuple[Statement, ...]:
         """Definitions of the r tile's positions and mask, for one loop body or for the whole row."""
         tile = self.shape.reduced
         if tile is None or (tile.index not in self._used and not self._parts_used(tile)):
-            return self._chosen_lines()
+            return self._topk_lines()
         lanes = self._lanes(tile)
         if self.shape.index_dtype is DType.I64:
             lanes = method(lanes, "to", tl_name("int64"))
         position = Binary("+", LOOP_OFFSET, lanes) if looped else lanes
-        shifted = self._shifted(tile)
-        lines: list[Statement] = [Assign((tile.index.name,), self._expanded(position, tile))]
+        shifted = self._find_shifted_vectors(tile)
+        lines: list[Statement] = [Assign((tile.index.name,), self._expand_axes(position, tile))]
         if shifted is not None:
             lines = shifted.positions(position)
-        lines += self._derived(tile)
+        lines += self._define_parts(tile)
         self._used -= {tile.index, *(part for part, _ in tile.parts)}
         self._masks_used.discard("r")
-        return (*lines, *self._chosen_lines())
+        return (*lines, *self._topk_lines())
 
     def _lanes(self, tile: Tile) -> Expression:
         block = Name(tile.block)
         if tile.letter != "r" or not self.shape.in_runs:
             lanes = tl("arange", Number(0), block)
-            if tile.letter != "r" or not self.shape.together:
+            if tile.letter != "r" or not self.shape.narrow_width:
                 return lanes
-            return tl("max_contiguous", lanes, Number(self.shape.together))
+            return tl("max_contiguous", lanes, Number(self.shape.narrow_width))
         self._library.add("dealt_in_runs")
         return Call(Name("dealt_in_runs"), (block, Name(RUN)))
 
-    def _chosen_lines(self) -> tuple[Statement, ...]:
-        tile = self.shape.chosen
+    def _topk_lines(self) -> tuple[Statement, ...]:
+        tile = self.shape.topk
         if tile is None or tile.index not in self._used:
             return ()
         lanes: Expression = tl("arange", Number(0), Number(int(tile.block)))
         if self.shape.index_dtype is DType.I64:
             lanes = method(lanes, "to", tl_name("int64"))
-        return (Assign((tile.index.name,), self._expanded(lanes, tile)), *self._derived(tile))
+        return (Assign((tile.index.name,), self._expand_axes(lanes, tile)), *self._define_parts(tile))
 
     def walk_lines(self) -> tuple[Statement, ...]:
         """Definitions of the walked tile's positions and mask, for the body of the loop over it."""
@@ -213,14 +211,14 @@ class Space:
         if self.shape.index_dtype is DType.I64:
             position = tl("cast", position, tl_name("int64"))
         if tile.axis is not None:
-            position = self._expanded(position, tile)
+            position = self._expand_axes(position, tile)
         lines: list[Statement] = [Assign((tile.index.name,), position)]
-        lines += self._derived(tile)
+        lines += self._define_parts(tile)
         self._used -= {tile.index, *(part for part, _ in tile.parts)}
         self._masks_used.discard("w")
         return tuple(lines)
 
-    def _derived(self, tile: Tile) -> list[Statement]:
+    def _define_parts(self, tile: Tile) -> list[Statement]:
         masks: list[Statement] = []
         if tile.letter in self._masks_used:
             masks.append(Assign((tile.mask,), self._inside(tile)))
@@ -238,7 +236,7 @@ class Space:
         return [*reversed(lines), *masks]
 
     def _inside(self, tile: Tile) -> Expression:
-        shifted = self._shifted(tile)
+        shifted = self._find_shifted_vectors(tile)
         if shifted is not None:
             return shifted.inside()
         end = Binary("<", Name(tile.index.name), self.numel(tile))
@@ -280,11 +278,11 @@ class Space:
         found[parallel[-1].letter] = rest
         return lambda tile: found[tile.letter]
 
-    def _expanded(self, line: Expression, tile: Tile) -> Expression:
+    def _expand_axes(self, line: Expression, tile: Tile) -> Expression:
         axes = [t for t in self.shape.tiles if t.axis is not None]
         if len(axes) == 1:
             return line
-        place = self.shape.reduced if tile is self.shape.chosen else tile
+        place = self.shape.reduced if tile is self.shape.topk else tile
         return insert_axes(line, [t is place for t in axes])
 
     def _variable(self, symbol: Expr) -> Expression:

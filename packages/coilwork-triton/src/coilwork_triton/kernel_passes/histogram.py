@@ -29,7 +29,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, product, 
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import Const, Op, Scalar, placeholder
-from coilwork_triton.facts.vectors import varies_along
+from coilwork_triton.facts.vectorization import varies_along
 
 MOST_BINS: Final = 1024
 _COUNTS: Final = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
@@ -58,8 +58,10 @@ class Bins:
 def privatize_histogram(
     kernel: Kernel, grids: Grids, likely: Mapping[Expr, int] = MappingProxyType({})
 ) -> Histogram | None:
-    """What programs count, if all stores of `kernel` can be counted and that is worth while by what is
-    `likely` of its sizes.
+    """The histogram that programs make of the stores of `kernel`; None if it is not possible or not worth
+    while.
+
+    `likely` are guesses of its sizes.
     """
     if not kernel.stores or any(r.kind != "parallel" for r in kernel.ranges):
         return None
@@ -128,9 +130,7 @@ def _many(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Ex
 
 
 def _estimate(number: Expr, likely: Mapping[Expr, int], unknown: int | None) -> int:
-    """Return what `number` is, or likely is; where nothing is known of it, `unknown`, or else the least that
-    it may be.
-    """
+    """The value of `number` by `likely` sizes; else `unknown`, or the least value if that is None."""
     if number.free_symbols <= likely.keys():
         return evaluate(number, {size.name: guess for size, guess in likely.items()})
     return (bounds(number).lo or 0) if unknown is None else unknown
@@ -151,7 +151,7 @@ def _values_of_type(node: Scalar) -> int | None:
 
 
 def _conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
-    """Return what holds wherever `store` adds."""
+    """The conditions that hold wherever `store` adds."""
     pending = [check.condition for check in kernel.checks]
     pending += [] if store.mask is None else [store.mask]
     while pending:
@@ -163,7 +163,7 @@ def _conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
 
 
 def _end(chosen: Scalar, condition: Scalar) -> int | None:
-    """Return what `chosen` is less than where `condition` holds, if that is a number."""
+    """The number below which `condition` keeps `chosen`; None if there is none."""
     match condition:
         case Op(op="lt", operands=(value, Const() as end)) if value is chosen:
             return int(end.value)
@@ -174,7 +174,7 @@ def _end(chosen: Scalar, condition: Scalar) -> int | None:
 
 
 def _is_least(chosen: Scalar, condition: Scalar) -> bool:
-    """Tell if `condition` says that `chosen` is at least 0."""
+    """True if `condition` says that `chosen` is at least 0."""
     match condition:
         case Op(op="ge", operands=(value, Const() as least)) if value is chosen:
             return least.value >= 0

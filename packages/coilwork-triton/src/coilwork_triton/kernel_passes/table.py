@@ -16,15 +16,14 @@ from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.kernels.rewrite import convert_constants, make_functions_strict, store_small_floats_as_bits
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
-from coilwork_triton.facts.unit_strides import find_turned_ranges, share_unit_strides
-from coilwork_triton.kernel_passes.concat_splitting import split_concat
-from coilwork_triton.kernel_passes.deinterleaving import deinterleave
+from coilwork_triton.facts.memory_traffic import find_transposed_ranges, share_unit_strides
 from coilwork_triton.kernel_passes.histogram import privatize_histogram
+from coilwork_triton.kernel_passes.range_unrolling import deinterleave, split_concat
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
 from coilwork_triton.kernel_passes.topk_range import split_topk_range
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Letter
-from coilwork_triton.text.ops import converted_constant
-from coilwork_triton.text.types import SMALL_FLOATS
+from coilwork_triton.text.language import SMALL_FLOATS
+from coilwork_triton.text.ops import convert_constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +37,8 @@ class Draft:
         topk: the range of the first elements of sorted rows, if that is all that is kept of them.
         unit_strides: the share of bytes at unit stride along each range, by its name, before points were in
             steps.
-        turned: names of ranges before the innermost one, inner ones first, that have blocks of their own; the
-            ranges outside of one share its tile, up to the next one.
+        transposed: names of ranges before the innermost one, inner ones first, that have blocks of their own;
+            the ranges outside of one share its tile, up to the next one.
         coarsening: points of the original kernel that one of its points computes.
         bins: programs count their points in so many at most, before they update memory; 0 if they do not.
     """
@@ -47,7 +46,7 @@ class Draft:
     kernel: Kernel
     likely: tuple[int, ...]
     unit_strides: Mapping[str, float]
-    turned: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()
     topk: Expr | None = None
     coarsening: int = 1
     bins: int = 0
@@ -64,7 +63,7 @@ class Draft:
     @property
     def is_line(self) -> bool:
         """True if all ranges are parallel, and points follow each other in one tile."""
-        return not self.turned and all(r.kind == "parallel" for r in self.kernel.ranges)
+        return not self.transposed and all(r.kind == "parallel" for r in self.kernel.ranges)
 
     def group_ranges(self) -> dict[Letter, list[Range]]:
         """The ranges by tile: `x` has the innermost parallel ones, before `y` and `z`; `w` those that are
@@ -73,7 +72,7 @@ class Draft:
         letters: list[Letter] = ["x", "y", "z"]
         groups: dict[Letter, list[Range]] = {}
         for one in reversed(self.kernel.ranges):
-            if one.symbol.name in self.turned:
+            if one.symbol.name in self.transposed:
                 letters = letters[1:]
             letter: Letter = "r" if one.kind == "reduction" else "w" if one.kind == "walked" else letters[0]
             groups.setdefault(letter, []).insert(0, one)
@@ -93,7 +92,7 @@ def begin_draft(kernel: Kernel, likely: tuple[int, ...] = ()) -> Draft:
         kernel=kernel,
         likely=likely,
         unit_strides=share_unit_strides(kernel, known, unknown=UNKNOWN_EXTENT),
-        turned=find_turned_ranges(kernel, known, unknown=UNKNOWN_EXTENT),
+        transposed=find_transposed_ranges(kernel, known, unknown=UNKNOWN_EXTENT),
     )
 
 
@@ -106,7 +105,7 @@ def _write_strict_functions(kernel: Kernel, target: Target) -> Kernel:
 
 
 def _convert_constants(kernel: Kernel, target: Target) -> Kernel:
-    return convert_constants(kernel, converted_constant)
+    return convert_constants(kernel, convert_constant)
 
 
 LEGALIZATION: Final[PassTable[Kernel, Target]] = PassTable(
@@ -161,7 +160,7 @@ def _coarsen_deinterleaved(draft: Draft, target: Target) -> Draft:
     found = deinterleave(draft.kernel)
     if found is None:
         return draft
-    coarse = _coarse(replace(draft, turned=()), coarsen(found, target.machine.grids))
+    coarse = _coarse(replace(draft, transposed=()), coarsen(found, target.machine.grids))
     # neighbours along the last range are read together and stored together
     if coarse.coarsening == draft.coarsening:
         return draft
@@ -175,8 +174,8 @@ def _coarsen(draft: Draft, target: Target) -> Draft:
     return _coarse(draft, coarsen(draft.kernel, target.machine.grids))
 
 
-def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
-    return draft if found is None else replace(draft, kernel=found.kernel, coarsening=found.points)
+def _coarse(draft: Draft, coarse: CoarseKernel | None) -> Draft:
+    return draft if coarse is None else replace(draft, kernel=coarse.kernel, coarsening=coarse.points)
 
 
 def _privatize_histogram(draft: Draft, target: Target) -> Draft:
@@ -187,7 +186,7 @@ def _privatize_histogram(draft: Draft, target: Target) -> Draft:
         return draft
     # programs count what belongs to a row of bins
     rows = draft.kernel.ranges[: found.rows]
-    return replace(draft, bins=found.bins, turned=tuple(r.symbol.name for r in rows[-1:]))
+    return replace(draft, bins=found.bins, transposed=tuple(r.symbol.name for r in rows[-1:]))
 
 
 KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(

@@ -47,10 +47,10 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
     sorts = {
         v.axis for s in kernel.stores for root in _roots(s) for v in postorder((root,)) if isinstance(v, Sort)
     }
-    if len(sorts) != 1 or any(_sorted((check.condition,)) for check in kernel.checks):
+    if len(sorts) != 1 or any(_has_sort((check.condition,)) for check in kernel.checks):
         return None
     (axis,) = sorts
-    using = [store for store in kernel.stores if _sorted(_roots(store))]
+    using = [store for store in kernel.stores if _has_sort(_roots(store))]
     counts = {_count(store, axis) for store in using}
     if len(counts) != 1:
         return None
@@ -59,7 +59,7 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
         # to sort half of a row is as much work as all of it
         return None
     index = symbol("c0", extent=count)
-    stores = tuple(_moved(store, axis, index) if store in using else store for store in kernel.stores)
+    stores = tuple(_move_store(store, axis, index) if store in using else store for store in kernel.stores)
     if any(store is None for store in stores):
         return None
     return TopKRange(
@@ -74,7 +74,7 @@ def topk_symbol(kernel: Kernel) -> Expr | None:
     return next(iter(found - known), None)
 
 
-def first_elements(topk: Expr) -> int:
+def topk_block(topk: Expr) -> int:
     """How many first elements of sorted rows the range `topk` stands for, rounded up to a power of two.
 
     Raises:
@@ -90,7 +90,7 @@ def _roots(store: Store) -> tuple[Scalar, ...]:
     return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
 
 
-def _sorted(roots: tuple[Scalar, ...]) -> bool:
+def _has_sort(roots: tuple[Scalar, ...]) -> bool:
     return any(isinstance(value, Sort) for value in postorder(roots))
 
 
@@ -103,7 +103,7 @@ def _count(store: Store, axis: Expr) -> int | None:
             return None
 
 
-def _moved(store: Store, axis: Expr, index: Expr) -> Store | None:
+def _move_store(store: Store, axis: Expr, index: Expr) -> Store | None:
     """`store` along `index` instead of `axis`; None if it combines what was sorted."""
     mapping = {axis: index}
     done: dict[Scalar, Scalar] = {}
@@ -112,7 +112,7 @@ def _moved(store: Store, axis: Expr, index: Expr) -> Store | None:
         if isinstance(node, Sort):
             return node
         if isinstance(node, Reduce | Scan):
-            return node if isinstance(node, Reduce) and not _sorted(node.operands) else None
+            return node if isinstance(node, Reduce) and not _has_sort(node.operands) else None
         if node not in done:
             operands = [move(operand) for operand in node.operands]
             kept = [operand for operand in operands if operand is not None]

@@ -1,8 +1,8 @@
-"""What launches are told: the names of their parameters, and what the choice of them rests on."""
+"""The parameters of launches by name, and the facts that their choice rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
@@ -50,7 +50,7 @@ UNKNOWN_EXTENT: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the choice of launches rests on: what a kernel does, and what is decided already of how it runs.
+    """The facts that launches are chosen by: the work of a kernel, and what is decided of how it runs.
 
     Attributes:
         work: what it does at each point.
@@ -77,14 +77,22 @@ class Facts:
     bins: int = 0
 
 
-def searches(facts: Facts, target: Target) -> bool:
-    """Return what takes time is to wait for one load after the other, which many threads do at once."""
+def is_search(facts: Facts, target: Target) -> bool:
+    """True if chains of dependent loads take most of the time: then many threads should wait at once."""
     return facts.work.load_chain >= target.machine.grids.search_loads
 
 
 def next_power_of_two(n: int) -> int:
     """The least power of two that is at least `n`; 1 for `n` below 1."""
     return 1 << max(0, (n - 1).bit_length())
+
+
+def powers_of_two(least: int, most: int) -> Iterator[int]:
+    """The powers of two from `least`, which is one, to `most`."""
+    size = least
+    while size <= most:
+        yield size
+        size *= 2
 
 
 def power_of_two_below(n: int) -> int:

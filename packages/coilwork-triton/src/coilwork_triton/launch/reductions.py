@@ -1,4 +1,11 @@
-"""Block sizes of kernels that reduce: rows on chip, rows that are walked, and rows by blocks."""
+"""Launches of kernels that reduce along memory: rows in registers, row loops, and long rows in blocks.
+
+A row in registers stands in a power of two of lanes. A vector of lanes in which no thread has an element is
+known to be empty when the kernel is compiled, and takes no instructions; one in which some thread has an
+element takes those of all warps. So 1,152 elements of two bytes are worked on in 2,048 lanes by four warps,
+in 1,536 by two, and in 1,280 by one, or in 1,152 where vectors are of 8 bytes. Threads and access widths are
+chosen to leave few lanes idle.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +15,14 @@ from math import prod
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
-from coilwork_triton.launch.columns import in_runs, scanned_columns
-from coilwork_triton.launch.idle_lanes import fewer_warps, short_rows
+from coilwork_triton.launch.columns import (
+    add_runs,
+    propose_column_scans,
+    propose_whole_columns,
+    transpose_shapes,
+)
 from coilwork_triton.launch.parameters import (
+    BLOCKS,
     STAGES,
     Facts,
     config,
@@ -21,10 +33,11 @@ from coilwork_triton.launch.parameters import (
     reduces_blocks,
     warps_for,
 )
-from coilwork_triton.launch.whole_columns import both_ways, whole_columns
+
+# Rows
 
 
-def persistent(facts: Facts, target: Target) -> list[Config]:
+def propose_persistent(facts: Facts, target: Target) -> list[Config]:
     row = next_power_of_two(facts.extents["r"])
     rows = facts.extents.get("x", 1)
     across = reduces_across(facts)
@@ -41,16 +54,16 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
         if rows * row * sum(facts.work.stream_bytes) <= target.l2_bytes // 2 and 2 <= warps <= 4:
             # what a cache holds comes soon, and one warp has too much to do with it
             tried = (warps, 2 * warps)
-        fewer = fewer_warps(facts, tried[0], target)
+        fewer = choose_fewer_warps(facts, tried[0], target)
         if fewer < tried[0]:
             tried = (fewer, tried[0])
         return [config(blocks, w, target) for w in tried] + _rows_of_a_warp(blocks, facts, target)
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
-        return in_runs(whole_columns(facts, target, row, max(enough, 32)), facts, target)
+        return add_runs(propose_whole_columns(facts, target, row, max(enough, 32)), facts, target)
     found = []
-    for elements, per_thread in both_ways(facts, target, row) or short_rows(facts, target):
+    for elements, per_thread in transpose_shapes(facts, target, row) or short_row_shapes(facts, target):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
@@ -58,9 +71,9 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
 
 
 def _long_rows_side_by_side(facts: Facts, target: Target, row: int) -> list[Config]:
-    """As many rows as registers hold, where some of what is touched lies across them.
+    """Launches with as many rows as registers hold, where some accesses lie across rows.
 
-    A row alone would fetch a sector for each element of that.
+    A row alone would fetch a sector for each of their elements.
     """
     found = []
     # what lies across rows changes threads through shared memory
@@ -73,8 +86,8 @@ def _long_rows_side_by_side(facts: Facts, target: Target, row: int) -> list[Conf
     return found
 
 
-def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> list[Config]:
-    """Several rows for each warp, as well as `one` for each program of a warp, where as many programs as
+def _rows_of_a_warp(blocks: Mapping[str, int], facts: Facts, target: Target) -> list[Config]:
+    """Several rows for each warp, as well as `blocks` for each program of a warp, where as many programs as
     there is room for ask for little.
 
     So it is with 65,536 rows of 784 in 16 bits, of which a multiprocessor has 32 on their way, 50 kB, and
@@ -83,17 +96,17 @@ def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> lis
     grids = target.machine.grids
     rows = facts.extents.get("x", 1)
     little = facts.extents["r"] * sum(facts.work.stream_bytes) * grids.room_programs < grids.bytes_on_the_way
-    several = grids.several_rows_elements * target.warp_size // one["r"]
+    several = grids.several_rows_elements * target.warp_size // blocks["r"]
     enough = (
         rows % max(1, several) == 0
         and rows >= several * grids.several_rows_waves * grids.room_programs * target.multiprocessors
     )
     if several < 2 or not little or not enough or facts.work.rereads_rows or not facts.work.stream_bytes:
         return []
-    return [config({**one, "x": several}, 1, target)]
+    return [config({**blocks, "x": several}, 1, target)]
 
 
-def shared(facts: Facts, target: Target) -> list[Config]:
+def propose_shared_rows(facts: Facts, target: Target) -> list[Config]:
     """A piece of a row per program, all of it in registers.
 
     Few threads have fewer barriers to wait at: the running sums of 64 rows of 1M f32 take an H200 147 us with
@@ -104,7 +117,7 @@ def shared(facts: Facts, target: Target) -> list[Config]:
     return [config(blocks, w, target) for w in (warps, 2 * warps)]
 
 
-def walked(facts: Facts, target: Target) -> list[Config]:
+def propose_row_loop(facts: Facts, target: Target) -> list[Config]:
     """A row, or a few short ones, per step: up to 32 elements per thread of what is read and of each column's
     sums.
     """
@@ -135,7 +148,7 @@ def walked(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
-def _ragged(facts: Facts, target: Target) -> list[Config]:
+def _propose_segmented(facts: Facts, target: Target) -> list[Config]:
     """Wide blocks of results, a few points of r at a time: most rows have no more. Deeper ones where rows are
     few.
     """
@@ -149,7 +162,7 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
     elif rows * -(-columns // 256) < 4 * target.multiprocessors:
         shapes = [(1, 64, 32, 4), (1, 128, 16, 4)]
     else:
-        width = _ragged_width(columns)
+        width = _segment_block_width(columns)
         height = max(1, 512 // width)
         # 8 results per thread, with all its points of r: no thread waits for another, and registers leave
         # room for many
@@ -165,7 +178,7 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
-def _ragged_width(columns: int) -> int:
+def _segment_block_width(columns: int) -> int:
     """Results of a row that a program takes: as many as may be with little behind the row's end."""
     for width in (1024, 512):
         if columns > width // 2 and 1 - columns / (-(-columns // width) * width) <= 1 / 4:
@@ -173,22 +186,22 @@ def _ragged_width(columns: int) -> int:
     return min(256, next_power_of_two(columns))
 
 
-def looped(facts: Facts, target: Target) -> list[Config]:
+def propose_looped(facts: Facts, target: Target) -> list[Config]:
     if facts.work.is_segmented:
-        return _ragged(facts, target)
+        return _propose_segmented(facts, target)
     if facts.work.scan_words and reduces_across(facts):
-        return in_runs(scanned_columns(facts, target), facts, target)
+        return add_runs(propose_column_scans(facts, target), facts, target)
     # one block of the loop at a time; a search tries more
-    found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
+    found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _propose_loop_blocks(facts, target)]
     if reduces_blocks(facts, target):
-        return _with_staged_columns(found, facts, target)
+        return _add_staged_columns(found, facts, target)
     return found
 
 
-def _with_staged_columns(found: list[Config], facts: Facts, target: Target) -> list[Config]:
-    """`found`, or few threads, which have the next block on its way while they reduce one: where columns are
-    few or several are read, last.
+def _add_staged_columns(configs: list[Config], facts: Facts, target: Target) -> list[Config]:
+    """`configs`, and launches of few threads that load the next block while they reduce one.
 
+    Those come last where columns are few or several tensors are read.
     Where lanes have much to gather, they are first: 16 million 16-bit numbers go into the log-sum-exps of
     columns in 49 us instead of 54.
     """
@@ -206,7 +219,7 @@ def _with_staged_columns(found: list[Config], facts: Facts, target: Target) -> l
         size = {"x": x, "r": min(r, next_power_of_two(facts.extents["r"]))}
         one = config(other_tiles(facts) | size, warps, target)
         staged.append(replace(one, meta=(*one.meta, (STAGES, stages))))
-    return [*found[:place], *staged, *found[place:]]
+    return [*configs[:place], *staged, *configs[place:]]
 
 
 def _many_columns(facts: Facts, target: Target) -> bool:
@@ -229,7 +242,7 @@ def _rows(facts: Facts) -> int:
     return prod(extent for tile, extent in facts.extents.items() if tile != "r")
 
 
-def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
+def _propose_loop_blocks(facts: Facts, target: Target) -> list[Config]:
     grids = target.machine.grids
     length = next_power_of_two(facts.extents["r"])
     if "x" not in facts.extents or not reduces_blocks(facts, target):
@@ -273,3 +286,97 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
             config(other_tiles(facts) | {"x": x, "r": r}, min(warps, warps_for(x * r, 4, target)), target)
         )
     return found
+
+
+# Lane utilization
+
+
+def access_lanes(facts: Facts, target: Target) -> int:
+    """Neighbours along a row that a thread accesses at once."""
+    width = target.vector_bytes // min(facts.work.stream_bytes, default=target.vector_bytes)
+    while width > 1 and facts.row % width:
+        width //= 2
+    return max(1, width)
+
+
+def count_active_lanes(row: int, threads: int, width: int) -> int:
+    """Lanes that take instructions where `threads` have a row of so many points, `width` neighbours at a
+    time.
+    """
+    step = min(threads * width, next_power_of_two(row))
+    return -(-row // step) * step
+
+
+def choose_fewer_warps(facts: Facts, warps: int, target: Target) -> int:
+    """Half of `warps`, if they are for one row and leave fewer lanes idle; `warps` if not.
+
+    Rows have to be many, and little enough for the registers of as few threads. For 65,536 rows of 1,152 in
+    16 bits, normalised and modulated, that is 14.6 instructions per element instead of 20.8, and no barriers.
+    """
+    grids = target.machine.grids
+    half, width = warps // 2, access_lanes(facts, target)
+    many = facts.extents.get("x", 1) >= grids.room_programs * target.multiprocessors
+    if not facts.row or not facts.work.stream_bytes or facts.work.scan_words or not many or half < 1:
+        return warps
+    before = count_active_lanes(facts.row, warps * target.warp_size, width)
+    after = count_active_lanes(facts.row, half * target.warp_size, width)
+    each = after // (half * target.warp_size)
+    fits = (
+        each <= grids.idle_lanes_most_elements
+        and each * sum(facts.work.stream_bytes) <= grids.idle_lanes_most_bytes
+    )
+    return half if fits and _saves(before, after, grids.saved_lanes_by_threads) else warps
+
+
+def short_row_shapes(facts: Facts, target: Target) -> list[tuple[int, int]]:
+    """(lanes of a program, lanes of a thread) for short rows, so that there is something to load while some
+    are reduced.
+
+    Where a good part of the lanes of rows that are spread over several warps is idle, a warp alone has all of
+    a row, and waits for no other: softmax of rows of 384 in 16 bits takes 17 instructions per element instead
+    of 27.
+    """
+    grids = target.machine.grids
+    row = next_power_of_two(facts.row)
+    spread = bool(facts.work.stream_bytes) and row > target.warp_size * access_lanes(facts, target)
+    alone = [
+        (lanes, each)
+        for lanes, each in ((1024, 32), (2048, 64))
+        if each * sum(facts.work.stream_bytes) <= grids.idle_lanes_most_bytes
+    ]
+    if (
+        alone
+        and spread
+        and not facts.work.scan_words
+        and _saves(row, facts.row, grids.saved_lanes_by_threads)
+    ):
+        return [*alone, (4096, 16)][:2]
+    return [(4096, 16), (1024, 16)]
+
+
+def choose_narrow_access(facts: Facts, first: Config, target: Target) -> int:
+    """Neighbours along a row that threads should access at once, in 8 bytes, because that leaves fewer lanes
+    idle; else 0.
+
+    `first` is how the kernel is launched. Threads lie along a row first, then along several. Of elements that
+    are wider than two bytes few enough come at a time for all that is computed of them.
+    """
+    grids = target.machine.grids
+    width, narrowest = access_lanes(facts, target), min(facts.work.stream_bytes, default=target.vector_bytes)
+    if (
+        not facts.row
+        or facts.work.scan_words
+        or narrowest > 2
+        or width * narrowest <= grids.narrow_access_bytes
+    ):
+        return 0
+    threads = first.num_warps * target.warp_size
+    lanes = dict(first.meta)[BLOCKS["r"]]
+    before, after = (
+        count_active_lanes(facts.row, min(threads, lanes // each), each) for each in (width, width // 2)
+    )
+    return width // 2 if _saves(before, after, grids.saved_lanes_by_accesses) else 0
+
+
+def _saves(before: int, after: int, share: int) -> bool:
+    return (before - after) * share >= before

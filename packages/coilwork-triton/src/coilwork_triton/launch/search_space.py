@@ -1,14 +1,21 @@
-"""Which configurations beyond the proposed ones a kernel's text is right for.
+"""The search space around the candidates of a launch, and both as the open numbers of a mapping.
 
-The text depends on the candidates in four ways: a tile whose block is one point in all of them has no axis;
-one whose blocks all divide its extent has no mask; y and z have a grid axis each if their programs fit its
-limit; and a loop over wide loads may count on 16 bytes per thread. A row in registers is one block. Beyond
-that any power of two will do, within limits that keep values in registers and threads busy.
+The text of a kernel depends on the candidates in four ways. A tile whose block is one point in all of them
+has no axis. One whose blocks all divide its extent has no mask. The y and z tiles have a grid axis each if
+their programs fit its limit. A loop over wide loads may count on 16 bytes per thread. A row in registers is
+one block. Beyond that any power of two is right, within limits that keep values in registers and threads
+busy.
+
+    ?XBLOCK in 512 64 128 256 1024
+    ?num_warps in 4 1 2 8
+
+An open number has the name of the launch's parameter, and its first value is the first candidate's.
+Parameters in which candidates differ, but which no search may vary, are chosen together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,14 +25,20 @@ from coilwork_ir.index import (
     as_int,
     bounds,
     ceildiv,
+    evaluate,
     product,
     provably_divisible,
     provably_le,
+    substitute,
     symbol,
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.mapping import Choose, Directive, Limit, Number, Open
 from coilwork_ir.target import Target
-from coilwork_triton.launch.parameters import RUN, STAGES, WARPS, next_power_of_two
+from coilwork_triton.launch.parameters import RUN, STAGES, WARPS, next_power_of_two, powers_of_two
+
+# The space
+
 
 # Elements of a block per thread. Twice as many leave a thread no registers to compute with, and take up to 40
 # s to compile.
@@ -61,7 +74,7 @@ class Side:
     least: int = 1
 
 
-def search_space(
+def build_search_space(
     sides: Sequence[Side],
     configs: Sequence[Config],
     *,
@@ -72,7 +85,7 @@ def search_space(
     most_warps: int | None = None,
     least_block: int = 1,
 ) -> SearchSpace:
-    """Return what may be tried beside `configs`, all of which are in it.
+    """The configurations that may be tried beside `configs`, all of which are in it.
 
     Args:
         sides: the tiles.
@@ -95,9 +108,9 @@ def search_space(
         values[STAGES] = tuple(range(1, _MOST_STAGES + 1))
     runs = [meta[RUN] for meta in metas if RUN in meta]
     if runs:
-        values[RUN] = tuple(_powers_of_two(_SHORTEST_SCAN, max(_LONGEST_RUN, *runs)))
+        values[RUN] = tuple(powers_of_two(_SHORTEST_SCAN, max(_LONGEST_RUN, *runs)))
     fitting = min(32, target.max_threads_per_block // target.warp_size)
-    values[WARPS] = tuple(_powers_of_two(1, fitting if most_warps is None else most_warps))
+    values[WARPS] = tuple(powers_of_two(1, fitting if most_warps is None else most_warps))
     free = {name: found for name, found in values.items() if len(found) > 1}
     return SearchSpace(values=tuple(free.items()), limits=_limits(sides, configs, target, chunk))
 
@@ -107,7 +120,7 @@ def _sizes(side: Side, least: int, proposed: int) -> Iterable[int]:
     longest = max(
         proposed, _LONGEST_SIDE if extent is None else min(_LONGEST_SIDE, next_power_of_two(extent))
     )
-    for size in _powers_of_two(least, longest):
+    for size in powers_of_two(least, longest):
         divides = not side.whole or size == 1 or provably_divisible(side.numel, size)
         if divides and (side.programs is None or provably_le(ceildiv(side.numel, size), side.programs)):
             yield size
@@ -148,8 +161,47 @@ def _elements(sides: Sequence[Side], config: Config) -> int:
     return count
 
 
-def _powers_of_two(least: int, most: int) -> Iterable[int]:
-    size = least
-    while size <= most:
-        yield size
-        size *= 2
+# Open numbers
+
+
+def config_numbers(config: Config) -> dict[str, int]:
+    """The parameters of `config` that mappings have, by name."""
+    return {**dict(config.meta), WARPS: config.num_warps}
+
+
+def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Number]:
+    """The parameters of `configs`: open where they differ, or where `space` has other values."""
+    known = [config_numbers(config) for config in configs]
+    others = dict(space.values)
+    found: dict[str, Number] = {}
+    for name, first in known[0].items():
+        values = tuple(dict.fromkeys((*(numbers[name] for numbers in known), *others.get(name, ()))))
+        found[name] = first if len(values) == 1 else Open(name, (first, *sorted(set(values) - {first})))
+    return found
+
+
+def search_limits(
+    numbers: Mapping[str, Number], configs: Sequence[Config], space: SearchSpace
+) -> tuple[Directive, ...]:
+    """The limits between the open ones of `numbers`, which are of `configs` and `space`.
+
+    A limit that a candidate breaks is left out.
+    """
+    free = {name for name, _ in space.values}
+    tied = tuple(n for n, number in numbers.items() if isinstance(number, Open) and n not in free)
+    rows = dict.fromkeys(tuple(config_numbers(config)[name] for name in tied) for config in configs)
+    found: list[Directive] = [Choose(names=tied, values=row) for row in rows] if tied else []
+    known = [config_numbers(config) for config in configs]
+    for left, right in space.limits:
+        if any(evaluate(left, one) > evaluate(right, one) for one in known):
+            continue
+        ends = [_substitute_closed(side, numbers) for side in (left, right)]
+        if not provably_le(*ends):
+            found.append(Limit(left=ends[0], right=ends[1]))
+    return tuple(found)
+
+
+def _substitute_closed(side: Expr, numbers: Mapping[str, Number]) -> Expr:
+    """`side` of a limit, with those of `numbers` that are not open."""
+    known = ((symbol, numbers[symbol.name]) for symbol in side.free_symbols)
+    return substitute(side, {symbol: as_expr(number) for symbol, number in known if isinstance(number, int)})

@@ -1,5 +1,5 @@
-"""How a kernel is to run, decided in a table of proposals before any of its text is written.
+"""How a kernel is to run, decided before any of its text is written.
 
-Open `table.py` first: it lists the decisions in order, tiles, walks, launches, widths, offsets. Where one has
-several answers, they are rules in rows, with a pattern and a reason each.
+Open `decisions.py` first: it lists the decisions in order, tiles, walks, launches, widths, offsets.
+`mapping_proposal.py` writes them as an open mapping, and adds what follows from tiles and masks.
 """

@@ -1,4 +1,4 @@
-"""Parts of proposals: the kernel and where it runs (`Setting`), and what is decided (`Proposal`)."""
+"""The `Setting` of a proposal, which is a kernel and where it runs, and the `Proposal`: what is decided."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import KernelAnalysis
-from coilwork_triton.facts.streamed import streamed
-from coilwork_triton.iteration.sharing import Sharing
+from coilwork_triton.facts.memory_traffic import find_streaming_args
+from coilwork_triton.iteration.shape import RowSharing
 from coilwork_triton.kernel_passes.table import Draft
-from coilwork_triton.kernel_passes.topk_range import first_elements
-from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.kernel_passes.topk_range import topk_block
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Letter, Walk
+from coilwork_triton.options import TritonOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What proposals are about: all that they may ask for.
+    """The kernel and where it runs: all that proposals may ask for.
 
     Attributes:
         draft: the kernel, and what its passes settled.
@@ -43,7 +43,7 @@ class Setting:
 
     @property
     def kernel(self) -> Kernel:
-        """Return what is computed."""
+        """The kernel that is computed."""
         return self.draft.kernel
 
     @cached_property
@@ -54,7 +54,7 @@ class Setting:
     @cached_property
     def streamed(self) -> frozenset[str]:
         """Arguments that pass through the second-level cache."""
-        return streamed(self.kernel, self.analysis.roots, self.target)
+        return find_streaming_args(self.kernel, self.analysis.roots, self.target)
 
     @property
     def is_flat(self) -> bool:
@@ -78,15 +78,15 @@ class Proposal:
         loads_ahead: loads may be in flight for blocks of a loop that are still to come.
         axes: tiles in the order of their axes in blocks.
         width: neighbours that a thread has together, at least; 1 where the next thread has the next element.
-        together: neighbours along r that threads are to access at once, where wider accesses leave more lanes
-            idle; else 0.
+        narrow_width: neighbours along r that threads are to access at once, where wider accesses leave
+            more lanes idle; else 0.
         index_dtype: type of offsets and sizes.
     """
 
     groups: Mapping[Letter, Sequence[Range]] = field(default_factory=lambda: MappingProxyType({}))
     numels: Mapping[Letter, Expr] = field(default_factory=lambda: MappingProxyType({}))
     lanes: int = 0
-    sharing: Sharing | None = None
+    sharing: RowSharing | None = None
     walk: Walk = "pointwise"
     is_invariant: bool = False
     facts: Facts | None = None
@@ -94,7 +94,7 @@ class Proposal:
     loads_ahead: bool = False
     axes: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
     width: int = 1
-    together: int = 0
+    narrow_width: int = 0
     index_dtype: DType = DType.I64
 
 
@@ -124,7 +124,7 @@ def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
         step=draft.coarsening,
         piece=0 if proposal.sharing is None else proposal.sharing.length,
         row=row if walk == "persistent" else 0,
-        first=0 if draft.topk is None else first_elements(draft.topk),
+        first=0 if draft.topk is None else topk_block(draft.topk),
         bins=draft.bins,
     )
 

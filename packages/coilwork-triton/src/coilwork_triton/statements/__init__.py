@@ -1,5 +1,6 @@
-"""Write the loops and stores of a kernel, and their order.
+"""Write a kernel's statements: values, loads, reductions, scans, sorts, stores, and loops around them.
 
-Open `body.py` first. `actions.py` writes stores and checks, `walk.py` loops over rows and columns of one
-matrix; the other files are special orders.
+Open `body.py` first: passes and loops. `values.py` writes a line per value, `loads.py` addresses and loads,
+`actions.py` stores and checks; `reductions.py` and `scans.py` have a row per kind. `contraction.py` is the
+body of a matrix product.
 """

@@ -1,8 +1,13 @@
-"""What a kernel does with its values: stores, atomic updates, checks."""
+"""Write what a kernel does with its values: stores, atomic updates, checks.
+
+Stores of one coarse point to neighbouring elements are one access. Updates that a histogram counts are made
+once per bin and program. A store over memory that other threads of the program have yet to load waits behind
+a barrier.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -10,18 +15,36 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.kernels import Store
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.overwriting import overwritten
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
-from coilwork_ir.scalar import Scalar
-from coilwork_ir.syntax.python import Binary, Call, Do, Expression, If, Name, Number, Text, Unary
-from coilwork_triton.facts.kernel_analysis import action_roots
-from coilwork_triton.iteration.vector_lanes import RowAccess
-from coilwork_triton.kernel_passes.histogram import find_bins
-from coilwork_triton.statements.counts import add_counts
-from coilwork_triton.text.language import conjunction, tl
-from coilwork_triton.values.known import Scope
-from coilwork_triton.values.values import Values
+from coilwork_ir.scalar import Const, Load, Reduce, Scalar, Sort, loads
+from coilwork_ir.syntax.python import (
+    Binary,
+    Call,
+    Do,
+    Expression,
+    If,
+    List,
+    Name,
+    Number,
+    Text,
+    Unary,
+    method,
+)
+from coilwork_triton.facts.kernel_analysis import Levels, action_roots, actions_of
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.vector_peeling import RowAccess
+from coilwork_triton.kernel_passes.histogram import Bins, find_bins
+from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.statements.loads import broadcast_over_run, run_lanes
+from coilwork_triton.statements.scope import Scope
+from coilwork_triton.statements.values import Values
+from coilwork_triton.text.language import conjunction, exact_constant, tl, tl_name, triton_type
+
+# Stores and checks
+
 
 # Element types that the GPUs' atomic instructions, and Triton's forms of them, cover.
 _ATOMIC_TYPES: Final[Mapping[StoreMode, frozenset[DType]]] = MappingProxyType(
@@ -48,20 +71,20 @@ class Action:
     walked: bool
 
 
-def perform(values: Values, scope: Scope, what: Store | Check) -> None:
-    """Write `what` into `scope`, where its values are known.
+def perform(values: Values, scope: Scope, action: Store | Check) -> None:
+    """Write `action` into `scope`, where its values are known.
 
     Raises:
         EmitError: an atomic update that the hardware has no instruction for.
     """
-    if isinstance(what, Check):
-        values.require(scope, what)
+    if isinstance(action, Check):
+        values.require(scope, action)
     else:
-        _store(values, scope, what)
+        _store(values, scope, action)
 
 
 def _store(values: Values, scope: Scope, store: Store) -> None:
-    bins = find_bins(values.kernel, store) if values.shape.counted else None
+    bins = find_bins(values.kernel, store) if values.shape.has_histogram else None
     if bins is not None:
         add_counts(values, scope, store, bins)
         return
@@ -71,11 +94,11 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
     once: list[Expr] = []
     if store.mode != "store":
         _require_atomic(values, store)
-        once = _repeated(values, varies, scope)
+        once = _find_repeated_ranges(values, varies, scope)
         # each point of the parallel ranges counts, also of those that nothing here depends on
         varies |= {r.symbol for r in values.kernel.ranges if r.kind == "parallel"}
     spans = varies | frozenset(once)
-    symbols = space.simplified(store.index).free_symbols
+    symbols = space.simplify(store.index).free_symbols
     plain = store.mode == "store" and not store.indirect and store.mask is None
     row = space.row((store.buffer, store.index)) if plain else None
     pointer = None if row is None else row.pointer
@@ -96,7 +119,7 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
         _store_row(scope, row, pointer, value, mask)
     elif store.mode == "store":
         scope.writer.do(tl("store", pointer, value, *(() if mask is None else (mask,))))
-    elif store.mode != "add" and _stored_type(values, store).is_float:
+    elif store.mode != "add" and _store_dtype(values, store).is_float:
         update = scope.writer.device(f"atomic_{store.mode}_nan")
         scope.writer.do(Call(update, (pointer, value, Name("None") if mask is None else mask)))
     else:
@@ -112,7 +135,7 @@ def _store_row(
     """
     if not isinstance(value, Name):
         value = scope.writer.bind("value", value)
-    whole = row.whole
+    whole = row.whole_mask
     scope.writer.do(tl("store", pointer, value, whole))
     ends = Do(tl("store", pointer, value, Binary("&", mask, Unary("~", whole))))
     # in lines of points only one program has an end
@@ -120,12 +143,12 @@ def _store_row(
     scope.writer.statements.append(ends if last is None else If(last, (ends,)))
 
 
-def _stored_type(values: Values, store: Store) -> DType:
+def _store_dtype(values: Values, store: Store) -> DType:
     return next((a.dtype for a in values.kernel.args if a.name == store.buffer), store.value.dtype)
 
 
 def _require_atomic(values: Values, store: Store) -> None:
-    dtype = _stored_type(values, store)
+    dtype = _store_dtype(values, store)
     if dtype not in _ATOMIC_TYPES.get(store.mode, frozenset()):
         raise EmitError(
             "atomic",
@@ -135,12 +158,12 @@ def _require_atomic(values: Values, store: Store) -> None:
         )
 
 
-def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expr]:
+def _find_repeated_ranges(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expr]:
     """Reduced ranges that an update does not depend on, over whose points it would happen again: only the
     first counts.
     """
     in_pass = scope.parent is not None or values.shape.walk != "looped"
-    if not in_pass or not _along_reduction(values, varies):
+    if not in_pass or not _varies_along_reduction(values, varies):
         return []
     return [
         r.symbol
@@ -149,5 +172,142 @@ def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Exp
     ]
 
 
-def _along_reduction(values: Values, varies: frozenset[Expr]) -> bool:
+def _varies_along_reduction(values: Values, varies: frozenset[Expr]) -> bool:
     return any(r.kind == "reduction" and r.symbol in varies for r in values.kernel.ranges)
+
+
+# Histograms
+
+
+def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
+    """Write `store`, which counts in `bins`, as counts of the program's points, and one update for each of
+    them that is not 0.
+    """
+    space, (chosen,) = values.space, store.indirect
+    assert isinstance(store.value, Const)
+    conditions: list[Expression] = []
+    inside = space.mask(space.letters(r.symbol for r in values.kernel.ranges))
+    if inside is not None:
+        conditions.append(inside)
+    if store.mask is not None:
+        conditions.append(values.expression(scope, store.mask))
+    place = values.expression(scope, chosen)
+    number = (
+        place
+        if chosen.dtype is DType.I32
+        else scope.writer.bind("number", method(place, "to", tl_name("int32")))
+    )
+    if not bins.certain:
+        # a number that is out of range, for which nobody may have checked, would be taken for one that is not
+        tested = place if chosen.dtype.itemsize > 4 else number
+        conditions += [Binary(">=", tested, Number(0)), Binary("<", tested, Number(bins.count))]
+    lanes = Number(next_power_of_two(bins.count))
+    mask = conjunction(tuple(conditions))
+    keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
+    counts = scope.writer.bind("counts", tl("histogram", number, lanes, **keywords))
+    numbers = scope.writer.bind("bins", tl("arange", Number(0), lanes))
+    pointer = Binary("+", Name(store.buffer), space.index(store.index, [numbers]))
+    # as many bits as memory has, in which products and sums wrap alike
+    added: Expression = counts
+    if store.value.dtype.itemsize > 4 or not store.value.dtype.is_signed_integer:
+        added = method(added, "to", triton_type(store.value.dtype))
+    if store.value.value != 1:
+        added = Binary("*", added, exact_constant(store.value.value, store.value.dtype))
+    # of lanes behind the last bin, too, nothing was counted
+    some = Binary("!=", counts, Number(0))
+    scope.writer.do(tl("atomic_add", pointer, added, mask=some, sem=Text("relaxed")))
+
+
+# Stores of coarse points
+
+
+def store_steps(values: Values, scope: Scope, stores: Sequence[Store]) -> None:
+    """`stores`, which are as many in a row as a step has points for each store of before."""
+    step = values.shape.step
+    for start in range(0, len(stores), step):
+        _store_step(values, scope, stores[start : start + step])
+
+
+def _store_step(values: Values, scope: Scope, run: Sequence[Store]) -> None:
+    first, space = run[0], values.space
+    everywhere = values.block(symbols=first.index.free_symbols)
+    parts = tuple(_broadcast_value(values, scope, store, everywhere) for store in run)
+    joined = scope.writer.bind("step", Call(scope.writer.device(f"joined_{len(run)}"), parts))
+    offset = values.offset(scope, first.index, (), everywhere)
+    pointer = Binary("+", broadcast_over_run(Binary("+", Name(first.buffer), offset)), run_lanes(len(run)))
+    conditions = [space.mask(space.letters(first.index.free_symbols))]
+    if first.mask is not None:
+        conditions.append(values.expression(scope, first.mask))
+    mask = conjunction(
+        tuple(broadcast_over_run(condition) for condition in conditions if condition is not None)
+    )
+    scope.writer.do(tl("store", pointer, joined, *(() if mask is None else (mask,))))
+
+
+def _broadcast_value(values: Values, scope: Scope, store: Store, everywhere: tuple[str, ...]) -> Expression:
+    """The value of `store` as a block of extents `everywhere`, also if it is one number."""
+    value = values.expression(scope, store.value)
+    if values.block(store.value):
+        return value
+    extents = List(tuple(Name(extent) for extent in everywhere))
+    return tl("full", extents, value, triton_type(store.value.dtype))
+
+
+# Overwritten memory
+
+
+def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
+    """The actions, whose values are known: checks, then stores, after a barrier where threads share what they
+    overwrite.
+    """
+    stores = [action.what for action in actions if isinstance(action.what, Store)]
+    if needs_barrier(values.kernel, values.shape, values.levels, stores):
+        scope.writer.do(tl("debug_barrier"))
+    if values.shape.step > 1:
+        store_steps(values, scope, stores)
+        return
+    for action in actions:
+        perform(values, scope, action.what)
+
+
+def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:
+    """True if one of `stores` may overwrite what another thread of its program has yet to load."""
+    found: dict[str, list[Load]] = {}
+    for node in loads(root for what in actions_of(kernel) for root in action_roots(what)):
+        found.setdefault(node.buffer, []).append(node)
+    return any(
+        not _owns_elements(store, found.get(source, ()), shape, levels)
+        for store in stores
+        for source in overwritten(kernel, store)
+    )
+
+
+def _owns_elements(store: Store, source_loads: Sequence[Load], shape: Shape, levels: Levels) -> bool:
+    """True if each element of `source_loads`, of one argument, is loaded by the thread that stores it."""
+    if not source_loads:
+        return True
+    whole = frozenset(tile.letter for tile in shape.tiles if tile.axis is not None)
+    if not all(whole <= shape.tile_of(levels.varies[node]) for node in source_loads):
+        return False
+    source = source_loads[0].buffer
+    return any(
+        node.buffer == source and node.index[0] is store.index for node in _loads_of_elements(store.value)
+    )
+
+
+def _loads_of_elements(value: Scalar) -> Iterator[Load]:
+    """The loads that `value` depends on element by element: none below a reduction or a sort, which combine
+    many.
+
+    A scan combines many as well, but each of its results depends on the element at its own place.
+    """
+    seen: set[Scalar] = set()
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if node in seen or isinstance(node, Reduce | Sort):
+            continue
+        seen.add(node)
+        if isinstance(node, Load):
+            yield node
+        pending.extend(node.operands)

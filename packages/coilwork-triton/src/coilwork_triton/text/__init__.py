@@ -1,5 +1,5 @@
-"""The parts of Triton source, and how it is written.
+"""Triton source: its language, and the functions that kernels carry along.
 
-Open `writer.py` first: where statements are collected. `ops.py` has a row for each scalar op, `types.py`
-types and literals, `index_printer.py` offsets, `device_library.py` the functions in `functions/`.
+Open `language.py` first: calls, types, literals, and where statements are collected. `ops.py` has a row for
+each scalar op, `index_printer.py` writes offsets, `device_library.py` reads the functions in `functions/`.
 """

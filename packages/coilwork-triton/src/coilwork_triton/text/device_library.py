@@ -65,11 +65,11 @@ def loops_over_lanes(name: str) -> bool:
     return function.has_while or any(loops_over_lanes(callee) for callee in function.calls)
 
 
-def with_dependencies(wanted: Iterable[str]) -> tuple[Verbatim, ...]:
-    """The functions `wanted` and all they call, in file order, so that callees come first."""
+def collect_functions(names: Iterable[str]) -> tuple[Verbatim, ...]:
+    """The functions `names` and all they call, in file order, so that callees come first."""
     table = device_functions()
     needed: set[str] = set()
-    pending = list(wanted)
+    pending = list(names)
     while pending:
         name = pending.pop()
         if name not in needed:

@@ -48,13 +48,13 @@ class IndexPrinter:
         self._variable = variable
         self._library = library
 
-    def simplified(self, expr: Expr) -> Expr:
+    def simplify(self, expr: Expr) -> Expr:
         """`expr` in terms of flat positions: `8 * (x // 8) + x % 8` has become `x`."""
         return substitute(expr, self._ranges) if self._ranges else expr
 
     def text(self, expr: Expr) -> Expression:
         """`expr` as an expression."""
-        return self._text(self.simplified(expr))
+        return self._text(self.simplify(expr))
 
     def definition(self, symbol: Expr) -> Expression:
         """The right-hand side of the definition of the derived range `symbol`."""
@@ -79,11 +79,11 @@ class IndexPrinter:
             case Mod(a, b):
                 return self._division("%", "mod_int", a, b)
             case Min(operands):
-                return self._nested("minimum", operands)
+                return self._fold_calls("minimum", operands)
             case Max((a, b)) if a is -b:
                 return tl("abs", self._text(a if _is_written_first(a) else b))
             case Max(operands):
-                return self._nested("maximum", operands)
+                return self._fold_calls("maximum", operands)
 
     def _sum(self, operands: Sequence[Expr]) -> Expression:
         # positive terms first: `a - b` reads better than `-b + a`
@@ -112,7 +112,7 @@ class IndexPrinter:
         self._library.add(function)
         return call(function, self._text(a), self._text(b))
 
-    def _nested(self, function: str, operands: Sequence[Expr]) -> Expression:
+    def _fold_calls(self, function: str, operands: Sequence[Expr]) -> Expression:
         return fold_left(lambda a, b: tl(function, a, b), [self._text(o) for o in operands])
 
 
@@ -125,8 +125,7 @@ def fits_32_bits(expr: Expr) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def leaves_32_bits(expr: Expr) -> bool:
-    """Tell if computing `expr` step by step may leave 32 bits: a product does that is divided behind, as
-    `70000 * x // 60000`.
+    """True if an intermediate result of `expr` may leave 32 bits, as the product in `70000 * x // 60000`.
 
     Of numbers without known bounds, such as positions from data, it is not known.
     """

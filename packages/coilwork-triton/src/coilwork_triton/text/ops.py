@@ -18,8 +18,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.rewrite import wrap_integer
 from coilwork_ir.syntax.python import Binary, Expression, Number, Unary, call, method, number
 from coilwork_triton.text.device_library import loops_over_lanes
-from coilwork_triton.text.language import tl, tl_name
-from coilwork_triton.text.types import ALL_NANS, largest, triton_type, typed_constant
+from coilwork_triton.text.language import ALL_NANS, exact_constant, largest, tl, tl_name, triton_type
 
 Numerics = Literal["fast", "eager", "strict"]
 
@@ -37,8 +36,8 @@ class OpContext:
         result: type of the result.
         numerics: `fast` may use the hardware's approximate exponential and division. Of `strict` kernels f32
             functions arrive here as f64 ones.
-        rounded: the result only reaches memory rounded to 16 bits or fewer; see `rounding`. Only in `fast`
-            kernels.
+        rounded: the result only reaches memory rounded to 16 bits or fewer; see
+            `precision_analysis`. Only in `fast` kernels.
         factor: such a result, which is rounded, or multiplied with something else, before anything is added
             to it.
         library: names of device functions used so far; builders add to it.
@@ -82,7 +81,7 @@ def _device(name: str) -> Builder:
     return lambda context, a: context.device(name, *a)
 
 
-def _by_class(*, floats: Builder, ints: Builder, uints: Builder | None = None) -> Builder:
+def _dispatch_class(*, floats: Builder, ints: Builder, uints: Builder | None = None) -> Builder:
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         if context.operand.is_float:
             return floats(context, a)
@@ -124,7 +123,7 @@ def _short_if_rounded(short: str, full: Builder) -> Builder:
     return build
 
 
-def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
+def _round_unless_fast(approximate: Builder, rounded: str) -> Builder:
     """Division and square root have correctly rounded f32 forms; on f64 the plain form is one already."""
 
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
@@ -135,7 +134,7 @@ def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
     return build
 
 
-def _rounded_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+def _round_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     # at every level: truncating the approximate quotient of 6 and 3 may give 1
     return Binary("/", *a) if context.operand is DType.F64 else tl("div_rn", *a)
 
@@ -143,7 +142,7 @@ def _rounded_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expressi
 def _rsqrt(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     if context.numerics == "fast" or context.operand is not DType.F32:
         return tl("rsqrt", *a)
-    return tl("div_rn", typed_constant(1.0, DType.F32), tl("sqrt_rn", *a))
+    return tl("div_rn", exact_constant(1.0, DType.F32), tl("sqrt_rn", *a))
 
 
 def _tanh(context: OpContext, a: tuple[Expression, ...]) -> Expression:
@@ -180,9 +179,8 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return method(found, "to", triton_type(result))
 
 
-def converted_constant(value: float, source: DType, result: DType) -> int:
-    """Return what a GPU makes of `value`, a `source`, as an integer `result`, as torch converts it:
-    saturated, then cut to the width.
+def convert_constant(value: float, source: DType, result: DType) -> int:
+    """`value`, a `source`, as a GPU converts it to the integer type `result` for torch: saturated, then cut.
 
     PTX ISA, `cvt`: NaN becomes 0, but the highest bit alone where floats or integers of 64 bits take part.
     """
@@ -202,16 +200,16 @@ def _bitcast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return method(a[0], "to", triton_type(context.result), bitcast=Number(True))
 
 
-def _not(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+def _invert(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     if context.operand.is_bool:
         return Binary("==", a[0], Number(0))
     if context.operand.is_signed_integer:
         return Unary("~", a[0])
     # Triton's interpreter cannot write -1 as an unsigned number
-    return Binary("^", a[0], typed_constant(largest(context.operand), context.operand))
+    return Binary("^", a[0], exact_constant(largest(context.operand), context.operand))
 
 
-def _negated(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+def _negate(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     # Triton's unary minus is 0 - x, which gives +0 for 0
     return Binary("*", a[0], Number(-1.0)) if context.operand.is_float else Unary("-", a[0])
 
@@ -239,24 +237,24 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "add": _operator("+"),
         "sub": _difference,
         "mul": _operator("*"),
-        "div": _rounded_unless_fast(_operator("/"), "div_rn"),
-        "floordiv": _by_class(
+        "div": _round_unless_fast(_operator("/"), "div_rn"),
+        "floordiv": _dispatch_class(
             floats=_device("floordiv_float"), ints=_device("floordiv_int"), uints=_operator("//")
         ),
-        "truncdiv": _by_class(
-            floats=lambda context, a: context.device("trunc", _rounded_quotient(context, a)),
+        "truncdiv": _dispatch_class(
+            floats=lambda context, a: context.device("trunc", _round_quotient(context, a)),
             ints=_operator("//"),
         ),
-        "mod": _by_class(floats=_device("mod_float"), ints=_device("mod_int"), uints=_operator("%")),
-        "fmod": _by_class(floats=_device("fmod_float"), ints=_operator("%")),
+        "mod": _dispatch_class(floats=_device("mod_float"), ints=_device("mod_int"), uints=_operator("%")),
+        "fmod": _dispatch_class(floats=_device("fmod_float"), ints=_operator("%")),
         "fma": _function("fma"),
-        "neg": _negated,
+        "neg": _negate,
         "abs": _absolute,
-        "sign": _by_class(floats=_device("sign_float"), ints=_device("sign_int")),
+        "sign": _dispatch_class(floats=_device("sign_float"), ints=_device("sign_int")),
         "minimum": _extremum("minimum", "&"),
         "maximum": _extremum("maximum", "|"),
-        "pow": _by_class(floats=_device("power"), ints=_device("power_int")),
-        "sqrt": _rounded_unless_fast(_function("sqrt"), "sqrt_rn"),
+        "pow": _dispatch_class(floats=_device("power"), ints=_device("power_int")),
+        "sqrt": _round_unless_fast(_function("sqrt"), "sqrt_rn"),
         "rsqrt": _rsqrt,
         "floor": _exact_unless_fast(_function("floor"), "floor_exact"),
         "ceil": _exact_unless_fast(_function("ceil"), "ceil_exact"),
@@ -306,7 +304,7 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "bitwise_and": _operator("&"),
         "bitwise_or": _operator("|"),
         "bitwise_xor": _operator("^"),
-        "bitwise_not": _not,
+        "bitwise_not": _invert,
         "lshift": _operator("<<"),
         "rshift": _operator(">>"),
         "isnan": lambda _, a: Binary("!=", a[0], a[0]),

@@ -1,0 +1,524 @@
+"""Plan a matrix product: its legal mappings, its launches, its shape, and the mapping that is proposed.
+
+    tile x1 by 256      columns
+    tile x0 by 128      rows
+    tile x2 by 1        each other range: a program has one point of the batch
+    flat
+    order x0, x1 grouped 8
+    loop r0 by 64 stages 3
+    unit mma
+    warps 8    index i32    contract
+
+The left factor lies in blocks of rows (y) by the sum's positions (r), the right one of r by columns (x),
+results of y by x. Blocks follow from sizes and the device, or from the template that made the kernel. Each
+mapping that no text is written for is refused by the directive's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError, ParseError, VerifyError
+from coilwork_ir.index import Expr, as_expr, ceildiv, product, provably_divisible, symbol
+from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.mapping import (
+    Choose,
+    Contract,
+    Directive,
+    FlatGrid,
+    Index,
+    Limit,
+    Loop,
+    Mapping,
+    Number,
+    Open,
+    Order,
+    Unit,
+    Warps,
+    find_all,
+    parse_mapping,
+    verify_mapping,
+)
+from coilwork_ir.mapping import Tile as TileOf
+from coilwork_ir.mapping.candidates import refuse_candidate
+from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.product_blocks import (
+    LEAST_SIDE,
+    Blocks,
+    Factors,
+    Work,
+    factors_of,
+    names_of,
+    propose_blocks,
+    whole_sides,
+    work_of,
+)
+from coilwork_ir.scalar import Contraction
+from coilwork_ir.target import Target
+from coilwork_triton.iteration.mapping_parameters import (
+    ParameterPlace,
+    launch_config,
+    plan_choices,
+    single_value,
+)
+from coilwork_triton.iteration.mapping_parameters import parameter_places as find_places
+from coilwork_triton.iteration.refusals import refuse
+from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile, needs_64_bits
+from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter, powers_of_two
+from coilwork_triton.launch.search_space import open_numbers, search_limits
+from coilwork_triton.options import TritonOptions
+
+# The plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedProduct:
+    """A matrix product and how it may run.
+
+    Attributes:
+        kernel: the product.
+        mapping: how it runs: open where candidates differ, and where a search may try others.
+        configs: launch candidates, best guess first: choices of the open numbers.
+        target: what it runs on.
+    """
+
+    kernel: Kernel
+    mapping: Mapping
+    configs: tuple[Config, ...]
+    target: Target
+
+    @cached_property
+    def shape(self) -> ContractionShape:
+        """Tiles and masks, as the mapping says."""
+        return shape_of_product(self.kernel, self.mapping, self.target)
+
+
+def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedProduct:
+    """How `kernel`, which contracts, is to run.
+
+    Raises:
+        EmitError: it is no product that Triton multiplies.
+    """
+    factors, invariant = factors_of(kernel), options.batch_invariant
+    work = work_of(factors)
+    if invariant:
+        found = invariant_product_launch(work, target)
+    elif options.candidates:
+        check = partial(_check_launch, kernel, factors, target, options)
+        found = read_candidates(kernel, factors, options.candidates, check)[: options.max_configs]
+    else:
+        found = propose_product_launches(work, target, options.max_configs)
+    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
+    space = (
+        SearchSpace()
+        if invariant
+        else product_search_space(work, target, whole=_find_unmasked_sides(factors, configs), configs=configs)
+    )
+    numbers = open_numbers(configs, space)
+    mapping = outline_product(kernel, factors, numbers, options)
+    limits = search_limits(numbers, configs, space)
+    mapping = replace(mapping, directives=(*mapping.directives, *limits))
+    return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
+
+
+def _check_launch(
+    kernel: Kernel, factors: Factors, target: Target, options: TritonOptions, config: Config
+) -> None:
+    """Refuse a launch that is not legal, or has no text.
+
+    Raises:
+        VerifyError, EmitError: by the name of the directive.
+    """
+    mapping = outline_product(kernel, factors, open_numbers((config,), SearchSpace()), options)
+    verify_mapping(kernel, mapping)
+    check_product(kernel, factors, mapping, target)
+
+
+def plan_product_mapping(
+    kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], max_configs: int
+) -> PlannedProduct:
+    """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each
+    of its choices if it is open; of these `max_configs` are the first.
+
+    Raises:
+        EmitError: there is no text for a directive, which the error names.
+    """
+    factors = factors_of(kernel)
+
+    def check_choice(choice: Mapping) -> None:
+        check(choice)
+        check_product(kernel, factors, choice, target)
+
+    def launch(closed: Mapping) -> Config:
+        numbers = product_parameters(kernel, factors, closed)
+        return launch_config({name: single_value(number) for name, number in numbers.items()}, closed)
+
+    check_choice(mapping)
+    work = work_of(factors)
+    found, configs = plan_choices(
+        kernel,
+        mapping,
+        places=tuple(product_places(kernel, factors, mapping)),
+        launch=launch,
+        limits=lambda one, configs: product_search_space(work, target, whole={}, configs=configs).limits,
+        check=check_choice,
+        max_configs=max_configs,
+    )
+    return PlannedProduct(kernel=kernel, mapping=found, configs=configs, target=target)
+
+
+def outline_product(
+    kernel: Kernel, factors: Factors, numbers: MappingOf[str, Number], options: TritonOptions
+) -> Mapping:
+    """The product `kernel` in blocks, with `numbers` for the parameters of its launch."""
+    rows, columns, others = (
+        names_of(kernel, side) for side in (factors.rows, factors.columns, factors.others)
+    )
+    if options.index_dtype == "auto":
+        numels = tuple(whole_sides(factors).values())
+        wide = needs_64_bits(kernel, numels, [store.value for store in kernel.stores])
+    else:
+        wide = options.index_dtype == "i64"
+    return Mapping(
+        directives=(
+            TileOf(ranges=columns, by=numbers[BLOCKS["x"]]),
+            TileOf(ranges=rows, by=numbers[BLOCKS["y"]]),
+            *([TileOf(ranges=others, by=1)] if others else []),
+            FlatGrid(),
+            Order(ranges=(*rows, *columns), by=numbers[GROUP]),
+            Loop(ranges=names_of(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
+            factors.unit,
+            Warps(count=numbers[WARPS]),
+            Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
+            *([Contract()] if kernel.numerics == "fast" else []),
+        )
+    )
+
+
+def _find_unmasked_sides(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
+    """The points of sides that all blocks divide, by letter."""
+    return {
+        letter: numel
+        for letter, numel in whole_sides(factors).items()
+        if letter != "z" and all(provably_divisible(numel, dict(c.meta)[BLOCKS[letter]]) for c in configs)
+    }
+
+
+# Launches
+
+
+# Rows of blocks that programs go through together, so that they share columns in the cache.
+GROUPED: Final = 8
+_WARPS: Final = 4
+_NAMED: Final = (TileOf, Loop, Warps, Order)
+
+
+def read_candidates(
+    kernel: Kernel, factors: Factors, texts: Sequence[str], check: Callable[[Config], None]
+) -> tuple[Config, ...]:
+    """The launches of `kernel` that `texts` name, as far as `check` takes them.
+
+    Raises:
+        EmitError: there is none, for the reason that the first text is none.
+    """
+    found: dict[Config, None] = {}
+    faults: list[EmitError] = []
+    for text in texts:
+        try:
+            one = _read_candidate(kernel, factors, text)
+            check(one)
+            found.setdefault(one)
+        except (EmitError, VerifyError, ParseError) as error:
+            faults.append(refuse_candidate(kernel, text, error))
+    if not found and faults:
+        raise faults[0]
+    return tuple(found)
+
+
+def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Config:
+    """The launch that `text` names: both tiles, the loop over terms, and perhaps warps and an order."""
+    mapping = parse_mapping(text)
+    odd = next((one for one in mapping.directives if not isinstance(one, _NAMED)), None)
+    if odd is not None:
+        raise refuse(kernel, odd.keyword(), f"a product's template names no `{odd.text}`")
+    sides = {"y": factors.rows, "x": factors.columns}
+    tiles = {letter: find_tile(kernel, mapping, side) for letter, side in sides.items()}
+    loop, order, warps = mapping.find(Loop), mapping.find(Order), mapping.find(Warps)
+    wanted: dict[str, Number] = {}
+    for letter, tile in tiles.items():
+        if tile is None:
+            names = ", ".join(names_of(kernel, sides[letter]))
+            raise refuse(kernel, "tile", f"it names no block of {names}")
+        wanted[BLOCKS[letter]] = tile.by
+    if loop is None or loop.ranges != names_of(kernel, factors.axes):
+        raise refuse(kernel, "loop", "it names no block of terms")
+    wanted |= {BLOCKS["r"]: loop.by, GROUP: order.by if order else GROUPED, STAGES: loop.stages}
+    count = warps.count if warps else _WARPS
+    if any(isinstance(number, Open) for number in (*wanted.values(), count)):
+        raise refuse(kernel, "choose", "a candidate leaves nothing open")
+    meta = tuple((name, single_value(number)) for name, number in wanted.items())
+    return Config(meta=meta, num_warps=single_value(count), num_stages=1)
+
+
+def propose_product_launches(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
+    """At most `limit` candidates. Each block fits the device's shared memory with all its stages."""
+    return tuple(_config(block) for block in propose_blocks(work, target))[:limit]
+
+
+def invariant_product_launch(work: Work, target: Target) -> tuple[Config, ...]:
+    """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and
+    columns there are.
+    """
+    block = Blocks(rows=64, columns=64, depth=32, warps=4, stages=2)
+    if work.dtype is not DType.F32:
+        block = Blocks(rows=64, columns=128, depth=64, warps=4, stages=3)
+    each = block.depth * 4 * (block.rows + block.columns)
+    return (_config(replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))),)
+
+
+def product_search_space(
+    work: Work, target: Target, *, whole: MappingOf[str, Expr], configs: tuple[Config, ...]
+) -> SearchSpace:
+    """The search space around `configs`. Sides that are `whole` have no mask: their blocks divide these
+    numbers of points.
+    """
+    values: dict[str, tuple[int, ...]] = {}
+    for letter, most in (("y", MOST_RESULTS), ("x", MOST_RESULTS), ("r", MOST_DEPTH)):
+        name = BLOCKS[letter]
+        proposed = [dict(c.meta)[name] for c in configs]
+        numel = whole.get(letter)
+        sizes = [n for n in powers_of_two(LEAST_SIDE, most) if numel is None or provably_divisible(numel, n)]
+        values[name] = tuple(sorted({*proposed, *sizes}))
+    values[GROUP] = (1, 4, 8, 16)
+    values[STAGES] = tuple(range(1, MOST_STAGES + 1))
+    values[WARPS] = tuple(powers_of_two(1, MOST_WARPS))
+    y, x, r = (symbol(BLOCKS[letter], lo=1) for letter in "yxr")
+    warps, stages = symbol(WARPS, lo=1), symbol(STAGES, lo=1)
+    limits: tuple[tuple[Expr, Expr], ...] = (
+        (y * x, warps * (target.warp_size * RESULTS_PER_THREAD)),
+        (stages * r * (y * work.left_bytes + x * work.right_bytes), as_expr(target.shared_memory_bytes)),
+    )
+    return SearchSpace(values=tuple(values.items()), limits=limits)
+
+
+def _config(block: Blocks) -> Config:
+    sides = (("y", block.rows), ("x", block.columns), ("r", block.depth))
+    meta = (*((BLOCKS[letter], size) for letter, size in sides), (GROUP, GROUPED), (STAGES, block.stages))
+    return Config(meta=meta, num_warps=block.warps, num_stages=1)
+
+
+# The shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractionShape:
+    """Tiles of a contraction, and what follows from them.
+
+    Attributes:
+        node: the contraction.
+        left, right, results: the spaces of the factors' blocks and of the results'.
+        rows, columns, axis: the tiles.
+        batch: the tile of the batch; None if there is none.
+        index_dtype: type of offsets and sizes, `i32` or `i64`.
+    """
+
+    node: Contraction
+    left: Shape
+    right: Shape
+    results: Shape
+    rows: Tile
+    columns: Tile
+    axis: Tile
+    batch: Tile | None
+    index_dtype: DType
+
+    @property
+    def grid(self) -> tuple[Expr, ...]:
+        """One extent, over sizes and block names."""
+        blocks = [ceildiv(t.numel, symbol(t.block, lo=1)) for t in (self.rows, self.columns)]
+        return (product([*blocks, *(() if self.batch is None else (self.batch.numel,))]),)
+
+
+def shape_of_product(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionShape:
+    """The shape of `kernel`, a product, as `mapping` runs it on `target`.
+
+    Raises:
+        EmitError: there is no text for a directive, which the error names, or for the product.
+    """
+    factors = factors_of(kernel)
+    check_product(kernel, factors, mapping, target)
+    numbers = product_parameters(kernel, factors, mapping)
+    rows = _tile("y", factors.rows, numbers)
+    columns = _tile("x", factors.columns, numbers)
+    axis = _tile("r", factors.axes, numbers)
+    batch = build_flat_tile("z", list(factors.others), None, False) if factors.others else None
+    index = mapping.find(Index)
+    index_dtype = DType.I32 if index is not None and index.dtype == "i32" else DType.I64
+
+    def blocks(first: Tile, second: Tile) -> Shape:
+        return Shape(
+            grids=target.machine.grids,
+            tiles=(*(() if batch is None else (batch,)), replace(first, axis=0), replace(second, axis=1)),
+            walk="looped",
+            parameters=tuple(numbers),
+            index_dtype=index_dtype,
+            flat_grid=True,
+            scalar_access=False,
+            zeros="r" in (first.letter, second.letter),
+        )
+
+    return ContractionShape(
+        node=factors.node,
+        left=blocks(rows, axis),
+        right=blocks(axis, columns),
+        results=blocks(rows, columns),
+        rows=rows,
+        columns=columns,
+        axis=axis,
+        batch=batch,
+        index_dtype=index_dtype,
+    )
+
+
+def product_parameters(kernel: Kernel, factors: Factors, mapping: Mapping) -> dict[str, Number]:
+    """The parameters of a product's launch as `mapping` says, in the order of its signature."""
+    found: dict[str, Number] = {
+        place.name: getattr(mapping.directives[place.at], place.field)
+        for place in product_places(kernel, factors, mapping)
+    }
+    return {name: found[name] for name in (BLOCKS["y"], BLOCKS["x"], BLOCKS["r"], GROUP, STAGES)}
+
+
+def product_places(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[ParameterPlace]:
+    """The numbers of `mapping` that are parameters of a product's launch."""
+    letters = {names_of(kernel, factors.rows): "y", names_of(kernel, factors.columns): "x"}
+    for place in find_places(mapping):
+        one = mapping.directives[place.at]
+        if not isinstance(one, TileOf):
+            yield place
+        elif one.ranges in letters:
+            # that of the batch is none
+            yield replace(place, name=BLOCKS[letters[one.ranges]])
+
+
+def _tile(letter: Letter, ranges: tuple[Range, ...], numbers: dict[str, Number]) -> Tile:
+    numel = product(r.extent for r in ranges)
+    masked = not all(provably_divisible(numel, size) for size in values_of(numbers[BLOCKS[letter]]))
+    return build_flat_tile(letter, list(ranges), 0, masked)
+
+
+# Refusals
+
+
+# The longest sides of blocks, of results and along the sum.
+MOST_RESULTS: Final = 256
+MOST_DEPTH: Final = 512
+MOST_STAGES: Final = 6
+MOST_WARPS: Final = 8
+# Results per thread, in registers of 4 bytes.
+RESULTS_PER_THREAD: Final = 128
+_TAKES: Final = (TileOf, FlatGrid, Order, Loop, Unit, Warps, Index, Contract, Limit, Choose)
+_NEEDS: Final = (FlatGrid, Order, Loop, Unit)
+
+
+def find_tile(kernel: Kernel, mapping: Mapping, ranges: tuple[Range, ...]) -> TileOf | None:
+    """The tile of `mapping` over just these ranges."""
+    names = names_of(kernel, ranges)
+    return next((one for one in find_all(mapping.directives, TileOf) if one.ranges == names), None)
+
+
+def check_product(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> None:
+    """Refuse what no product is written with.
+
+    Raises:
+        EmitError: by the name of the directive.
+    """
+    for keyword, reason in _reasons(kernel, factors, mapping, target):
+        raise refuse(kernel, keyword, reason)
+
+
+def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    if mapping.nests:
+        yield "nest", "a program runs all stores of a kernel in one nest"
+    seen: set[type[Directive]] = set()
+    for one in mapping.directives:
+        if not isinstance(one, _TAKES):
+            yield one.keyword(), f"no product is written with `{one.text}`"
+        if type(one) in seen and not isinstance(one, TileOf | Limit | Choose):
+            yield one.keyword(), "it is said twice"
+        seen.add(type(one))
+    for wanted in _NEEDS:
+        if wanted not in seen:
+            yield wanted.keyword(), "every product has one"
+    yield from _tiles(kernel, factors, mapping)
+    unit, order, loop = mapping.find(Unit), mapping.find(Order), mapping.find(Loop)
+    if unit is not None and unit != factors.unit:
+        yield "unit", f"these factors are multiplied by `{factors.unit.text}`"
+    ordered = names_of(kernel, factors.rows) + names_of(kernel, factors.columns)
+    if order is not None and order.ranges != ordered:
+        yield "order", f"blocks are grouped by rows: {', '.join(ordered)}"
+    if loop is not None:
+        yield from _loop(kernel, factors, loop)
+    warps = mapping.find(Warps)
+    if warps is not None and any(n > MOST_WARPS or n & (n - 1) for n in values_of(warps.count)):
+        yield "warps", f"a program has 1, 2, 4 or {MOST_WARPS}"
+    yield from _memory(kernel, factors, mapping, target)
+    index = mapping.find(Index)
+    if index is not None and index.dtype == "i32" and not index.promised:
+        sides = (factors.rows, factors.columns, factors.axes, factors.others)
+        numels = tuple(product(r.extent for r in side) for side in sides)
+        if needs_64_bits(kernel, numels, [store.value for store in kernel.stores]):
+            yield "index", "32 bits may not be enough for what positions are computed from"
+
+
+def _tiles(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[tuple[str, str]]:
+    sides = [factors.rows, factors.columns, *([factors.others] if factors.others else [])]
+    wanted = [names_of(kernel, side) for side in sides]
+    for tile in find_all(mapping.directives, TileOf):
+        if tile.ranges not in wanted or tile.padded or tile.to != "program":
+            told = ", ".join(" ".join(names) for names in wanted)
+            yield "tile", f"programs have blocks of rows and columns, {told}, and `{tile.text}` is none"
+    for side, names in zip(sides, wanted, strict=True):
+        found = find_tile(kernel, mapping, side)
+        if found is None:
+            yield "tile", f"nothing says which points of {', '.join(names)} a program has"
+        elif side is factors.others:
+            if set(values_of(found.by)) != {1}:
+                yield "tile", f"a program has one point of the batch, not `{found.text}`"
+        else:
+            yield from _sizes("tile", found.by, MOST_RESULTS)
+
+
+def _loop(kernel: Kernel, factors: Factors, loop: Loop) -> Iterator[tuple[str, str]]:
+    if loop.ranges != names_of(kernel, factors.axes):
+        yield "loop", "all ranges of a sum are walked together"
+    yield from _sizes("loop", loop.by, MOST_DEPTH)
+    if any(not 1 <= n <= MOST_STAGES for n in values_of(loop.stages)):
+        yield "loop", f"1 to {MOST_STAGES} blocks are on their way at a time"
+
+
+def _sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str, str]]:
+    odd = [n for n in values_of(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
+    if odd:
+        yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
+
+
+def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    """Results fit registers, and all blocks on their way shared memory: of open numbers, for some choice."""
+    rows, columns = (find_tile(kernel, mapping, side) for side in (factors.rows, factors.columns))
+    loop, warps = mapping.find(Loop), mapping.find(Warps)
+    if rows is None or columns is None or loop is None:
+        return
+    y, x, r, stages = (min(values_of(n)) for n in (rows.by, columns.by, loop.by, loop.stages))
+    threads = target.warp_size * (1 if warps is None else max(values_of(warps.count)))
+    if y * x > threads * RESULTS_PER_THREAD:
+        yield "tile", f"{threads} threads have no registers for {y} x {x} results"
+    left, right = factors.memory_bytes
+    if stages * r * (y * left + x * right) > target.shared_memory_bytes:
+        yield "tile", f"{stages} blocks of each factor do not fit the shared memory"
