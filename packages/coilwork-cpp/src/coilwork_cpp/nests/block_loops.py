@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coilwork_cpp.nests.nest import Span, close, nested, whole
-from coilwork_cpp.planning.blocking import Cut
+from coilwork_cpp.planning.plan import Cut
 from coilwork_cpp.values.values import Block
 from coilwork_ir.index import extent_of
 from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Declare, For, Literal, Name

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_cpp.facts import work
-from coilwork_cpp.planning.blocking import Cut, cut, fixed_cut
 from coilwork_cpp.planning.passes import Pass, choose_saves, count_first_points, passes_of
-from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Plan, plan_of
-from coilwork_cpp.planning.proposal import Proposal
+from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Cut, Plan, Proposal, cut, fixed_cut, plan_of
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.planning.vectors import lies_along
 from coilwork_cpp.values.reductions import is_positional, is_rounded

@@ -1,22 +1,30 @@
-"""The directives of a nest, in the form in which its loops are written.
+"""Where a pass over several reduction ranges folds its partial results.
+
+A rounded sum keeps its error small if no variable takes more than some thousand additions. The loops of a
+pass are cut at one level: ranges outside of it are plain loops, the range at it may be walked in blocks, and
+everything inside accumulates into partial results that are folded into the total once per block.
+
+The directives of a nest, in the form in which its loops are written.
 
 Nothing is decided here. A directive that the generator does not take is refused by its name; `refusals.py`
 has what it takes, but has no loops for.
+
+A mapping in the making: a nest of a kernel, the directives so far, and what the next ones rest on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from coilwork_cpp.planning.blocking import Cut
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, ceildiv, extent_of
-from coilwork_ir.kernels import Kernel
+from coilwork_ir.index import Expr, as_int, ceildiv, extent_of
+from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.values import value_names
+from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import (
     Accumulators,
     Block,
@@ -40,6 +48,49 @@ from coilwork_ir.mapping import (
     find_all,
 )
 from coilwork_ir.scalar import Scalar
+
+# ---- Where a pass over several reduction ranges folds its partial results ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """`outer` loops; then `middle`, if any, in blocks of `size` points; then `inner` loops."""
+
+    outer: tuple[Expr, ...]
+    middle: Expr | None
+    size: int
+    inner: tuple[Expr, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """True where everything is one block."""
+        return self.middle is None and not self.outer
+
+
+def cut(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
+    """Blocks of about `limit` points; one block if nothing is rounded."""
+    if not rounded:
+        return Cut(outer=(), middle=None, size=0, inner=ranges)
+    points = 1
+    for position in range(len(ranges) - 1, -1, -1):
+        extent = as_int(extent_of(ranges[position]))
+        if extent is not None and points * extent <= limit:
+            points *= max(extent, 1)
+            continue
+        size = max(1, limit // points)
+        return Cut(outer=ranges[:position], middle=ranges[position], size=size, inner=ranges[position + 1 :])
+    return Cut(outer=(), middle=None, size=0, inner=ranges)
+
+
+def fixed_cut(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
+    """Blocks of `limit` points of the innermost range, whatever the extents are, known or not."""
+    if not rounded:
+        return Cut(outer=(), middle=None, size=0, inner=ranges)
+    return Cut(outer=ranges[:-1], middle=ranges[-1], size=limit, inner=())
+
+
+# ---- The directives of a nest, in the form in which its loops are written ----
+
 
 # What the generator takes; it refuses every other directive.
 CAPABILITIES: Final[tuple[type[Directive], ...]] = (
@@ -235,3 +286,55 @@ def refuse_unknown(kernel: Kernel, directives: Iterable[Directive]) -> None:
             raise refuse(kernel, one.keyword(), f"`{one.text}` is open")
         if isinstance(one, Invariant) and (one.lanes, one.block) != (FIXED_LANES, FIXED_BLOCK):
             raise refuse(kernel, "invariant", f"the one order is `invariant {FIXED_LANES} by {FIXED_BLOCK}`")
+
+
+# ---- A mapping in the making: a nest of a kernel, the directives so far, and what the next ones ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A nest with its directives so far, and the facts that mapping passes look at.
+
+    Attributes:
+        kernel: one piece of the launch.
+        region: what the nest does of it.
+        nest: its stores or check, and the directives so far.
+        common: directives of all nests.
+        args: the launch's tensors by name, scratch memory among them.
+        loops: what was measured of loops on the machine.
+        named: directives that a template names for the nest; no pass decides about such.
+    """
+
+    kernel: Kernel
+    region: Region
+    nest: Nest
+    common: tuple[Directive, ...]
+    args: MappingOf[str, TensorArg]
+    loops: Loops
+    named: tuple[Directive, ...] = ()
+
+    def add(self, directives: tuple[Directive, ...]) -> Proposal:
+        """The proposal with more directives, but for those of kinds that a template names."""
+        kinds = {type(one) for one in self.named}
+        more = tuple(one for one in directives if type(one) not in kinds)
+        return replace(self, nest=replace(self.nest, directives=(*self.nest.directives, *more)))
+
+    @property
+    def vector(self) -> Expr | None:
+        """The range that is the vector, if that has been said."""
+        found = find(self.nest.directives, Vector)
+        if found is None:
+            return None
+        return next(r.symbol for r in self.kernel.ranges if r.symbol.name == found.range)
+
+    @property
+    def tile(self) -> int:
+        """Points of the vector in one unit of work."""
+        vector = find(self.nest.directives, Vector)
+        blocks = find_all(self.nest.directives, Block)
+        return next((one.by for one in blocks if vector is not None and one.range == vector.range), 0)
+
+    @property
+    def fixed(self) -> bool:
+        """True if the order in which reductions combine is promised."""
+        return find(self.common, Invariant) is not None

@@ -15,8 +15,7 @@ from typing import Final
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.planning.compared_extremes import compares_extremes
 from coilwork_cpp.planning.pass_plan import choose_lanes, prefetch_rows, save_values, select_first_points
-from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES
-from coilwork_cpp.planning.proposal import Proposal
+from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Proposal
 from coilwork_cpp.planning.regions import group_stores
 from coilwork_cpp.planning.units import join_pieces, share_units, transpose_tiles, vectorize, weigh_units
 from coilwork_ir.kernels import Kernel, TensorArg

@@ -7,7 +7,7 @@ Four mapping passes, in this order: `vectorize`, `transpose_tiles`, `share_units
 from __future__ import annotations
 
 from coilwork_cpp.facts import work
-from coilwork_cpp.planning.proposal import Proposal
+from coilwork_cpp.planning.plan import Proposal
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.planning.vectors import (
     choose_transposition,
