@@ -10,9 +10,8 @@ from coilwork_cpp.nests.nest import Span, decode_unit, grain, unit_count, units_
 from coilwork_cpp.nests.points import pointwise_body
 from coilwork_cpp.nests.rows import row_body
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.planning.given import settle_given
+from coilwork_cpp.planning.legality import check_loops, settle_given
 from coilwork_cpp.planning.plan import Plan, plan_of, refuse_unknown
-from coilwork_cpp.planning.refusals import check_loops
 from coilwork_cpp.planning.regions import Region, check_nests_in_order, regions_of
 from coilwork_cpp.planning.table import common_directives, has_ranges, propose
 from coilwork_cpp.prelude.prelude import declarations

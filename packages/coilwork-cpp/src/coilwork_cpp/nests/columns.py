@@ -22,10 +22,10 @@ from coilwork_cpp.nests.crossing import copy_tile
 from coilwork_cpp.nests.fixed_columns import fixed_pass
 from coilwork_cpp.nests.lanes import combine_point, flat_position
 from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
+from coilwork_cpp.planning.legality import check_passes
 from coilwork_cpp.planning.pass_plan import tiled_loads
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
-from coilwork_cpp.planning.refusals import check_passes
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.elements import aligned_array, value_type
 from coilwork_cpp.values.reductions import add_block, components, finish, is_rounded

@@ -30,10 +30,10 @@ from coilwork_cpp.nests.lanes import (
 )
 from coilwork_cpp.nests.nest import bind, close, nested, whole
 from coilwork_cpp.nests.sorted_rows import put_in_order, record_type, rows_to_sort, spare, spare_records
+from coilwork_cpp.planning.legality import check_passes
 from coilwork_cpp.planning.pass_plan import RowAhead, rows_ahead
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
-from coilwork_cpp.planning.refusals import check_passes
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.elements import aligned_array, value_type
 from coilwork_cpp.values.reductions import components, finish, merge
