@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_cpp.nests.nest import Span
+from coilwork_cpp.planning.parallelism import crosses
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.planning.vectors import crosses
 from coilwork_cpp.values.elements import aligned_array, memory_type
 from coilwork_cpp.values.values import Block, from_memory
 from coilwork_ir.index import Expr, as_expr, stride_of, substitute

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
+from coilwork_cpp.planning.parallelism import moves_only
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, PassPlan, Plan, refuse
 from coilwork_cpp.planning.regions import Region, group_stores
-from coilwork_cpp.planning.vectors import moves_only
 from coilwork_cpp.values.reductions import is_positional, is_rounded
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import as_int, extent_of

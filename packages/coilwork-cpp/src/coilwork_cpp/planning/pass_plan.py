@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_cpp.facts import work
+from coilwork_cpp.planning.parallelism import lies_along
 from coilwork_cpp.planning.passes import Pass, choose_saves, count_first_points, passes_of
 from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Cut, Plan, Proposal, cut, fixed_cut, plan_of
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.planning.vectors import lies_along
 from coilwork_cpp.values.reductions import is_positional, is_rounded
 from coilwork_ir.index import Expr, as_int, bounds, extent_of, product, stride_of, substitute
 from coilwork_ir.kernels.values import value_names

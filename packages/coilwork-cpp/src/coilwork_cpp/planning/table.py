@@ -16,10 +16,16 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_cpp.options import CppOptions
+from coilwork_cpp.planning.parallelism import (
+    join_pieces,
+    share_units,
+    transpose_tiles,
+    vectorize,
+    weigh_units,
+)
 from coilwork_cpp.planning.pass_plan import choose_lanes, prefetch_rows, save_values, select_first_points
 from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Proposal
 from coilwork_cpp.planning.regions import group_stores
-from coilwork_cpp.planning.units import join_pieces, share_units, transpose_tiles, vectorize, weigh_units
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import (

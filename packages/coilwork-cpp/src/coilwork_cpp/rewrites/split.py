@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from coilwork_cpp.facts import facts_of
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.planning.vectors import prefers_columns
+from coilwork_cpp.planning.parallelism import prefers_columns
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
