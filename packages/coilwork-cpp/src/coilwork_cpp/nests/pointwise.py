@@ -3,13 +3,15 @@
 Read directly, every vector would gather from as many cache lines as it has elements. So a unit of work, a
 block of either range, transposes what it reads into tiles first, of which it then reads vectors. What is only
 moved goes where it is stored at once.
+
+Points that are computed one by one: the loops of a unit of work without reductions.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from coilwork_cpp.nests.nest import Span
+from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
 from coilwork_cpp.planning.parallelism import crosses
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
@@ -17,7 +19,25 @@ from coilwork_cpp.values.elements import aligned_array, memory_type
 from coilwork_cpp.values.values import Block, from_memory
 from coilwork_ir.index import Expr, as_expr, stride_of, substitute
 from coilwork_ir.scalar import Load, Scalar
-from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Code, Do, Element, Literal, Name
+from coilwork_ir.syntax.cpp import (
+    ONE,
+    ZERO,
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    Do,
+    Element,
+    For,
+    If,
+    Literal,
+    Name,
+    Unary,
+)
+
+# ---- Tiles of what lies along another range than the vectorised one ----
+
 
 # Lines of a tile begin at multiples of so many elements, for vectors to be whole cache lines.
 _ALIGNED: Final = 16
@@ -84,3 +104,57 @@ def _count(span: Span) -> Code:
 def _inside(span: Span) -> Code:
     name = Name(span.variable)
     return name if span.begin == ZERO else Binary("-", name, span.begin)
+
+
+# ---- Points that are computed one by one: the loops of a unit of work without reductions ----
+
+
+def pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+    """Loops of a unit without reductions."""
+    tiles: dict[Scalar, Code] = {}
+    if plan.across is not None:
+        if plan.moves:
+            move_tiles(block, region, plan, spans)
+            return
+        tiles = stage_tiles(block, region, plan, spans)
+    serial = [spans.get(r) or whole(block, r) for r in plan.serial]
+    inner, chain = nested(block, serial)
+    inner.known.update(tiles)
+    if region.check is not None:
+        _check_points(inner, region, plan, spans)
+    else:
+        _store_points(inner, region, plan, spans)
+    close(chain, serial)
+
+
+def _store_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+    if plan.vector is None:
+        block.store_all(region.stores)
+        return
+    span = spans.get(plan.vector.symbol) or whole(block, plan.vector.symbol)
+    block.hoist(region.roots, frozenset((span.symbol,)))
+    point = block.inside()
+    bind(point, span.symbol)
+    point.store_all(region.stores)
+    block.add(For(span.variable, span.begin, span.end, point.body(), simd=True))
+
+
+def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+    assert region.check is not None
+    number, check = region.check
+    failed = Name("failed")
+    # an integer: gcc leaves loops that gather a `bool` scalar
+    block.add(Declare("i64", failed.text, ZERO))
+
+    def test(point: Block, condition: Scalar) -> None:
+        point.add(Assign(failed, Call("i64", (Unary("!", point.named(condition)),)), "|="))
+
+    if plan.vector is None:
+        test(block, check.condition)
+    else:
+        span = spans.get(plan.vector.symbol) or whole(block, plan.vector.symbol)
+        point = block.inside()
+        bind(point, span.symbol)
+        test(point, check.condition)
+        block.add(For(span.variable, span.begin, span.end, point.body()))
+    block.add(If(failed, (Assign(Element(Name("failed_checks"), Literal(str(number))), ONE),)))
