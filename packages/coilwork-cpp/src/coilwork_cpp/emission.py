@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coilwork_cpp.nests.columns import column_body
-from coilwork_cpp.nests.nest import Span, decode_unit, grain, unit_count, units_span
+from coilwork_cpp.nests.loops import Span, decode_unit, grain, unit_count, units_span
 from coilwork_cpp.nests.pointwise import pointwise_body
 from coilwork_cpp.nests.rows import row_body
 from coilwork_cpp.options import CppOptions

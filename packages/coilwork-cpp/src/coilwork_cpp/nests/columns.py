@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coilwork_cpp.nests.block_loops import open_blocks
 from coilwork_cpp.nests.crossing import copy_tile
 from coilwork_cpp.nests.fixed_columns import fixed_pass
 from coilwork_cpp.nests.lanes import combine_point, flat_position
-from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
+from coilwork_cpp.nests.loops import Span, bind, close, nested, open_blocks, whole
 from coilwork_cpp.planning.legality import check_passes
 from coilwork_cpp.planning.pass_plan import tiled_loads
 from coilwork_cpp.planning.passes import Pass, passes_of

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coilwork_cpp.nests.lanes import lane_arrays, lane_loops
-from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
+from coilwork_cpp.nests.loops import Span, bind, close, nested, whole
 from coilwork_cpp.planning.pass_plan import crossing_loads
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import PassPlan

@@ -17,9 +17,8 @@ for blocks of r
 
 from __future__ import annotations
 
-from coilwork_cpp.nests.block_loops import BlockLoops, open_blocks
 from coilwork_cpp.nests.lanes import combine_point, flat_position
-from coilwork_cpp.nests.nest import Span, bind, close, nested
+from coilwork_cpp.nests.loops import BlockLoops, Span, bind, close, nested, open_blocks
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import FIXED_LANES, Cut
 from coilwork_cpp.planning.regions import Region

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coilwork_cpp.nests.ahead import ask
-from coilwork_cpp.nests.nest import Span, bind
+from coilwork_cpp.nests.loops import Span, bind
 from coilwork_cpp.nests.sorted_rows import fill, known_in_order
 from coilwork_cpp.planning.pass_plan import RowAhead
 from coilwork_cpp.planning.passes import Pass

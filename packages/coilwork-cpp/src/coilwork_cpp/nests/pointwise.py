@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
+from coilwork_cpp.nests.loops import Span, bind, close, nested, whole
 from coilwork_cpp.planning.parallelism import crosses
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region

@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from coilwork_cpp.nests.block_loops import open_blocks
 from coilwork_cpp.nests.crossing import crossing_pass
 from coilwork_cpp.nests.lanes import (
     combine_point,
@@ -28,7 +27,7 @@ from coilwork_cpp.nests.lanes import (
     left_over,
     less,
 )
-from coilwork_cpp.nests.nest import bind, close, nested, whole
+from coilwork_cpp.nests.loops import bind, close, nested, open_blocks, whole
 from coilwork_cpp.nests.sorted_rows import put_in_order, record_type, rows_to_sort, spare, spare_records
 from coilwork_cpp.planning.legality import check_passes
 from coilwork_cpp.planning.pass_plan import RowAhead, rows_ahead
