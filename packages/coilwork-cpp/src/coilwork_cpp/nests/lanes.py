@@ -1,12 +1,14 @@
-"""A point of a row: what it combines, keeps and stores; and the loops that give neighbouring
+"""Lines of memory that a pass asks for ahead of their use.
+
+A point of a row: what it combines, keeps and stores; and the loops that give neighbouring
 points to lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from coilwork_cpp.nests.ahead import ask
 from coilwork_cpp.nests.loops import Span, bind
 from coilwork_cpp.nests.sorted_rows import fill, known_in_order
 from coilwork_cpp.planning.pass_plan import RowAhead
@@ -31,6 +33,7 @@ from coilwork_ir.syntax.cpp import (
     Call,
     Code,
     Declare,
+    Do,
     Element,
     For,
     Literal,
@@ -39,6 +42,27 @@ from coilwork_ir.syntax.cpp import (
     Statement,
     is_atomic,
 )
+
+# ---- Lines of memory that a pass asks for ahead of their use ----
+
+
+_LINE_BYTES: Final = 64
+
+
+def ask(block: Block, rows: Sequence[RowAhead], inner: Expr, first: Name, points: int) -> tuple[For, ...]:
+    """Ask for the lines of `rows` at `points` points of `inner`, from number `first` on."""
+    found: list[For] = []
+    for row in rows:
+        place = block.inside()
+        place.symbols[inner] = Binary("+", first, Name("p"))
+        address = Binary("+", Name(row.buffer), place.index(row.index))
+        arguments = (address, Literal("1")) if row.write else (address,)
+        fetch = Do(Call("__builtin_prefetch", arguments))
+        found.append(For("p", ZERO, Literal(str(points)), (fetch,), step=_LINE_BYTES // row.itemsize))
+    return tuple(found)
+
+
+# ---- A point of a row: what it combines, keeps and stores; and the loops that give neighbouring ----
 
 
 def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
