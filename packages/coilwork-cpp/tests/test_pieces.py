@@ -9,8 +9,7 @@ import torch
 from torch.nn import functional
 
 from coilwork_cpp import CppCodegen
-from coilwork_cpp.rewrites.edges import bends
-from coilwork_cpp.rewrites.pieces import pieces_of
+from coilwork_cpp.rewrites.piecewise import bends, pieces_of
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, mod, product, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg

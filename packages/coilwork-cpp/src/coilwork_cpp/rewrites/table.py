@@ -12,7 +12,7 @@ from typing import Final
 
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.rewrites.expand import expand
-from coilwork_cpp.rewrites.pieces import pieces_of
+from coilwork_cpp.rewrites.piecewise import pieces_of
 from coilwork_cpp.rewrites.ranges import normalise
 from coilwork_cpp.rewrites.split import Scratch, split
 from coilwork_cpp.values.elements import converted_constant
