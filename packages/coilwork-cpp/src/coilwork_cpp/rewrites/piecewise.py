@@ -27,7 +27,7 @@ from itertools import pairwise
 from typing import Final
 
 from coilwork_cpp.guards import compared, without_decided_guards
-from coilwork_cpp.rewrites.ranges import divisors, index_expressions, normalise, replace_ranges
+from coilwork_cpp.rewrites.normalization import divisors, index_expressions, normalise, replace_ranges
 from coilwork_ir.index import (
     Add,
     Const,

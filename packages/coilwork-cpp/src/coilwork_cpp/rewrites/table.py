@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.rewrites.expand import expand
+from coilwork_cpp.rewrites.normalization import expand, normalise
 from coilwork_cpp.rewrites.piecewise import pieces_of
-from coilwork_cpp.rewrites.ranges import normalise
 from coilwork_cpp.rewrites.split import Scratch, split
 from coilwork_cpp.values.elements import converted_constant
 from coilwork_ir.kernels import Kernel
