@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_cpp.values.indexing import index_code
+from coilwork_cpp.values.block import index_code
 from coilwork_ir.index import as_expr, maximum, minimum, symbol
 from coilwork_ir.syntax.cpp import Name
 from coilwork_ir.syntax.cpp_printer import CppPrinter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping as MappingOf
 
 from coilwork_cpp.capabilities import capabilities_of
 from coilwork_cpp.emission import describe_kernel, emit_kernel
@@ -32,7 +32,7 @@ class CppCodegen:
         """Return what its kernels can do on `target`, and how they go through rows."""
         return capabilities_of(target)
 
-    def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
+    def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
         """Source text of `kernel` for `target`; `options` are the fields of `CppOptions`.
 
         Raises:
@@ -41,7 +41,7 @@ class CppCodegen:
         check_core_taken(kernel, self.capabilities(target), self.name)
         return emit_kernel(kernel, target, options_from(options))
 
-    def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
+    def describe(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> str:
         """How `kernel` runs as `emit` writes it, for people to read: its mapping, or each piece of it and
         that piece's.
 

@@ -17,8 +17,8 @@ from coilwork_cpp.planning.table import common_directives, has_ranges, propose
 from coilwork_cpp.prelude.prelude import declarations
 from coilwork_cpp.rewrites.split import Scratch
 from coilwork_cpp.rewrites.table import Launch, rewrite_launch
+from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.elements import SMALL_FLOATS, memory_type
-from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError
 from coilwork_ir.fresh_names import FreshNames

@@ -41,6 +41,7 @@ from coilwork_cpp.planning.pass_plan import tiled_loads
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import FIXED_LANES, Cut, PassPlan, Plan
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.elements import aligned_array, value_type
 from coilwork_cpp.values.reductions import (
     add_block,
@@ -52,7 +53,6 @@ from coilwork_cpp.values.reductions import (
     is_rounded,
 )
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
-from coilwork_cpp.values.values import Block
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.roots import store_roots

@@ -24,9 +24,9 @@ from coilwork_cpp.planning.pass_plan import crossing_loads
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import PassPlan
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.elements import aligned_array, value_type
 from coilwork_cpp.values.reductions import merge
-from coilwork_cpp.values.values import Block
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Load, Reduce, Scalar
 from coilwork_ir.syntax.cpp import (

@@ -14,6 +14,7 @@ from coilwork_cpp.nests.sorted_rows import fill, known_in_order
 from coilwork_cpp.planning.pass_plan import RowAhead
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.elements import aligned_array, convert
 from coilwork_cpp.values.reductions import (
     components,
@@ -22,7 +23,6 @@ from coilwork_cpp.values.reductions import (
     masked_position,
     update,
 )
-from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Reduce, Scalar

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coilwork_cpp.planning.plan import Axis, Cut, Plan
-from coilwork_cpp.values.values import Block
+from coilwork_cpp.values.block import Block
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, extent_of, product, provably_divisible, total
 from coilwork_ir.syntax.cpp import ONE, ZERO, Binary, Call, Code, Declare, For, Literal, Name
 

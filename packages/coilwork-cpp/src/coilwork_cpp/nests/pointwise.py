@@ -15,8 +15,8 @@ from coilwork_cpp.nests.loops import Span, bind, close, nested, whole
 from coilwork_cpp.planning.parallelism import crosses
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.values.block import Block, from_memory
 from coilwork_cpp.values.elements import aligned_array, memory_type
-from coilwork_cpp.values.values import Block, from_memory
 from coilwork_ir.index import Expr, as_expr, stride_of, substitute
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_ir.syntax.cpp import (

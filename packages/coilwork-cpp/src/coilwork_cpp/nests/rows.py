@@ -34,10 +34,10 @@ from coilwork_cpp.planning.pass_plan import RowAhead, rows_ahead
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.elements import aligned_array, value_type
 from coilwork_cpp.values.reductions import components, finish, merge
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
-from coilwork_cpp.values.values import Block
 from coilwork_ir.index import Expr, as_int, extent_of, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Reduce, Scalar

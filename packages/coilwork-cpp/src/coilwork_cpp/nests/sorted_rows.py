@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from coilwork_cpp.planning.passes import Pass, first_of
+from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.elements import unsigned_type, value_type
-from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, bounds, extent_of, minimum

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.elements import compute_type, convert, literal, value_type
 from coilwork_cpp.values.ops import apply
 from coilwork_cpp.values.reductions import start_value
-from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.ops import ReduceKind
