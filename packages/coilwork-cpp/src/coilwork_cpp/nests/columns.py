@@ -33,11 +33,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coilwork_cpp.nests.crossing import copy_tile
 from coilwork_cpp.nests.lanes import combine_point, flat_position
 from coilwork_cpp.nests.loops import BlockLoops, Span, bind, close, nested, open_blocks, whole
+from coilwork_cpp.nests.tile_staging import copy_tile
 from coilwork_cpp.planning.legality import check_passes
-from coilwork_cpp.planning.pass_plan import tiled_loads
+from coilwork_cpp.planning.pass_directives import tiled_loads
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import FIXED_LANES, Cut, PassPlan, Plan
 from coilwork_cpp.planning.regions import Region

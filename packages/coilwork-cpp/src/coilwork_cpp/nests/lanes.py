@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from coilwork_cpp.nests.loops import Span, bind
-from coilwork_cpp.nests.sorted_rows import fill, known_in_order
-from coilwork_cpp.planning.pass_plan import RowAhead
+from coilwork_cpp.nests.row_sort import fill, known_in_order
+from coilwork_cpp.planning.pass_directives import RowAhead
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block

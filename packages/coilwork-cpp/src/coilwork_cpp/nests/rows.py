@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from coilwork_cpp.nests.crossing import crossing_pass
 from coilwork_cpp.nests.lanes import (
     combine_point,
     finish_point,
@@ -28,9 +27,10 @@ from coilwork_cpp.nests.lanes import (
     less,
 )
 from coilwork_cpp.nests.loops import bind, close, nested, open_blocks, whole
-from coilwork_cpp.nests.sorted_rows import put_in_order, record_type, rows_to_sort, spare, spare_records
+from coilwork_cpp.nests.row_sort import put_in_order, record_type, rows_to_sort, spare, spare_records
+from coilwork_cpp.nests.tile_staging import crossing_pass
 from coilwork_cpp.planning.legality import check_passes
-from coilwork_cpp.planning.pass_plan import RowAhead, rows_ahead
+from coilwork_cpp.planning.pass_directives import RowAhead, rows_ahead
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.regions import Region

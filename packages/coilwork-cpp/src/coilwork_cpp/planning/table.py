@@ -23,7 +23,12 @@ from coilwork_cpp.planning.parallelism import (
     vectorize,
     weigh_units,
 )
-from coilwork_cpp.planning.pass_plan import choose_lanes, prefetch_rows, save_values, select_first_points
+from coilwork_cpp.planning.pass_directives import (
+    choose_lanes,
+    prefetch_rows,
+    save_values,
+    select_first_points,
+)
 from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Proposal
 from coilwork_cpp.planning.regions import group_stores
 from coilwork_ir.kernels import Kernel, TensorArg

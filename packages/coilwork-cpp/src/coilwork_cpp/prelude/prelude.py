@@ -10,7 +10,7 @@ from typing import Final
 
 from coilwork_cpp.prelude.math_functions import ARITHMETIC, ITERATED
 from coilwork_cpp.prelude.register_functions import FOLDS, TRANSPOSITION
-from coilwork_cpp.prelude.sorting import SORTING
+from coilwork_cpp.prelude.sort_functions import SORTING
 
 ALIASES: Final = """
 using i8 = signed char;

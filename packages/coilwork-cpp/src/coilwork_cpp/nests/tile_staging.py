@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from coilwork_cpp.nests.lanes import lane_arrays, lane_loops
 from coilwork_cpp.nests.loops import Span, bind, close, nested, whole
-from coilwork_cpp.planning.pass_plan import crossing_loads
+from coilwork_cpp.planning.pass_directives import crossing_loads
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import PassPlan
 from coilwork_cpp.planning.regions import Region
