@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coilwork_cpp_wrapper.arithmetic import index_code, read_size_code
 from coilwork_cpp_wrapper.module import preamble_text
+from coilwork_cpp_wrapper.scope import index_code, read_size_code
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, evaluate, maximum, minimum, symbol
 from coilwork_ir.syntax.cpp_printer import CppPrinter

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_cpp_wrapper.arithmetic import read_size_code
 from coilwork_cpp_wrapper.calls import emit_call
 from coilwork_cpp_wrapper.control import emit_cond, emit_run, emit_while
-from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
+from coilwork_cpp_wrapper.scope import Scope, dtype_code, read_size_code, refuse
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.errors import EmitError
