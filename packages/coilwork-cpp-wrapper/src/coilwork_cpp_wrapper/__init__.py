@@ -6,8 +6,7 @@ instruction, `calls.py` the calls of operators; `build.py` builds the text, and 
 
 from coilwork_cpp_wrapper.build import build_cpp, write_sources
 from coilwork_cpp_wrapper.call import CompiledProgram
-from coilwork_cpp_wrapper.module import emit_cpp
-from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
+from coilwork_cpp_wrapper.module import CppProgram, KernelUnit, Port, emit_cpp
 from coilwork_cpp_wrapper.wrapper import CppArtifact, CppWrapper, load_cpp
 from coilwork_ir.wrapper import Store
 

@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from coilwork_cpp_wrapper.call import CompiledProgram, load_program
-from coilwork_cpp_wrapper.program import CppProgram, KernelUnit
+from coilwork_cpp_wrapper.module import CppProgram, KernelUnit
 from coilwork_ir.errors import EmitError
 from coilwork_ir.wrapper import Store
 from coilwork_runtime import KernelBuildError

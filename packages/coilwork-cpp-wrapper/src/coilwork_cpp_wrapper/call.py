@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_cpp_wrapper.calls import register_relays
-from coilwork_cpp_wrapper.program import CppProgram
+from coilwork_cpp_wrapper.module import CppProgram
 from coilwork_cpp_wrapper.torch_compat import handles_of, size_in, tensors_from
 from coilwork_runtime import KernelBuildError, LayoutError
 from coilwork_runtime.folders import temporary_folder

@@ -1,4 +1,6 @@
-"""A program and its kernels as C++: the emitter's entry.
+"""What the emitter returns: C++ text and everything that building and calling it takes.
+
+A program and its kernels as C++: the emitter's entry.
 
 C++ identifiers for the names of a program.
 """
@@ -6,13 +8,12 @@ C++ identifiers for the names of a program.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Final
+from typing import Final, Literal
 
 from coilwork_cpp_wrapper.calls import is_relayed, shim_prototype, used_shim
 from coilwork_cpp_wrapper.instructions import emit_instruction
-from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
 from coilwork_ir.buffers import (
@@ -35,6 +36,68 @@ from coilwork_ir.program.walk import all_kernels, as_call, buffers, distinct_pro
 from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+
+# ---- What the emitter returns: C++ text and everything that building and calling it takes ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """One input or result, in order.
+
+    `kind`: a tensor, an integer, or nothing (results only). `type` describes it to people, e.g. `"f32[s0,
+    4]"`.
+    """
+
+    kind: Literal["tensor", "size", "none"]
+    name: str
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelUnit:
+    """One kernel: a translation unit of its own.
+
+    Attributes:
+        name: the kernel's name.
+        text: complete source.
+        entry: the function in `text`.
+        symbol: what `entry` is renamed to when compiled, so that kernels may use the same name.
+        features: instruction set extensions to enable.
+    """
+
+    name: str
+    text: str
+    entry: str
+    symbol: str
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CppProgram:
+    """A program as C++.
+
+    Attributes:
+        name: the program's.
+        text: the translation unit that defines `coilwork_run`; needs no header but C's own.
+        kernels: the kernels it calls, linked with it.
+        inputs: what `coilwork_run` takes, tensors and sizes in one order; each kind is passed in its own
+            array.
+        outputs: what it returns, likewise.
+        constants: keys of the tensors known at compile time, in the order they are passed in.
+        relayed: operators that it calls through Python, in a process that has it.
+    """
+
+    name: str
+    text: str
+    kernels: tuple[KernelUnit, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    constants: tuple[str, ...]
+    relayed: tuple[str, ...] = ()
+
+
+# ---- A program and its kernels as C++: the emitter's entry ----
+
 
 KEYWORDS: Final = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class

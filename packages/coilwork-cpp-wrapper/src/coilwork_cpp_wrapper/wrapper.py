@@ -13,8 +13,7 @@ import torch
 
 from coilwork_cpp_wrapper.build import build_library
 from coilwork_cpp_wrapper.call import CompiledProgram, load_program
-from coilwork_cpp_wrapper.module import emit_cpp
-from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
+from coilwork_cpp_wrapper.module import CppProgram, KernelUnit, Port, emit_cpp
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
