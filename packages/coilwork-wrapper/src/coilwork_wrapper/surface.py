@@ -1,4 +1,7 @@
-"""What emitted code needs of a runtime besides built kernels: the functions it calls by name."""
+"""What emitted code needs of a runtime besides built kernels: the functions it calls by name.
+
+Errors that emitted graphs raise while they run.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import torch
+
+# ---- What emitted code needs of a runtime besides built kernels: the functions it calls by name ----
+
 
 Sizes = Sequence[int]
 
@@ -116,3 +122,18 @@ class Surface(Protocol):
         self, stream: torch.Stream | None, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Call `function`, with what it does put on `stream`."""
+
+
+# ---- Errors that emitted graphs raise while they run ----
+
+
+class LayoutError(RuntimeError):
+    """A tensor has another element type, device, shape or stride than the program was planned for.
+
+    `code` is stable: `input-layout`, `operator-shape`, `operator-dtype` or `misaligned`.
+    """
+
+    def __init__(self, code: str, what: str, *, remedy: str = "") -> None:
+        self.code = code
+        self.what = what
+        super().__init__(f"LayoutError[{code}]: {what}" + (f"\n  try     {remedy}" if remedy else ""))
