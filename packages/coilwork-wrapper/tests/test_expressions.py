@@ -12,11 +12,11 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.syntax.python import Formula
 from coilwork_ir.syntax.python_printer import print_expression
-from coilwork_wrapper.python import expressions
+from coilwork_wrapper.python import scope
 
 
 def argument_text(argument: Argument) -> str:
-    return print_expression(expressions.argument(argument, str.upper, lambda expr: Formula(repr(expr))))
+    return print_expression(scope.argument(argument, str.upper, lambda expr: Formula(repr(expr))))
 
 
 @pytest.mark.parametrize(

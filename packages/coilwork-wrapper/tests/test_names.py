@@ -7,7 +7,7 @@ import keyword
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coilwork_wrapper.python.expressions import RESERVED, identifiers
+from coilwork_wrapper.python.scope import RESERVED, identifiers
 
 
 @given(st.lists(st.text(max_size=6)), st.sets(st.sampled_from(["a", "b", "a_1", "x"])))

@@ -66,7 +66,7 @@ from coilwork_ir.streams import (
 from coilwork_ir.wrapper import Launcher
 from coilwork_wrapper.fx.control import check_size, run_branch, run_loop
 from coilwork_wrapper.provenance import origin_lines
-from coilwork_wrapper.python.expressions import identifiers
+from coilwork_wrapper.python.scope import identifiers
 from coilwork_wrapper.surface import Surface
 
 

@@ -21,8 +21,7 @@ from coilwork_ir.syntax.python import (
     Unpack,
     method,
 )
-from coilwork_wrapper.python.expressions import quote
-from coilwork_wrapper.python.scope import Scope
+from coilwork_wrapper.python.scope import Scope, quote
 
 HALF_A_LINE: Final = 42
 KNOWN: Final = Name("known_inputs")

@@ -25,9 +25,8 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_wrapper.python.checks import emit_fixed_checks, fixed_checks
-from coilwork_wrapper.python.expressions import identifiers, quote
 from coilwork_wrapper.python.instructions import emit_instruction
-from coilwork_wrapper.python.scope import Scope
+from coilwork_wrapper.python.scope import Scope, identifiers, quote
 
 ARGS: Final = Name("args")
 

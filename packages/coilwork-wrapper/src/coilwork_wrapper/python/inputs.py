@@ -24,7 +24,7 @@ from coilwork_ir.syntax.python import (
     Tuple,
     method,
 )
-from coilwork_wrapper.python.expressions import identifiers, index_expression, quote, torch_dtype
+from coilwork_wrapper.python.scope import identifiers, index_expression, quote, torch_dtype
 
 SIZES: Final = (16, 32, 64, 8, 4, 128, 2, 1, 3, 0)
 """What size symbols are taken to be, in order of preference, where their bounds and the program's checks

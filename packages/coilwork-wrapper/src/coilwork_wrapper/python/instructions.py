@@ -67,8 +67,7 @@ from coilwork_ir.syntax.python import (
 from coilwork_ir.syntax.python import Comment as Remark
 from coilwork_wrapper.provenance import origin_lines
 from coilwork_wrapper.python.checks import emit_check
-from coilwork_wrapper.python.expressions import quote
-from coilwork_wrapper.python.scope import Scope
+from coilwork_wrapper.python.scope import Scope, quote
 
 RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})
 RESULTS: Final = Name("results")

@@ -22,7 +22,7 @@ from coilwork_ir.syntax.python import (
     Text,
     Tuple,
 )
-from coilwork_wrapper.python.expressions import quote
+from coilwork_wrapper.python.scope import quote
 
 FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType({"cpp": "CppKernel", "triton": "TritonKernel"})
 """By language, the function of the runtime's that describes a kernel in it; those of back ends share one."""

@@ -36,10 +36,10 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.syntax.python_printer import print_expression, print_module
-from coilwork_wrapper.python.expressions import TORCH, identifiers, quote
 from coilwork_wrapper.python.functions import functions
 from coilwork_wrapper.python.inputs import make_constants, make_inputs
 from coilwork_wrapper.python.kernels import specification
+from coilwork_wrapper.python.scope import TORCH, identifiers, quote
 from coilwork_wrapper.surface import RUNTIME_MODULE
 
 RUNTIME: Final = "rt"
