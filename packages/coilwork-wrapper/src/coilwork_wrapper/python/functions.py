@@ -24,8 +24,7 @@ from coilwork_ir.syntax.python import (
     Unpack,
     method,
 )
-from coilwork_wrapper.python.checks import emit_fixed_checks, fixed_checks
-from coilwork_wrapper.python.instructions import emit_instruction
+from coilwork_wrapper.python.instructions import emit_fixed_checks, emit_instruction, fixed_checks
 from coilwork_wrapper.python.scope import Scope, identifiers, quote
 
 ARGS: Final = Name("args")
