@@ -13,7 +13,7 @@ from coilwork_ir.target import target
 from coilwork_runtime import generated
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_triton import TritonCodegen
-from coilwork_wrapper.python.kernels import specification
+from coilwork_wrapper.python.module import specification
 
 OPEN = """kernel @softmax fast {
   size n0 in [0, inf]
