@@ -1,4 +1,6 @@
-"""A program as a `torch.fx.GraphModule` that runs by itself.
+"""Control flow and checks of sizes as functions that nodes of an emitted graph call.
+
+A program as a `torch.fx.GraphModule` that runs by itself.
 
 Nodes are allocations, launches, operator calls, views and size arithmetic. Memory is given back when a node
 has no more users, which is when FX's interpreter and generated code drop a value; `Free` therefore needs no
@@ -64,10 +66,45 @@ from coilwork_ir.streams import (
     WaitEvent,
 )
 from coilwork_ir.wrapper import Launcher
-from coilwork_wrapper.fx.control import check_size, run_branch, run_loop
 from coilwork_wrapper.provenance import origin_lines
 from coilwork_wrapper.python.scope import identifiers
 from coilwork_wrapper.surface import Surface
+
+# ---- Control flow and checks of sizes as functions that nodes of an emitted graph call ----
+
+
+def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
+    """Raise RuntimeError(message) unless `lhs relation rhs` holds."""
+    holds = {"eq": lhs == rhs, "ne": lhs != rhs, "lt": lhs < rhs, "le": lhs <= rhs}[relation]
+    if not holds:
+        raise RuntimeError(message)
+
+
+def run_branch(
+    predicate: torch.Tensor,
+    then: Callable[..., Sequence[Any]],
+    otherwise: Callable[..., Sequence[Any]],
+    operands: Sequence[Any],
+    sizes: Sequence[int],
+) -> Sequence[Any]:
+    """Results of one of two graphs; `sizes` are those of the surroundings, which both take last."""
+    return then(*operands, *sizes) if predicate.item() else otherwise(*operands, *sizes)
+
+
+def run_loop(
+    condition: Callable[..., Sequence[Any]],
+    body: Callable[..., Sequence[Any]],
+    carried: Sequence[Any],
+    extra: Sequence[Any],
+) -> Sequence[Any]:
+    """The carried values after the last iteration; `extra` includes the sizes of the surroundings."""
+    values = tuple(carried)
+    while condition(*values, *extra)[0].item():
+        values = tuple(body(*values, *extra))
+    return values
+
+
+# ---- A program as a `torch.fx.GraphModule` that runs by itself ----
 
 
 def emit_fx(
