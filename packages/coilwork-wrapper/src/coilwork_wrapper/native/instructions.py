@@ -56,7 +56,7 @@ from coilwork_wrapper.native.encoding import (
     u32,
     u32s,
 )
-from coilwork_wrapper.native.parts import Part
+from coilwork_wrapper.native.operands import Part
 from coilwork_wrapper.provenance import origin_lines
 
 RELATIONS: Final[Mapping[str, Relation]] = {
