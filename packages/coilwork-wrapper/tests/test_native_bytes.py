@@ -11,8 +11,8 @@ from wrapper_programs import program_of
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import symbol
 from coilwork_wrapper import emit_native
-from coilwork_wrapper.native.encoding import MAGIC, VERSION, Numbers, Operation, Strings, Tag, u32
 from coilwork_wrapper.native.operands import CONSTANT, Registers
+from coilwork_wrapper.native.wire_format import MAGIC, VERSION, Numbers, Operation, Strings, Tag, u32
 
 TEXT = """program @p {
   symbol s0 in [1, 64]

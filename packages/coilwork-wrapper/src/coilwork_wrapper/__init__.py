@@ -4,8 +4,8 @@ Open `drive.py` first: the callable that drives a program by the wrapper that is
 and `native/` write the three forms; `surface.py` lists what emitted code needs of a runtime.
 """
 
-from coilwork_wrapper.fx.emit import FxEmitter, emit_fx
-from coilwork_wrapper.fx.wrapper import FxWrapper
+from coilwork_wrapper.fx_emitter import FxEmitter, emit_fx
+from coilwork_wrapper.fx_wrapper import FxWrapper
 from coilwork_wrapper.native import EncodedProgram, emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
 from coilwork_wrapper.surface import LayoutError, Surface

@@ -1,4 +1,4 @@
-"""Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.encoding` describes the
+"""Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.wire_format` describes the
 form.
 """
 

@@ -43,7 +43,8 @@ from coilwork_ir.streams import (
     StreamInstruction,
     WaitEvent,
 )
-from coilwork_wrapper.native.encoding import (
+from coilwork_wrapper.native.operands import Part
+from coilwork_wrapper.native.wire_format import (
     Code,
     Ordering,
     Output,
@@ -56,7 +57,6 @@ from coilwork_wrapper.native.encoding import (
     u32,
     u32s,
 )
-from coilwork_wrapper.native.operands import Part
 from coilwork_wrapper.provenance import origin_lines
 
 RELATIONS: Final[Mapping[str, Relation]] = {

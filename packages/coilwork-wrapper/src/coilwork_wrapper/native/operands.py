@@ -46,7 +46,7 @@ from coilwork_ir.program.regions import straight
 from coilwork_ir.program.symbols import outer_symbols
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.streams import OWN, Copy
-from coilwork_wrapper.native.encoding import (
+from coilwork_wrapper.native.wire_format import (
     Code,
     Input,
     Numbers,

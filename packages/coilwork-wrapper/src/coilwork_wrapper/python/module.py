@@ -50,8 +50,8 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.syntax.python_printer import print_expression, print_module
-from coilwork_wrapper.python.inputs import make_constants, make_inputs
 from coilwork_wrapper.python.instructions import emit_fixed_checks, emit_instruction, fixed_checks
+from coilwork_wrapper.python.sample_inputs import make_constants, make_inputs
 from coilwork_wrapper.python.scope import TORCH, Scope, identifiers, quote
 from coilwork_wrapper.surface import RUNTIME_MODULE
 

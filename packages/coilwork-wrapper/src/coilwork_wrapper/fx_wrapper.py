@@ -18,7 +18,7 @@ from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.wrapper import Launcher, WrapOptions
-from coilwork_wrapper.fx.emit import FxEmitter
+from coilwork_wrapper.fx_emitter import FxEmitter
 from coilwork_wrapper.surface import Surface
 
 PROGRAM: Final = "program.txt"
