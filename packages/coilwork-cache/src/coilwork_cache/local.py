@@ -30,7 +30,6 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from coilwork_cache.announce import OnceAnnouncer, announce
 from coilwork_cache.envelope import HEADER_BYTES, DamagedEntry, seal, unseal
 from coilwork_cache.errors import (
     CacheCorruptionWarning,
@@ -40,7 +39,9 @@ from coilwork_cache.errors import (
     InsecureRootError,
     InsecureRootWarning,
     InvalidSettingError,
+    OnceAnnouncer,
     RootUnavailableError,
+    announce,
 )
 from coilwork_cache.folder import (
     BINARY_FLAG,

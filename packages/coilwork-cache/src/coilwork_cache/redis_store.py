@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
-from coilwork_cache.announce import OnceAnnouncer, announce
 from coilwork_cache.errors import (
     CacheUnavailableWarning,
     EntryTooLargeWarning,
     InvalidSettingError,
     MissingExtraError,
+    OnceAnnouncer,
     UntrustedEntryWarning,
+    announce,
 )
 from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.key import check_key, is_key

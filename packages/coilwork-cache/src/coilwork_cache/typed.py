@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from coilwork_cache.announce import announce
 from coilwork_cache.codec import BytesCodec, Codec, JsonCodec, JsonValue
-from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning
+from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning, announce
 from coilwork_cache.frame import frame_head, strip_head
 from coilwork_cache.key import check_kind, content_key
 from coilwork_cache.memory import NullStore
