@@ -21,7 +21,7 @@ from coilwork_cache import (
     open_local_store,
 )
 from coilwork_cache.folder import open_private_folder, write_atomically
-from coilwork_cache.locks import ForkedLock
+from coilwork_cache.store import ForkedLock
 
 
 def test_default_root_follows_the_variable(tmp_path: Path) -> None:

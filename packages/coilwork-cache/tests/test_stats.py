@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from coilwork_cache import StoreStats
-from coilwork_cache.stats import Tally
+from coilwork_cache.store import Tally
 
 
 def test_addition_is_by_field() -> None:

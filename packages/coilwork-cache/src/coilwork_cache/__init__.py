@@ -34,8 +34,7 @@ from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, 
 from coilwork_cache.key import compiler_identity, content_key
 from coilwork_cache.local import LocalStore, open_local_store
 from coilwork_cache.memory import MemoryStore, NullStore
-from coilwork_cache.stats import StoreStats
-from coilwork_cache.store import EntryInfo, InspectableStore, Store
+from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
 from coilwork_cache.tiered import TieredStore, connect_shared, open_store
 from coilwork_cache.typed import KernelCache, TuningCache, TypedCache
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from typing import ClassVar
 
-from coilwork_cache.locks import ForkedLock
+from coilwork_cache.store import ForkedLock
 
 # ---- Every error and warning of this package: one class, one stable code, one remedy ----
 

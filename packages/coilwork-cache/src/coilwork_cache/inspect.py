@@ -6,8 +6,7 @@ import warnings
 from dataclasses import dataclass
 
 from coilwork_cache.errors import CacheWarning
-from coilwork_cache.stats import StoreStats
-from coilwork_cache.store import EntryInfo, InspectableStore
+from coilwork_cache.store import EntryInfo, InspectableStore, StoreStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

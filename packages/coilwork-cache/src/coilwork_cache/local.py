@@ -59,8 +59,7 @@ from coilwork_cache.folder import (
 from coilwork_cache.frame import MAX_FRAME_BYTES, RAW_KIND, peek_kind
 from coilwork_cache.key import check_key, is_key
 from coilwork_cache.memory import NullStore
-from coilwork_cache.stats import StoreStats, Tally
-from coilwork_cache.store import EntryInfo
+from coilwork_cache.store import EntryInfo, StoreStats, Tally
 
 _RECORD = struct.Struct("<q")
 # A walk is due at the latest after so many writes, which bounds both the file (32 KiB) and the drift.

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from coilwork_cache.errors import EntryTooLargeWarning, InvalidSettingError, OnceAnnouncer
 from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.key import check_key
-from coilwork_cache.locks import ForkedLock
-from coilwork_cache.stats import StoreStats, Tally
-from coilwork_cache.store import EntryInfo
+from coilwork_cache.store import EntryInfo, ForkedLock, StoreStats, Tally
 
 
 class NullStore:

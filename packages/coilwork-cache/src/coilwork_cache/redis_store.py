@@ -28,9 +28,7 @@ from coilwork_cache.errors import (
 )
 from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.key import check_key, is_key
-from coilwork_cache.locks import ForkedLock
-from coilwork_cache.stats import StoreStats, Tally
-from coilwork_cache.store import EntryInfo
+from coilwork_cache.store import EntryInfo, ForkedLock, StoreStats, Tally
 
 try:
     import redis

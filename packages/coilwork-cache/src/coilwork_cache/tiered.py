@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coilwork_cache.local import open_local_store
-from coilwork_cache.stats import StoreStats, Tally
-from coilwork_cache.store import EntryInfo, InspectableStore, Store
+from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats, Tally
 
 
 class TieredStore:

@@ -19,8 +19,7 @@ from coilwork_cache.errors import CacheCorruptionWarning, CodecError, Unencodabl
 from coilwork_cache.frame import frame_head, strip_head
 from coilwork_cache.key import check_kind, content_key
 from coilwork_cache.memory import NullStore
-from coilwork_cache.stats import StoreStats, Tally
-from coilwork_cache.store import InspectableStore, Store
+from coilwork_cache.store import InspectableStore, Store, StoreStats, Tally
 
 T = TypeVar("T")
 
