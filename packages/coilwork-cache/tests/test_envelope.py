@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coilwork_cache import content_key
-from coilwork_cache.envelope import HEADER_BYTES, DamagedEntry, seal, unseal
+from coilwork_cache.local_store import HEADER_BYTES, DamagedEntry, seal, unseal
 
 KEY = content_key("k", "one")
 OTHER = content_key("k", "two")

@@ -25,7 +25,7 @@ from coilwork_cache import (
     content_key,
     open_local_store,
 )
-from coilwork_cache.envelope import HEADER_BYTES
+from coilwork_cache.local_store import HEADER_BYTES
 
 KEYS = [content_key("k", str(i)) for i in range(64)]
 KEY, OTHER = KEYS[:2]

@@ -32,7 +32,7 @@ from coilwork_cache.folder import default_root
 from coilwork_cache.graphs import Entry, GraphCache, GraphEntry, RemedyCache
 from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, describe, verify
 from coilwork_cache.key import compiler_identity, content_key
-from coilwork_cache.local import LocalStore, open_local_store
+from coilwork_cache.local_store import LocalStore, open_local_store
 from coilwork_cache.memory import MemoryStore, NullStore
 from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
 from coilwork_cache.tiered import TieredStore, connect_shared, open_store

@@ -10,7 +10,7 @@ import click
 
 from coilwork_cache.archive import export_archive, import_archive
 from coilwork_cache.inspect import clear, describe, verify
-from coilwork_cache.local import LocalStore
+from coilwork_cache.local_store import LocalStore
 
 
 @click.group()

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from coilwork_cache.local import open_local_store
+from coilwork_cache.local_store import open_local_store
 from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats, Tally
 
 
