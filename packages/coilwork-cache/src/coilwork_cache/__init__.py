@@ -29,14 +29,21 @@ from coilwork_cache.errors import (
     UntrustedEntryWarning,
 )
 from coilwork_cache.folder import default_root
-from coilwork_cache.graphs import Entry, GraphCache, GraphEntry, RemedyCache
 from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, describe, verify
 from coilwork_cache.key import compiler_identity, content_key
 from coilwork_cache.local_store import LocalStore, open_local_store
 from coilwork_cache.memory import MemoryStore, NullStore
 from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
 from coilwork_cache.tiered import TieredStore, connect_shared, open_store
-from coilwork_cache.typed import KernelCache, TuningCache, TypedCache
+from coilwork_cache.typed_cache import (
+    Entry,
+    GraphCache,
+    GraphEntry,
+    KernelCache,
+    RemedyCache,
+    TuningCache,
+    TypedCache,
+)
 
 __version__ = "0.1.0"
 
