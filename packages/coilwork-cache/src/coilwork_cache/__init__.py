@@ -5,7 +5,6 @@ Open `store.py` first: it says what a store is, and `key.py` what its keys are. 
 are caches.
 """
 
-from coilwork_cache.archive import ArchiveReport, export_archive, import_archive
 from coilwork_cache.bundle import Bundle, BundleCodec, extract
 from coilwork_cache.codec import BytesCodec, Codec, JsonCodec, JsonValue, MappedCodec
 from coilwork_cache.errors import (
@@ -29,9 +28,19 @@ from coilwork_cache.errors import (
     UntrustedEntryWarning,
 )
 from coilwork_cache.folder import default_root
-from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, describe, verify
 from coilwork_cache.key import compiler_identity, content_key
 from coilwork_cache.local_store import LocalStore, open_local_store
+from coilwork_cache.maintenance import (
+    ArchiveReport,
+    KindTotal,
+    StoreReport,
+    VerifyReport,
+    clear,
+    describe,
+    export_archive,
+    import_archive,
+    verify,
+)
 from coilwork_cache.memory import MemoryStore, NullStore
 from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
 from coilwork_cache.tiered import TieredStore, connect_shared, open_store
