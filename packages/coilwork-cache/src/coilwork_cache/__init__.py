@@ -41,9 +41,9 @@ from coilwork_cache.maintenance import (
     import_archive,
     verify,
 )
-from coilwork_cache.memory import MemoryStore, NullStore
+from coilwork_cache.memory_store import MemoryStore, NullStore
 from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
-from coilwork_cache.tiered import TieredStore, connect_shared, open_store
+from coilwork_cache.tiered_store import TieredStore, connect_shared, open_store
 from coilwork_cache.typed_cache import (
     Entry,
     GraphCache,

@@ -69,7 +69,7 @@ from coilwork_cache.folder import (
 )
 from coilwork_cache.frame import MAX_FRAME_BYTES, RAW_KIND, peek_kind
 from coilwork_cache.key import check_key, is_key
-from coilwork_cache.memory import NullStore
+from coilwork_cache.memory_store import NullStore
 from coilwork_cache.store import EntryInfo, StoreStats, Tally
 
 # ---- The file format of one local entry: a fixed header, then the payload ----

@@ -28,7 +28,7 @@ from coilwork_cache.codec import BytesCodec, Codec, JsonCodec, JsonValue, Mapped
 from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning, announce
 from coilwork_cache.frame import frame_head, strip_head
 from coilwork_cache.key import check_kind, content_key
-from coilwork_cache.memory import NullStore
+from coilwork_cache.memory_store import NullStore
 from coilwork_cache.store import InspectableStore, Store, StoreStats, Tally
 
 # ---- Typed caches: one kind of value each, over any Store ----
