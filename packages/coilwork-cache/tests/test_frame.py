@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coilwork_cache import CodecError
-from coilwork_cache.frame import MAX_FRAME_BYTES, frame_head, peek_kind, strip_head
+from coilwork_cache.codec import MAX_FRAME_BYTES, frame_head, peek_kind, strip_head
 
 NAME = st.text("abc-1", min_size=1, max_size=255)
 

@@ -5,8 +5,16 @@ Open `store.py` first: it says what a store is, and `key.py` what its keys are. 
 are caches.
 """
 
-from coilwork_cache.bundle import Bundle, BundleCodec, extract
-from coilwork_cache.codec import BytesCodec, Codec, JsonCodec, JsonValue, MappedCodec
+from coilwork_cache.codec import (
+    Bundle,
+    BundleCodec,
+    BytesCodec,
+    Codec,
+    JsonCodec,
+    JsonValue,
+    MappedCodec,
+    extract,
+)
 from coilwork_cache.errors import (
     ERRORS,
     WARNINGS,

@@ -42,6 +42,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from coilwork_cache.codec import MAX_FRAME_BYTES, RAW_KIND, peek_kind
 from coilwork_cache.errors import (
     CacheCorruptionWarning,
     CacheFullWarning,
@@ -67,7 +68,6 @@ from coilwork_cache.folder import (
     remove_older_than,
     write_atomically,
 )
-from coilwork_cache.frame import MAX_FRAME_BYTES, RAW_KIND, peek_kind
 from coilwork_cache.key import check_key, is_key
 from coilwork_cache.memory_store import NullStore
 from coilwork_cache.store import EntryInfo, StoreStats, Tally

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from coilwork_cache.codec import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.errors import EntryTooLargeWarning, InvalidSettingError, OnceAnnouncer
-from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.key import check_key
 from coilwork_cache.store import EntryInfo, ForkedLock, StoreStats, Tally
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
+from coilwork_cache.codec import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.errors import (
     CacheUnavailableWarning,
     EntryTooLargeWarning,
@@ -26,7 +27,6 @@ from coilwork_cache.errors import (
     UntrustedEntryWarning,
     announce,
 )
-from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.key import check_key, is_key
 from coilwork_cache.store import EntryInfo, ForkedLock, StoreStats, Tally
 

@@ -23,10 +23,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from coilwork_cache.bundle import Bundle, BundleCodec
-from coilwork_cache.codec import BytesCodec, Codec, JsonCodec, JsonValue, MappedCodec
+from coilwork_cache.codec import (
+    Bundle,
+    BundleCodec,
+    BytesCodec,
+    Codec,
+    JsonCodec,
+    JsonValue,
+    MappedCodec,
+    frame_head,
+    strip_head,
+)
 from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning, announce
-from coilwork_cache.frame import frame_head, strip_head
 from coilwork_cache.key import check_kind, content_key
 from coilwork_cache.memory_store import NullStore
 from coilwork_cache.store import InspectableStore, Store, StoreStats, Tally
