@@ -1,19 +1,8 @@
 """How values become bytes and return, without pickle: decoding data can't run code.
 
-A bundle: named byte records with JSON metadata, for what consists of several files.
-
-A compiled graph, for instance, is `program` and `kernel/<name>.so`. The encoding is
-
-    magic b"COILBNDL", format version (4 bytes), header length (8 bytes), header, records one after another
-
-with little-endian integers and the header {"metadata": {…}, "records": [[name, length in bytes], …]} in JSON,
-records sorted by name. Every byte is accounted for, so a bundle that decodes is complete.
-
-The few bytes that a typed cache puts in front of an entry: which kind it is and which codec wrote it.
-
-    b"COILVAL\n", version (1 byte), then kind and codec name, each as one length byte and ASCII text.
-
-Listings read the kind from here; a typed cache refuses entries of another kind or codec.
+`Codec` is the contract; `BytesCodec`, `JsonCodec` and `BundleCodec` implement it. A bundle holds named byte
+records with JSON metadata, for what consists of several files. A typed cache puts a frame in front of each
+entry, which names the entry's kind and codec.
 """
 
 from __future__ import annotations
@@ -27,9 +16,6 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from coilwork_cache.errors import CodecError
 from coilwork_cache.folder import make_private_folders, write_atomically
-
-# ---- How values become bytes and return, without pickle: decoding data can't run code ----
-
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -158,7 +144,7 @@ def _check_string_keys(value: object) -> None:
             stack.extend(item)
 
 
-# ---- A bundle: named byte records with JSON metadata, for what consists of several files ----
+# ---- bundles ----
 
 
 BUNDLE_MAGIC = b"COILBNDL"
@@ -183,7 +169,11 @@ class Bundle:
 
 
 class BundleCodec:
-    """Bundles, as this module's docstring lays them out."""
+    """Bundles as bytes: magic b"COILBNDL", format version (4 bytes), header length (8 bytes), header, records.
+
+    Integers are little-endian. The header is {"metadata": {…}, "records": [[name, length in bytes], …]} in
+    JSON, records sorted by name. Every byte is accounted for, so a bundle that decodes is complete.
+    """
 
     @property
     def name(self) -> str:
@@ -259,9 +249,10 @@ def _check_name(name: str) -> None:
         raise CodecError("bundle", f"record name {name!r} is not a plain relative path")
 
 
-# ---- The few bytes that a typed cache puts in front of an entry: which kind it is and which cod ----
+# ---- frames ----
 
-
+# b"COILVAL\n", version (1 byte), then kind and codec name, each as one length byte and ASCII text. Listings
+# read the kind from here; a typed cache refuses entries of another kind or codec.
 FRAME_MAGIC = b"COILVAL\n"
 FRAME_FORMAT = 1
 MAX_FRAME_BYTES = len(FRAME_MAGIC) + 1 + 2 * 256

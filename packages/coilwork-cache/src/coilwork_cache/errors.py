@@ -2,11 +2,9 @@
 
 A store never raises because the disk or the network failed: it warns and reports a miss, so that a broken
 cache costs time and nothing else. Errors are left for what the caller got wrong (a malformed key, an insecure
-folder, a damaged archive).
+folder, a damaged archive). `Announcer` issues a store's warnings once per reason.
 
 Messages read ``Class[code]: subject``, then ``reason`` and ``try``, each on its own line.
-
-Warnings that a store issues at most once per reason, so that a full disk isn't reported per kernel.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ import warnings
 from typing import ClassVar
 
 from coilwork_cache.store import ForkedLock
-
-# ---- Every error and warning of this package: one class, one stable code, one remedy ----
 
 
 def _message(name: str, code: str, subject: str, reason: str, remedy: str) -> str:
@@ -165,7 +161,7 @@ ERRORS: tuple[type[CacheError], ...] = (
 )
 
 
-# ---- Warnings that a store issues at most once per reason, so that a full disk isn't reported p ----
+# ---- warnings once per reason ----
 
 
 class OnceAnnouncer:

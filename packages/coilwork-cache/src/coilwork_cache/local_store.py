@@ -1,4 +1,14 @@
-"""The file format of one local entry: a fixed header, then the payload.
+r"""The store on local disk: one file per entry, safe against crashes, full disks and concurrent writers.
+
+    ROOT/v1/ab/abcdef…      entries, in folders named by the key's first two digits
+    ROOT/v1/tmp/            files being written; renamed into place, cleaned by age after a crash
+    ROOT/v1/ledger          running size
+    ROOT/v1/sweep.lock      held by the process that evicts
+
+No lock is taken to read or write: an entry appears by an atomic rename, and of two writers the last one wins.
+A file's modification time is its last use; eviction removes the least recently used.
+
+An entry is a fixed header, then the payload:
 
     offset  size  field
     0       8     magic  b"COILENT\n"
@@ -8,23 +18,6 @@
     52      …     payload
 
 The key is part of the digest, so a file that was renamed to another key does not pass for that entry.
-
-The store on local disk: one file per entry, safe against crashes, full disks and concurrent writers.
-
-    ROOT/v1/ab/abcdef…      entries (envelope.py), in folders named by the key's first two digits
-    ROOT/v1/tmp/            files being written; renamed into place, cleaned by age after a crash
-    ROOT/v1/ledger          running size (ledger.py)
-    ROOT/v1/sweep.lock      held by the process that evicts
-
-No lock is taken to read or write: an entry appears by an atomic rename, and of two writers the last one wins.
-A file's modification time is its last use; eviction removes the least recently used.
-
-How much a store's folder holds, known without walking it.
-
-The ledger is a file of signed 64-bit records, one appended per write of an entry; their sum is the size. A
-walk replaces those from before it with a single exact record. Overwritten entries, and what was written
-during a walk, are counted twice, and a record may get lost while the file is replaced: the sum is an estimate
-that decides *when* to walk, never what is in the store.
 """
 
 from __future__ import annotations
@@ -72,7 +65,7 @@ from coilwork_cache.key import check_key, is_key
 from coilwork_cache.memory_store import NullStore
 from coilwork_cache.store import EntryInfo, StoreStats, Tally
 
-# ---- The file format of one local entry: a fixed header, then the payload ----
+# ---- entry format ----
 
 
 MAGIC = b"COILENT\n"
@@ -112,7 +105,7 @@ def _digest(key: str, payload: bytes) -> bytes:
     return digest.digest()
 
 
-# ---- The store on local disk: one file per entry, safe against crashes, full disks and concurre ----
+# ---- store ----
 
 
 _RECORD = struct.Struct("<q")

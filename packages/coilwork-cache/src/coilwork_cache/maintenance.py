@@ -1,11 +1,8 @@
-"""What is in a store, as data: the command line prints it, tests compare it.
+"""List, verify, clear, export and import the entries of a store: functions behind the command line.
 
-Entries of a store in one file, to be shipped: warm caches for a fleet, or a bug report.
-
-The file is a zip of one member per entry, named by its key, after `manifest.json`:
-{"format": 1, "entries": [{"key": …, "size_bytes": …, "sha256": …}, …]}. Import checks all of it before it
-stores anything. The checksums find damage, not malice: import only archives from people whose programs you
-would run.
+An archive is a zip of one member per entry, named by its key, after `manifest.json`: {"format": 1, "entries":
+[{"key": …, "size_bytes": …, "sha256": …}, …]}. Import checks all of it before it stores anything. The
+checksums find damage, not malice: import only archives from people whose programs you would run.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from coilwork_cache.errors import ArchiveError, CacheWarning, CodecError, Invali
 from coilwork_cache.key import check_key
 from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
 
-# ---- What is in a store, as data: the command line prints it, tests compare it ----
+# ---- reports ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +94,7 @@ def verify(store: InspectableStore) -> VerifyReport:
     return VerifyReport(intact=intact, problems=tuple(problems))
 
 
-# ---- Entries of a store in one file, to be shipped: warm caches for a fleet, or a bug report ----
+# ---- archives ----
 
 
 ARCHIVE_FORMAT = 1

@@ -213,7 +213,7 @@ class RedisStore:
 
     def _attempt(self, doing: str, operation: Callable[[], T]) -> T | None:
         """Return what `operation` returns; None if the server failed or is being left alone."""
-        if not self._breaker.closed():
+        if not self._breaker.is_closed():
             return None
         try:
             return operation()
@@ -233,7 +233,7 @@ class _Breaker:
         self._lock = ForkedLock()
         self._closed_from_s = float("-inf")
 
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         with self._lock:
             return self._clock() >= self._closed_from_s
 

@@ -1,10 +1,4 @@
-"""Locks of processes that fork.
-
-Counters of one store in one process. They belong to the store object: there is no global state.
-
-What a cache is, to the rest of Coilwork: bytes under content keys.
-
-The contract of every Store:
+"""The contract of a store: bytes under content keys. With its counters, and a lock that survives a fork.
 
 - `get` returns exactly the bytes of some earlier `put` under this key, or None. Never anything else.
 - Nothing that happens to the medium (missing, full, slow, damaged) raises; it warns and counts as a miss.
@@ -19,8 +13,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
-
-# ---- Locks of processes that fork ----
 
 
 class ForkedLock:
@@ -46,9 +38,6 @@ class ForkedLock:
         # a thread that forked in between holds the lock of its parent's process, not of this one
         if lock is not None and lock.locked():
             lock.release()
-
-
-# ---- Counters of one store in one process. They belong to the store object: there is no global  ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +89,6 @@ class Tally:
     def snapshot(self) -> StoreStats:
         with self._lock:
             return self._stats
-
-
-# ---- What a cache is, to the rest of Coilwork: bytes under content keys ----
 
 
 @runtime_checkable

@@ -1,19 +1,12 @@
-"""Typed caches: one kind of value each, over any Store.
+"""Typed caches: one kind of value each, over any store.
 
-They add to a store the kind's own key space, a codec, and counters. An entry that is intact but doesn't
-decode (another version wrote it, say) is treated like a damaged one: warning, removal, miss.
+`TypedCache` adds to a store the kind's own key space, a codec, and counters. An entry that is intact but does
+not decode (another version wrote it, say) is treated like a damaged one: warning, removal, miss.
 
-What building and measuring kernels leaves: their machine code, and how they run best.
-
-Whoever builds and measures says in its keys what an entry was made from, and in its own records what an entry
-means.
-
-Compiled graphs in a store: the program, its kernels' manifests, the readable module and the report, by
-graph key.
-
-The kernels' binaries lie beside them, each under a key of its own. Ways around a fault of the compiler's lie
-in a cache of their own: a graph with a fault is not kept, so that each process meets the fault again, warns
-of it while it is there, and tries first what helped before.
+`KernelCache` holds built kernels and `TuningCache` what was measured of them; whoever builds and measures
+says what a key is made of. `GraphCache` holds compiled graphs, whose kernels lie in a `KernelCache`.
+`RemedyCache` remembers what helped around a fault of the compiler: the graph itself is not kept, so each
+process meets the fault again, warns of it, and tries first what helped before.
 """
 
 from __future__ import annotations
@@ -38,9 +31,6 @@ from coilwork_cache.errors import CacheCorruptionWarning, CodecError, Unencodabl
 from coilwork_cache.key import check_kind, content_key
 from coilwork_cache.memory_store import NullStore
 from coilwork_cache.store import InspectableStore, Store, StoreStats, Tally
-
-# ---- Typed caches: one kind of value each, over any Store ----
-
 
 T = TypeVar("T")
 
@@ -132,7 +122,7 @@ class TuningCache(TypedCache[dict[str, JsonValue]]):
                     yield entry.key, record
 
 
-# ---- Compiled graphs in a store: the program, its kernels' manifests, the readable module and t ----
+# ---- graphs ----
 
 
 _T = TypeVar("_T")

@@ -1,6 +1,6 @@
-"""Calling a built program from Python.
+"""From C++ text to a callable: each unit compiled on its own, linked to a shared library, loaded.
 
-From C++ text to a shared library: each unit compiled on its own, linked, and kept in a store.
+Objects and libraries go into a store, if one is given. `CompiledProgram` is called like any generated module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coilwork_runtime.folders import temporary_folder
 from coilwork_runtime.layouts import INPUT_REMEDY, RESULT_REMEDY
 from coilwork_runtime.threads import Threads
 
-# ---- Calling a built program from Python ----
+# ---- call ----
 
 
 INDEX_FAILED: Final = 3
@@ -159,7 +159,7 @@ def load_program(
     return CompiledProgram(program, loaded, constants)
 
 
-# ---- From C++ text to a shared library: each unit compiled on its own, linked, and kept in a st ----
+# ---- build ----
 
 
 MOST_WORKERS: Final = 16

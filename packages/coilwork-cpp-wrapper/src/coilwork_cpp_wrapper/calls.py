@@ -1,16 +1,12 @@
-"""Arguments of operator calls: matched with the schema, then spelled for the dispatcher or for a
-C function.
-
-Calls of torch operators as C++: through an operator's own C function where there is one, else the
+"""Calls of torch operators as C++: through an operator's own C function where there is one, else the
 dispatcher.
 
-Operators whose names of process groups torch's C dispatcher cannot pass: called through operators of ours,
-in Python.
+Arguments are matched with the operator's schema, then spelled for one or the other.
 
-Since torch 2.13 collectives take a process group or its name, a parameter of type `Any`, for which torch's
-C interface has no form. Each gets a relay: an operator with the same parameters that takes a name, a `str`,
-and hands it on. Relays are registered where a program is loaded, so programs that need some run in
-processes with Python alone.
+Since torch 2.13 collectives take a process group or its name, a parameter of type `Any`, for which torch's C
+interface has no form. Each gets a relay: an operator of ours with the same parameters that takes a name, a
+`str`, and passes it on in Python. Relays are registered where a program is loaded, so programs that need some
+run in processes with Python alone.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ from coilwork_runtime.c_functions import C_FUNCTIONS, NUMBER_READS, CFunction
 from coilwork_runtime.c_types import SIMPLE_TYPES, c_types
 from coilwork_runtime.schemas import Parameter, Schema, Type, find_schema
 
-# ---- Arguments of operator calls: matched with the schema, then spelled for the dispatcher or f ----
+# ---- arguments ----
 
 
 Bound = tuple[Parameter, Argument]
@@ -268,7 +264,7 @@ def _shim_list(kind: Type, value: ListValue, scope: Scope) -> tuple[Code, ...]:
             raise UnsupportedArgument(f"a list for type {kind}")
 
 
-# ---- Calls of torch operators as C++: through an operator's own C function where there is one,  ----
+# ---- calls ----
 
 
 _NAMESPACE: Final = "coilwork_relays"

@@ -1,9 +1,7 @@
-"""Conditionals and loops: nested programs are functions of the same form as the outermost one.
+"""Each instruction of a program as C++ statements, under comments that name operations and source lines.
 
-Each instruction of a program as C++ statements. Total: a new instruction has to be added here to be
-emitted.
-
-Which operations and source lines a piece of emitted code implements.
+`emit_instruction` has a case for every instruction: a new one has to be added here. The programs inside of
+conditionals and loops are functions of the same form as the outermost one.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ from coilwork_ir.syntax.cpp import Comment as Remark
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 from coilwork_runtime.manifest.size_code import SizeCode
 
-# ---- Conditionals and loops: nested programs are functions of the same form as the outermost on ----
+# ---- conditionals and loops ----
 
 
 def emit_cond(call: CondCall, scope: Scope) -> Iterator[Statement]:
@@ -172,7 +170,7 @@ def _array(kind: str, name: str, items: list[Code]) -> Statement:
     return DeclareArray(kind, name, items=tuple(items)) if items else DeclareArray(kind, name, 1)
 
 
-# ---- Each instruction of a program as C++ statements. Total: a new instruction has to be added  ----
+# ---- instructions ----
 
 
 MOST_LINES: Final = 6

@@ -1,8 +1,7 @@
-"""What the emitter returns: C++ text and everything that building and calling it takes.
+"""A program and its kernels as C++.
 
-A program and its kernels as C++: the emitter's entry.
-
-C++ identifiers for the names of a program.
+`emit_cpp` returns a `CppProgram`: the text, and everything that building and calling it takes. The text is a
+fixed preamble, one function per program, and the exported entry.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statem
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
-# ---- What the emitter returns: C++ text and everything that building and calling it takes ----
+# ---- what is emitted ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ class CppProgram:
     relayed: tuple[str, ...] = ()
 
 
-# ---- A program and its kernels as C++: the emitter's entry ----
+# ---- emitter ----
 
 
 KEYWORDS: Final = frozenset(

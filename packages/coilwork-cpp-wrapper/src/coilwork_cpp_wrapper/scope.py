@@ -1,7 +1,7 @@
-"""Index expressions as C++ over `int64_t`, with the floor semantics of the IR, and those that a manifest
-holds.
+"""Names and sizes of one emitted C++ function, and how the emission refuses.
 
-What the emission of one program's instructions needs to know, and how it refuses.
+Index expressions become C++ over `int64_t` with the floor semantics of the IR. `Scope` knows the variables of
+a function and what it uses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from coilwork_ir.syntax.cpp import Binary, Braces, Call, Code, Name, integer
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 from coilwork_runtime.manifest.size_code import Op, SizeCode
 
-# ---- Index expressions as C++ over `int64_t`, with the floor semantics of the IR, and those tha ----
+# ---- sizes ----
 
 
 _COMBINED: Final[Mapping[Op, Callable[[Expr, Expr], Expr]]] = MappingProxyType(
@@ -136,7 +136,7 @@ def read_size_code(code: SizeCode, sizes: Sequence[Expr]) -> Expr:
     return stack[0]
 
 
-# ---- What the emission of one program's instructions needs to know, and how it refuses ----
+# ---- scope ----
 
 
 PYTHON_REMEDY = 'options={"wrapper": "python"}'

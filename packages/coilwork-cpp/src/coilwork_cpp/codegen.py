@@ -1,8 +1,8 @@
-"""What the kernels of this generator can do, and how they go through rows: `capabilities_of`.
+"""From a kernel to the text of a C++ file: the code generator as other packages see it.
 
-From a kernel to the text of a C++ file.
-
-The code generator as other packages see it.
+`plan_kernel` rewrites a kernel into pieces and settles a mapping for each. `write_planned` writes their
+nests, the functions these need, and the entry that runs the nests in order. `CppCodegen` offers both as
+`coilwork_ir.codegen.Codegen`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from coilwork_ir.syntax.cpp import (
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_ir.target import Target
 
-# ---- What the kernels of this generator can do, and how they go through rows: `capabilities_of` ----
+# ---- capabilities ----
 
 
 def capabilities_of(target: Target) -> Capabilities:
@@ -90,7 +90,7 @@ def capabilities_of(target: Target) -> Capabilities:
     )
 
 
-# ---- From a kernel to the text of a C++ file ----
+# ---- emission ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,7 +475,7 @@ def _run(name: Name, nest: _Nest) -> Statement:
     return Do(Call("run", (name, nest.units, nest.grain, Unary("&", Name("arguments")))))
 
 
-# ---- The code generator as other packages see it ----
+# ---- generator ----
 
 
 class CppCodegen:

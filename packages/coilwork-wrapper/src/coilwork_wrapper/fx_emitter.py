@@ -1,11 +1,9 @@
-"""Control flow and checks of sizes as functions that nodes of an emitted graph call.
-
-A program as a `torch.fx.GraphModule` that runs by itself.
+"""A program as a `torch.fx.GraphModule` that runs by itself.
 
 Nodes are allocations, launches, operator calls, views and size arithmetic. Memory is given back when a node
 has no more users, which is when FX's interpreter and generated code drop a value; `Free` therefore needs no
-node. But an operator may use memory longer than there are users: what was in flight has one more where it is
-freed.
+node. An operator may use memory longer than there are users: what was in flight has one more user where it is
+freed. Conditionals, loops and checks of sizes are functions that nodes call.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ from coilwork_wrapper.provenance import origin_lines
 from coilwork_wrapper.python.scope import identifiers
 from coilwork_wrapper.surface import Surface
 
-# ---- Control flow and checks of sizes as functions that nodes of an emitted graph call ----
+# ---- functions that nodes call ----
 
 
 def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
@@ -104,7 +102,7 @@ def run_loop(
     return values
 
 
-# ---- A program as a `torch.fx.GraphModule` that runs by itself ----
+# ---- emitter ----
 
 
 def emit_fx(

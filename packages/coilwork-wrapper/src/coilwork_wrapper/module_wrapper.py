@@ -1,15 +1,12 @@
-"""The wrappers `python` and `native`: a program as a Python module, and as bytes that the native executor
-runs.
-
-They are one wrapper, since both make the same: bytes that run, and a module for people. The option `executor`
-says whether the native executor or Python runs what `python` makes, and `native` is always the executor's
-where that loads. Needs
+"""The wrappers `python` and `native`, and the callable of a program by any wrapper. Needs
 `coilwork-wrapper[runtime]`.
 
-The callable that drives a program, by the wrapper that is asked for.
+Both wrappers make the same: bytes that run, and a Python module for people. With `python` the option
+`executor` says whether the native executor or Python runs the bytes; with `native` it is the native executor
+where that loads.
 
-Python drives every program. So a program that another wrapper cannot drive costs a warning and no call,
-unless the fault is one of a kernel, which no driver helps. Needs `coilwork-wrapper[runtime]`.
+Python drives every program. So a program that another wrapper cannot drive costs a warning and no call to the
+operator fallback, unless a kernel is at fault, which no other driver helps.
 """
 
 from __future__ import annotations
@@ -32,8 +29,6 @@ from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import refuse_operators
 from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
-
-# ---- The wrappers `python` and `native`: a program as a Python module, and as bytes that the na ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +185,7 @@ def _stand_in(name: str) -> KernelSource:
     return KernelSource(name=name, language="cpp", text="", entry=name, args=())
 
 
-# ---- The callable that drives a program, by the wrapper that is asked for ----
+# ---- drive a program ----
 
 
 def drive_program(

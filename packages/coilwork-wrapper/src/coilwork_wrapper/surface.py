@@ -1,6 +1,5 @@
-"""What emitted code needs of a runtime besides built kernels: the functions it calls by name.
-
-Errors that emitted graphs raise while they run.
+"""What emitted code needs of a runtime besides built kernels: the functions it calls, and the error they
+raise.
 """
 
 from __future__ import annotations
@@ -9,9 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import torch
-
-# ---- What emitted code needs of a runtime besides built kernels: the functions it calls by name ----
-
 
 Sizes = Sequence[int]
 
@@ -122,9 +118,6 @@ class Surface(Protocol):
         self, stream: torch.Stream | None, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Call `function`, with what it does put on `stream`."""
-
-
-# ---- Errors that emitted graphs raise while they run ----
 
 
 class LayoutError(RuntimeError):

@@ -1,21 +1,4 @@
-"""Reductions across the vectorised range in the order of rows: what `batch_invariant` makes of a pass of
-`columns`.
-
-Whether a reduction is vectorised along its elements or across its results depends on strides and extents,
-hence on how many rows there are. So that its bits do not, a column has as many partial results here as a row
-has lanes, and they are folded alike:
-
-```
-for blocks of r
-  lanes[L][T] = start
-  for r: simd for x in tile: lanes[r % L][x] = combine(lanes[r % L][x], element(r, x))
-  for half = L/2 ... 1: for l < half:
-    simd for x in tile: lanes[l][x] = combine(lanes[l][x], lanes[l + half][x])
-  simd for x in tile: total[x] = combine(total[x], lanes[0][x])
-```
-
-Reductions across the vectorised range: a tile of neighbouring columns is reduced together, one lane per
-column.
+"""Reductions across the vector: a tile of neighbouring columns is reduced together, one lane per column.
 
 ```
 for a unit of work (a tile of columns)
@@ -25,7 +8,19 @@ for a unit of work (a tile of columns)
   simd for x in tile: stores of the column
 ```
 
-What lies along the rows is copied into tiles, block by block of rows.
+What is contiguous along the rows is copied into tiles, block by block of rows.
+
+With `batch_invariant` a column's bits must not depend on whether it is vectorised as a column or a row. So a
+column has as many partial results as a row has lanes, and they are folded alike:
+
+```
+for blocks of r
+  lanes[L][T] = start
+  for r: simd for x in tile: lanes[r % L][x] = combine(lanes[r % L][x], element(r, x))
+  for half = L/2 ... 1: for l < half:
+    simd for x in tile: lanes[l][x] = combine(lanes[l][x], lanes[l + half][x])
+  simd for x in tile: total[x] = combine(total[x], lanes[0][x])
+```
 """
 
 from __future__ import annotations
@@ -71,7 +66,7 @@ from coilwork_ir.syntax.cpp import (
     Statement,
 )
 
-# ---- Reductions across the vectorised range in the order of rows: what `batch_invariant` makes  ----
+# ---- one order of combination ----
 
 
 def fixed_pass(
@@ -157,7 +152,7 @@ def _over(columns: Span, *body: Statement) -> For:
     return For(columns.variable, columns.begin, columns.end, body, simd=True)
 
 
-# ---- Reductions across the vectorised range: a tile of neighbouring columns is reduced together ----
+# ---- columns ----
 
 
 def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]) -> None:

@@ -1,7 +1,7 @@
-"""Lines of memory that a pass asks for ahead of their use.
+"""The points of a row in lanes: what a point combines, keeps and stores, and the loops around neighbouring
+points.
 
-A point of a row: what it combines, keeps and stores; and the loops that give neighbouring
-points to lanes.
+A group of lanes may ask for the lines of memory that a later row reads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from coilwork_ir.syntax.cpp import (
     is_atomic,
 )
 
-# ---- Lines of memory that a pass asks for ahead of their use ----
+# ---- prefetches ----
 
 
 _LINE_BYTES: Final = 64
@@ -62,7 +62,7 @@ def ask(block: Block, rows: Sequence[RowAhead], inner: Expr, first: Name, points
     return tuple(found)
 
 
-# ---- A point of a row: what it combines, keeps and stores; and the loops that give neighbouring ----
+# ---- lanes ----
 
 
 def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:

@@ -1,8 +1,4 @@
-"""Units of work and the loops around points: what of its ranges a unit walks, and how many units
-there are.
-
-The loops of a reduction whose partial results are folded block by block.
-"""
+"""Loops around points: the units of work of a nest, how many there are, and the blocks of a reduction."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from coilwork_cpp.values.block import Block
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, extent_of, product, provably_divisible, total
 from coilwork_ir.syntax.cpp import ONE, ZERO, Binary, Call, Code, Declare, For, Literal, Name
 
-# ---- Units of work and the loops around points: what of its ranges a unit walks, and how many u ----
+# ---- units of work ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +137,7 @@ def grain(plans: Sequence[Plan], block: Block) -> Code:
     return Call("max_i64", (Binary("/", Literal(str(instructions)), size), ONE))
 
 
-# ---- The loops of a reduction whose partial results are folded block by block ----
+# ---- blocks ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,8 @@
-"""Tiles of what lies along another range than the vectorised one.
+"""Nests without reductions: the loops of a unit of work around its points.
 
-Read directly, every vector would gather from as many cache lines as it has elements. So a unit of work, a
-block of either range, transposes what it reads into tiles first, of which it then reads vectors. What is only
-moved goes where it is stored at once.
-
-Points that are computed one by one: the loops of a unit of work without reductions.
+What is contiguous along another range than the vector would be gathered from as many cache lines as a vector
+has elements. So a unit of work, a block of either range, transposes what it reads into tiles first, and reads
+vectors of these. What is only moved goes where it is stored at once.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from coilwork_ir.syntax.cpp import (
     Unary,
 )
 
-# ---- Tiles of what lies along another range than the vectorised one ----
+# ---- tiles ----
 
 
 # Lines of a tile begin at multiples of so many elements, for vectors to be whole cache lines.
@@ -106,7 +104,7 @@ def _inside(span: Span) -> Code:
     return name if span.begin == ZERO else Binary("-", name, span.begin)
 
 
-# ---- Points that are computed one by one: the loops of a unit of work without reductions ----
+# ---- points ----
 
 
 def pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:

@@ -1,14 +1,10 @@
-"""Mappings that a user gives: one for each piece of a launch, with what the whole launch has to promise.
+"""Which mappings of a kernel are legal: those that a user gives, and those that loops can be written for.
 
-What they say of loops is for the rules of the IR (`coilwork_ir.mapping`) and of the generator (`refusals.py`)
-to judge. What is common to a launch may be stricter than proposed, never freer: that functions are exact, and
-in what order rows combine, follows from what is computed and promised.
-
-Mappings that no loops can be written for: their directives are taken one by one, but not together, or not
-of this kernel.
-
-Every refusal names the directive. A mapping that passes, and is legal by the IR's rules, gives the
-interpreter's results.
+`settle_given` takes one mapping for each piece of a launch. What these say of the whole launch may be
+stricter than proposed, never freer: exact functions and the order in which rows combine follow from what is
+computed and promised. `check_loops` and `check_passes` refuse directives that are known one by one, but not
+together, or not for this kernel, by the directive's name. A mapping that they pass, and that is legal by the
+IR's rules, gives the interpreter's results.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.scalar import Sort
 
-# ---- Mappings that a user gives: one for each piece of a launch, with what the whole launch has ----
+# ---- given mappings ----
 
 
 _COMMON = (Functions, Contract, Invariant)
@@ -122,7 +118,7 @@ def _refuse(kernel: Kernel, code: str, reason: str, remedy: str) -> EmitError:
     )
 
 
-# ---- Mappings that no loops can be written for: their directives are taken one by one, but not  ----
+# ---- loops and passes ----
 
 
 def check_loops(kernel: Kernel, region: Region, plan: Plan, args: MappingOf[str, TensorArg]) -> None:

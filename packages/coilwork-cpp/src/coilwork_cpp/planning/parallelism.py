@@ -1,13 +1,11 @@
-"""Choose the range of a nest that is the vector: the innermost range of its text, whose neighbours are
-computed together.
+"""Decide what runs in parallel: the range that is the vector, and the units of work that threads share.
 
-Where nothing is reduced it is the range along which most bytes lie. Where something is, either rows are
-vectorised along themselves, and nothing is said, or neighbouring columns are reduced together, one lane each,
-and the vector is the columns' range.
+The vector is the innermost range of the text, whose neighbours are computed together. Without reductions it
+is the range along which most bytes are contiguous. With reductions, either rows are vectorised along
+themselves, and no vector is named, or neighbouring columns are reduced together, one lane each, and the
+vector is the columns' range.
 
-Decisions about units of work: which ranges threads share, in what blocks, and which a unit walks.
-
-Four mapping passes, in this order: `vectorize`, `transpose_tiles`, `share_units` and `weigh_units`; and
+Mapping passes, in this order: `vectorize`, `transpose_tiles`, `share_units`, `weigh_units`; and
 `join_pieces`, about two nests.
 """
 
@@ -28,7 +26,7 @@ from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import Block, Directive, Grain, Join, Sequential, Threads, Transpose, Vector, find
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort
 
-# ---- Choose the range of a nest that is the vector: the innermost range of its text, whose neig ----
+# ---- vectors ----
 
 
 _UNKNOWN_EXTENT: Final = 16
@@ -218,7 +216,7 @@ def is_short(symbol: Expr) -> bool:
     return extent is not None and extent < _SHORT
 
 
-# ---- Decisions about units of work: which ranges threads share, in what blocks, and which a uni ----
+# ---- units of work ----
 
 
 def vectorize(proposal: Proposal) -> tuple[Directive, ...]:

@@ -1,15 +1,12 @@
-"""Where a pass over several reduction ranges folds its partial results.
+"""A nest's mapping in two forms: as mapping passes propose it, and as loops are written from it.
 
-A rounded sum keeps its error small if no variable takes more than some thousand additions. The loops of a
-pass are cut at one level: ranges outside of it are plain loops, the range at it may be walked in blocks, and
-everything inside accumulates into partial results that are folded into the total once per block.
+A `Proposal` is a nest with the directives so far, and the facts that passes look at. `plan_of` reads a closed
+mapping into a `Plan`, which decides nothing; a directive that the generator does not know is refused by name.
+What it knows, but has no loops for, is refused in `legality.py`.
 
-The directives of a nest, in the form in which its loops are written.
-
-Nothing is decided here. A directive that the generator does not take is refused by its name; `refusals.py`
-has what it takes, but has no loops for.
-
-A mapping in the making: a nest of a kernel, the directives so far, and what the next ones rest on.
+A rounded sum keeps its error small if no variable takes more than some thousand additions. So a pass over
+several reduction ranges is cut at one of them (`Cut`): ranges outside of it are plain loops, it is walked in
+blocks, and everything inside accumulates into partial results that are folded into the total once per block.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.scalar import Scalar
 
-# ---- Where a pass over several reduction ranges folds its partial results ----
+# ---- cuts ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +86,7 @@ def fixed_cut(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
     return Cut(outer=ranges[:-1], middle=ranges[-1], size=limit, inner=())
 
 
-# ---- The directives of a nest, in the form in which its loops are written ----
+# ---- plans ----
 
 
 # What the generator takes; it refuses every other directive.
@@ -288,7 +285,7 @@ def refuse_unknown(kernel: Kernel, directives: Iterable[Directive]) -> None:
             raise refuse(kernel, "invariant", f"the one order is `invariant {FIXED_LANES} by {FIXED_BLOCK}`")
 
 
-# ---- A mapping in the making: a nest of a kernel, the directives so far, and what the next ones ----
+# ---- proposals ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,8 @@
-"""Kernels that compare values with an extreme of them: what equals it must be found again, whichever loop
-computes it.
+"""The mapping passes: from a piece of a kernel to its mapping, in a table with a reason for each pass.
 
-From a piece of a kernel to its mapping: the passes that decide how it runs, in their order, each with its
-reason.
-
-Every pass looks at one nest and the directives so far, and adds directives. What is written in the end is
-what they say.
+Every pass looks at one nest and the directives so far, and adds directives. The text that is written is what
+they say. `common_directives` are those of a whole launch. A kernel that compares values with their own
+extreme computes these values in several loops, which must agree to the bit.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.scalar import Op, Reduce, Scalar, postorder
 from coilwork_ir.target import Target
 
-# ---- Kernels that compare values with an extreme of them: what equals it must be found again, w ----
+# ---- comparisons with extremes ----
 
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
@@ -90,7 +87,7 @@ def _is_found_from(found: Scalar, value: Scalar) -> bool:
     return any(one in computed for one in postorder(extremes))
 
 
-# ---- From a piece of a kernel to its mapping: the passes that decide how it runs, in their orde ----
+# ---- passes ----
 
 
 def _adding(

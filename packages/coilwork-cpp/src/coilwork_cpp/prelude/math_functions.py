@@ -1,10 +1,7 @@
-"""C++ functions of floats that the C library has not, or not as fast or as exact: straight-line code, so that
-loops vectorise.
+"""C++ functions of numbers that the C library does not have, or not as fast or as exact.
 
-Names are what `prelude.FUNCTIONS` knows them by.
-
-C++ functions whose loops are as long as their operands say: divisors, recurrences, series and continued
-fractions.
+The first are straight-line code, so that loops vectorise. The others have loops as long as their operands
+say: divisors, recurrences, series and continued fractions. `prelude.FUNCTIONS` knows them by their names.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-# ---- C++ functions of floats that the C library has not, or not as fast or as exact: straight-l ----
+# ---- straight-line ----
 
 
 ARITHMETIC: Final[Mapping[str, str]] = {
@@ -175,7 +172,7 @@ static inline double log_add_exp(double a, double b) {
 }
 
 
-# ---- C++ functions whose loops are as long as their operands say: divisors, recurrences, series ----
+# ---- iterative ----
 
 
 # The three-term recurrences of orthogonal polynomials (DLMF 18.9); a degree that is no number from 0 on gives

@@ -1,14 +1,11 @@
-"""C++ functions that fold the lanes of a reduction, pairwise and in registers, into one number.
-
-C++ functions that exchange rows and columns of a matrix in registers.
-"""
+"""C++ functions that stay in registers: fold the lanes of a reduction into one number, transpose a matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-# ---- C++ functions that fold the lanes of a reduction, pairwise and in registers, into one numb ----
+# ---- folds ----
 
 
 # One of them per reduction: `low` becomes the combination of `low` and `high`, numbers or vectors. Vectors
@@ -147,7 +144,7 @@ static inline T ordered_min(T a, T b) {
 }
 
 
-# ---- C++ functions that exchange rows and columns of a matrix in registers ----
+# ---- transposition ----
 
 
 TRANSPOSITION: Final[Mapping[str, str]] = {

@@ -1,19 +1,14 @@
-"""Welford and online softmax as two plain reductions each, and contractions as one.
+"""Kernels in normal form: plain reductions, over ranges that are few and long.
 
-The first two exist to read data once. A CPU's cache makes a second pass cheap, and two passes are more
-accurate: sums of squared differences from the true mean, and exponentials of differences from the true
-maximum.
+Welford and online softmax become two plain reductions each, and contractions one. The first two exist to read
+data once. A CPU's cache makes a second pass cheap, and two passes are more accurate. A mean is corrected by
+the sum of the differences from it (the corrected two-pass algorithm of Chan, Golub and LeVeque, "Algorithms
+for computing the sample variance", The American Statistician 37, 1983), so the mean of equal numbers is that
+number. Means across memory are not corrected: each column's sums lie in memory, and one more takes a third of
+the time.
 
-A mean is a rounded one: the second pass adds the differences from it, too, which says by how much (the
-corrected two-pass algorithm of Chan, Golub and LeVeque, "Algorithms for computing the sample variance", The
-American Statistician 37, 1983). The mean of equal numbers is that number then, and none differs from it. Not
-of numbers across memory: there each column's sums lie in memory, too, and one more takes a third of the time.
-
-Ranges rewritten so that loops are few and long, and their index arithmetic is affine.
-
-Three rewrites: ranges of extent 1 disappear; a range that indices divide (`x0 // 64`, `x0 % 64`) splits at
-that divisor; neighbours that every index walks as one become one. None changes the row-major order of the
-points.
+Ranges of extent 1 disappear; a range that indices divide (`x0 // 64`, `x0 % 64`) splits at that divisor;
+neighbours that every index walks as one become one. None of this changes the row-major order of the points.
 """
 
 from __future__ import annotations
@@ -63,7 +58,7 @@ from coilwork_ir.scalar import (
     where,
 )
 
-# ---- Welford and online softmax as two plain reductions each, and contractions as one ----
+# ---- reductions ----
 
 
 def expand(kernel: Kernel) -> Kernel:
@@ -140,7 +135,7 @@ def _count(axes: Sequence[Expr], mask: Sequence[Scalar], dtype: DType) -> Scalar
     return const(count.value, dtype) if count.is_const else cast(index_value(count), dtype)
 
 
-# ---- Ranges rewritten so that loops are few and long, and their index arithmetic is affine ----
+# ---- ranges ----
 
 
 def normalise(kernel: Kernel, least_lanes: int) -> Kernel:

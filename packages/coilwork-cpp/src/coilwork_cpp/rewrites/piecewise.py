@@ -1,22 +1,16 @@
-"""Where along a range a kernel's guards change, and where its index expressions bend.
-
-`(x + 1017) % 1024` is `x + 1017` below 7 and `x - 7` from there on: between such points an index is affine,
-so that neighbours read neighbours. The same holds for minima and maxima of affine expressions, which clamp
-and reflect.
-
-Kernels whose guards or indices depend on where a point lies, in pieces without those guards and with
-affine indices.
+"""Cut kernels into pieces in which guards are constant and indices affine.
 
 A window that reaches over the border of an image, the gather of a strided window's derivative, and the parts
-of a concatenation are guarded loads: `2*x - 1 >= 0 ? in[2*x - 1] : 0`. Compilers vectorise them badly or not
-at all. Two rewrites of kernels that only compute and store, point by point:
+of a concatenation are guarded loads: `2*x - 1 >= 0 ? in[2*x - 1] : 0`. A roll reads `(x + 1017) % 1024`,
+which is `x + 1017` below 7 and `x - 7` from there on. Compilers vectorise neither well. Two rewrites of
+kernels that only compute and store, point by point:
 
 1. *Unroll*: indices that divide a range by a small number (`(x + 1) // 2`) are affine, and guards on the
    remainder constant, for every remainder on its own. A point of the new kernel does what that many
    neighbours did.
-2. *Cut*: a range is cut where its guards change or its indices bend (`edges.py`). Most points are in the
-   middle piece, where they are constant. Pieces that are equally long and read the same, such as rotated
-   halves, are walked together.
+2. *Cut*: a range is cut where its guards change or its indices bend; so do minima and maxima, which clamp and
+   reflect. Most points are in the middle piece. Pieces that are equally long and read the same, such as
+   rotated halves, are walked together.
 """
 
 from __future__ import annotations
@@ -50,7 +44,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, postorder
 
-# ---- Where along a range a kernel's guards change, and where its index expressions bend ----
+# ---- cut points ----
 
 
 def guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
@@ -174,7 +168,7 @@ def _value(expr: Expr, at: Expr, value: int) -> int:
     return found
 
 
-# ---- Kernels whose guards or indices depend on where a point lies, in pieces without those guar ----
+# ---- pieces ----
 
 
 _LARGEST_STEP: Final = 4

@@ -1,6 +1,6 @@
-"""Index expressions as C++ `i64` arithmetic.
+"""Scalar graphs as C++ statements: a `Block` declares each value once, in the loop where it belongs.
 
-Scalar graphs as C++ statements.
+Index expressions become `i64` arithmetic.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from coilwork_ir.syntax.cpp import (
     is_atomic,
 )
 
-# ---- Index expressions as C++ `i64` arithmetic ----
+# ---- index arithmetic ----
 
 
 def index_code(expr: Expr, symbols: Mapping[Expr, Code]) -> Code:
@@ -125,7 +125,7 @@ def _chain(factors: list[Code]) -> Code:
     return reduce(lambda a, b: Binary("*", a, b), factors)
 
 
-# ---- Scalar graphs as C++ statements ----
+# ---- statements ----
 
 
 # An expression with more operators than this is given a name.

@@ -1,6 +1,7 @@
-"""Scans by a function: what it is made of, written out for what came before and this point's elements.
+"""Scans: the variables that a scan carries from point to point, and one step of it.
 
-Running combinations: the variables a scan carries from point to point, and one step of it.
+A scan by a function is written out for what came before and this point's elements; only what results need is
+carried.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from coilwork_ir.syntax.cpp import (
     is_atomic,
 )
 
-# ---- Scans by a function: what it is made of, written out for what came before and this point's ----
+# ---- scans by a function ----
 
 
 def combine_types(kind: Combine) -> tuple[str, ...]:
@@ -91,7 +92,7 @@ def combine_step(
     return found
 
 
-# ---- Running combinations: the variables a scan carries from point to point, and one step of it ----
+# ---- steps ----
 
 
 _COMBINE: Final[Mapping[str, str]] = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}

@@ -1,13 +1,8 @@
-"""Index expressions as register code: every distinct (sub)expression has a register, computed once before its
-first use.
+"""What native instructions refer to: registers, buffers, sizes and arguments of one program, in binary form.
 
-One program, or one nested in it, in binary form.
-
-Arguments of operator calls in binary form. What they mean to an operator's schema is found out where they
-are read.
-
-Which buffers are plain memory: only kernels and further views touch them, so no tensor has to stand for
-them.
+Every distinct subexpression of a size has a register, computed once before its first use. A buffer that only
+kernels and further views touch is plain memory, for which no tensor has to stand. What an argument means to
+an operator's schema is found out by the reader.
 """
 
 from __future__ import annotations
@@ -62,7 +57,7 @@ from coilwork_wrapper.native.wire_format import (
     u32s,
 )
 
-# ---- Index expressions as register code: every distinct (sub)expression has a register, compute ----
+# ---- registers ----
 
 
 SMALLEST: Final = -(1 << 63)
@@ -183,7 +178,7 @@ def constants_bytes(registers: Registers) -> bytes:
     return u32(registers.count) + encode_list(registers.constants, i64)
 
 
-# ---- One program, or one nested in it, in binary form ----
+# ---- programs ----
 
 
 def argument_bytes(

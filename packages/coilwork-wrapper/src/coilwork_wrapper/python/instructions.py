@@ -1,7 +1,7 @@
-"""Checks of inputs' layouts: one by one, and those of fixed layouts all in one cheap call.
+"""Each instruction of a program as Python statements.
 
-Each instruction of a program as Python statements. Total: a new instruction has to be added here to be
-emitted.
+`emit_instruction` has a case for every instruction: a new one has to be added here. Inputs' layouts are
+checked one by one, or, those that are fixed, together in one cheap call.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from coilwork_ir.syntax.python import Comment as Remark
 from coilwork_wrapper.provenance import origin_lines
 from coilwork_wrapper.python.scope import Scope, quote
 
-# ---- Checks of inputs' layouts: one by one, and those of fixed layouts all in one cheap call ----
+# ---- layout checks ----
 
 
 HALF_A_LINE: Final = 42
@@ -135,7 +135,7 @@ def _is_fixed(check: CheckLayout, scope: Scope) -> bool:
     return all(as_int(size) is not None for size in (*buffer.shape, *buffer.strides))
 
 
-# ---- Each instruction of a program as Python statements. Total: a new instruction has to be add ----
+# ---- instructions ----
 
 
 RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})

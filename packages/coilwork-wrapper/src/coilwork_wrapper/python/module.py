@@ -1,8 +1,7 @@
-"""The functions of a generated module: `call`, and one for each nested program, before those that call it.
+"""A program and its kernels as one readable Python module that also runs by itself.
 
-Kernel sources as the specifications that a generated module hands to the runtime.
-
-A program and its kernels as one readable Python module that also runs by itself.
+`emit_python` writes the module: a function `call` and one for each nested program, before those that call it;
+the kernels' specifications for the runtime; and inputs made up for a run of the file.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from coilwork_wrapper.python.sample_inputs import make_constants, make_inputs
 from coilwork_wrapper.python.scope import TORCH, Scope, identifiers, quote
 from coilwork_wrapper.surface import RUNTIME_MODULE
 
-# ---- The functions of a generated module: `call`, and one for each nested program, before those ----
+# ---- functions ----
 
 
 ARGS: Final = Name("args")
@@ -171,7 +170,7 @@ def _names(program: Program) -> Iterator[str]:
         yield from defined_values(instruction)
 
 
-# ---- Kernel sources as the specifications that a generated module hands to the runtime ----
+# ---- kernels ----
 
 
 FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType({"cpp": "CppKernel", "triton": "TritonKernel"})
@@ -241,7 +240,7 @@ def _version(version: Version) -> Rows:
     return _runtime_value("KernelVersion", fields)
 
 
-# ---- A program and its kernels as one readable Python module that also runs by itself ----
+# ---- module ----
 
 
 RUNTIME: Final = "rt"

@@ -1,8 +1,7 @@
-"""Index expressions, literals and arguments of calls as Python.
+"""Names and expressions of one emitted Python function.
 
-Python identifiers for the names of a program.
-
-What the emission of one program's function needs to know, and what it turns out to use.
+`Scope` knows what a function's variables are called and notes what it uses of the runtime and of torch. Index
+expressions, literals and arguments of calls become trees of `coilwork_ir.syntax`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_wrapper.surface import FUNCTIONS
 
-# ---- Index expressions, literals and arguments of calls as Python ----
+# ---- expressions ----
 
 
 DTYPE_NAMES: Final = tuple(dtype.torch_name for dtype in DType)
@@ -139,7 +138,7 @@ def real(value: float) -> Expression:
     return number(value)
 
 
-# ---- What the emission of one program's function needs to know, and what it turns out to use ----
+# ---- scope ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
