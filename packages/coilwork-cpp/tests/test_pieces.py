@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from coilwork_cpp import CppCodegen
-from coilwork_cpp.rewrites.piecewise import bends, pieces_of
+from coilwork_cpp.rewrites.piecewise import cut_into_pieces, has_bends
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, mod, product, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
@@ -93,7 +93,7 @@ def test_windows_over_borders(
 ) -> None:
     planes = 16384 // (size * size // step // step) + 1
     kernel = window_kernel(planes, size, window, step, padding, dtype)
-    assert len(pieces_of(kernel)) > 1
+    assert len(cut_into_pieces(kernel)) > 1
     x = torch.randn(planes, size, size).to(torch_dtype(dtype))
     x[0, 0, 0] = x[0, -1, -1] = x[1, 5, 5] = float("nan")
     x[2] = LOWEST
@@ -125,7 +125,7 @@ def strided_gather(planes: int, size: int) -> Kernel:
 def test_remainders_are_unrolled(load_kernel: Callable) -> None:
     planes, size = 100, 512
     kernel = strided_gather(planes, size)
-    middle = pieces_of(kernel)[0]
+    middle = cut_into_pieces(kernel)[0]
     assert masks_of(middle) == 0
     assert len(middle.stores) == 2
     grad = torch.randn(planes, size // 2)
@@ -149,7 +149,7 @@ def test_parts_of_a_concatenation(load_kernel: Callable, first: int) -> None:
         return where(low, a, op("neg", b))
 
     kernel = kernel_of((rows, size), body, sources=2)
-    pieces = pieces_of(kernel)
+    pieces = cut_into_pieces(kernel)
     assert len(pieces) == 2 and all(masks_of(piece) == 0 for piece in pieces)
     a, b, out = torch.randn(rows, first), torch.randn(rows, size - first), torch.empty(rows, size)
     load_kernel(kernel)(a, b, out)
@@ -168,7 +168,7 @@ def test_rotated_halves_are_walked_together(load_kernel: Callable) -> None:
         return where(low, first, second)
 
     kernel = kernel_of((rows, 2 * half), body)
-    (piece,) = pieces_of(kernel)
+    (piece,) = cut_into_pieces(kernel)
     assert len(piece.stores) == 2 and masks_of(piece) == 0 and points_of(piece) == rows * half
     x, out = torch.randn(rows, 2 * half), torch.empty(rows, 2 * half)
     load_kernel(kernel)(x, out)
@@ -190,7 +190,7 @@ def test_parts_of_complex_numbers_are_walked_together(load_kernel: Callable, row
         return where(op("lt", number(part), number(1)), real, imaginary)
 
     kernel = kernel_of((rows, 37, 2), body, sources=2)
-    (piece,) = pieces_of(kernel)
+    (piece,) = cut_into_pieces(kernel)
     assert len(piece.stores) == 2
     text = CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
     assert "x1 < 37" in text.partition("#pragma omp simd")[2].splitlines()[1]
@@ -244,9 +244,9 @@ def test_indices_that_bend(load_kernel: Callable, name: str) -> None:
     x = torch.randn(64, 1024)
     expected = eager(x)
     kernel = one_dimension(position, 1024, expected.shape[1])
-    pieces = pieces_of(kernel)
+    pieces = cut_into_pieces(kernel)
     assert len(pieces) == count
-    assert not any(bends(piece) for piece in pieces)
+    assert not any(has_bends(piece) for piece in pieces)
     out = torch.empty_like(expected)
     load_kernel(kernel)(x, out)
     assert torch.equal(out, expected)
@@ -259,8 +259,8 @@ def test_ends_are_cut_as_well(load_kernel: Callable) -> None:
         return load("in0", [p * 4096 + mod(y + 4, as_expr(64)) * 64 + mod(x + 60, as_expr(64))], F32)
 
     kernel = kernel_of((16, 64, 64), body)
-    pieces = pieces_of(kernel)
-    assert len(pieces) == 4 and not any(bends(piece) for piece in pieces)
+    pieces = cut_into_pieces(kernel)
+    assert len(pieces) == 4 and not any(has_bends(piece) for piece in pieces)
     assert sum(points_of(piece) for piece in pieces) == 16 * 4096
     x = torch.randn(16, 64, 64)
     out = torch.empty_like(x)

@@ -11,12 +11,12 @@ from collections.abc import Mapping as MappingOf
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coilwork_cpp.nests.columns import column_body
-from coilwork_cpp.nests.loops import Span, decode_unit, grain, unit_count, units_span
-from coilwork_cpp.nests.pointwise import pointwise_body
-from coilwork_cpp.nests.rows import row_body
+from coilwork_cpp.nests.columns import write_column_body
+from coilwork_cpp.nests.loops import Span, decode_unit, thread_grain, unit_count, units_span
+from coilwork_cpp.nests.pointwise import write_pointwise_body
+from coilwork_cpp.nests.rows import write_row_body
 from coilwork_cpp.options import CppOptions, options_from
-from coilwork_cpp.planning.legality import check_loops, settle_given
+from coilwork_cpp.planning.legality import check_loops, settle_user_mappings
 from coilwork_cpp.planning.plan import Plan, plan_of, refuse_unknown
 from coilwork_cpp.planning.regions import Region, check_nests_in_order, regions_of
 from coilwork_cpp.planning.table import common_directives, has_ranges, propose
@@ -165,7 +165,7 @@ def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
     versions = () if text is None else parse_given(text, kernel, target.kind)
     if not versions:
         return planned
-    mappings = settle_given(kernel, versions, launch.phases, common)
+    mappings = settle_user_mappings(kernel, versions, launch.phases, common)
     return replace(planned, common=mappings[0][0].directives, mappings=mappings)
 
 
@@ -237,21 +237,21 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     Raises:
         EmitError: a directive has no C++ form, by its name.
     """
-    kernel, tensors, aliased = planned.kernel, planned.tensors, _aliased(planned.kernel)
+    kernel, tensors, aliased = planned.kernel, planned.tensors, _find_aliased(planned.kernel)
     nests: list[_Nest] = []
-    for works in _works(planned):
-        nests.append(_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased))
+    for works in _group_works(planned):
+        nests.append(_write_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased))
     items: tuple[Struct | Function, ...] = (
-        _arguments(kernel, tensors),
+        _arguments_struct(kernel, tensors),
         *(n.function for n in nests),
-        _entry(kernel, tensors, nests),
+        _write_entry(kernel, tensors, nests),
     )
     functions = find(planned.common, Functions)
     vector_math = functions is not None and functions.kind == "vector"
     contracted = find(planned.common, Contract) is not None
     contraction = () if contracted else ('#pragma GCC optimize("fp-contract=off")',)
     before = (*contraction, *declarations(list_called(items), vector_math=vector_math))
-    file = Source(heading=_heading(kernel, target), items=(*map(Verbatim, before), *items))
+    file = Source(heading=_format_heading(kernel, target), items=(*map(Verbatim, before), *items))
     return KernelSource(
         name=kernel.name,
         language="cpp",
@@ -262,8 +262,8 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
         checks=tuple(check.text for check in kernel.checks),
         target=target.name,
         features=target.features,
-        read_bytes=_traffic(kernel, ("in", "inout")),
-        write_bytes=_traffic(kernel, ("out", "inout")),
+        read_bytes=_count_traffic(kernel, ("in", "inout")),
+        write_bytes=_count_traffic(kernel, ("out", "inout")),
     )
 
 
@@ -300,18 +300,18 @@ def _source_args(kernel: Kernel, memory: Sequence[Scratch]) -> tuple[SourceArg, 
     return tensors + sizes + scratch
 
 
-def _traffic(kernel: Kernel, roles: tuple[str, ...]) -> Expr:
+def _count_traffic(kernel: Kernel, roles: tuple[str, ...]) -> Expr:
     return total([as_expr(0), *(a.span * a.dtype.itemsize for a in kernel.args if a.role in roles)])
 
 
-def _heading(kernel: Kernel, target: Target) -> str:
+def _format_heading(kernel: Kernel, target: Target) -> str:
     space = ", ".join(f"{r.symbol.name} < {r.extent!r}" for r in kernel.ranges)
     lines = [f"{kernel.name} for {target.name}", f"Ranges: {space or 'none'}."]
     lines += [str(origin) + (f": {origin.code}" if origin.code else "") for origin in kernel.origins]
     return "\n".join(lines)
 
 
-def _aliased(kernel: Kernel) -> frozenset[str]:
+def _find_aliased(kernel: Kernel) -> frozenset[str]:
     """Arguments whose memory another argument may share."""
     return frozenset(name for pair in kernel.aliasing for name in pair)
 
@@ -322,14 +322,14 @@ def _fields(kernel: Kernel, tensors: Sequence[TensorArg]) -> list[tuple[str, str
     return pointers + [("i64", size.name) for size in kernel.sizes]
 
 
-def _arguments(kernel: Kernel, tensors: Sequence[TensorArg]) -> Struct:
+def _arguments_struct(kernel: Kernel, tensors: Sequence[TensorArg]) -> Struct:
     fields = [f"{kind} {name}" for kind, name in _fields(kernel, tensors)]
     if kernel.checks:
         fields.append("u8* failed_checks")
     return Struct("Arguments", tuple(fields))
 
 
-def _works(planned: Planned) -> list[list[_Work]]:
+def _group_works(planned: Planned) -> list[list[_Work]]:
     """The work of each nest of the file: what is joined shares one."""
     args = {t.name: t for t in planned.tensors}
     found: list[list[_Work]] = []
@@ -351,7 +351,7 @@ def _works(planned: Planned) -> list[list[_Work]]:
     return found
 
 
-def _nest(
+def _write_nest(
     name: str,
     works: Sequence[_Work],
     original: Kernel,
@@ -374,42 +374,42 @@ def _nest(
     before: tuple[Declare, ...] = ()
     for work in works:
         part = Block(args=args, symbols=unit.symbols, facts=work.region.facts, names=names)
-        before += _body(part, work, spans)
+        before += _write_body(part, work, spans)
         unit.add(*part.body())
     walked = unit.body()
     loop = walked if together else (For("unit", Name("begin"), Name("end"), walked),)
     regions = [work.region for work in works]
-    prologue = _prologue(original, tensors, regions, aliased)
+    prologue = _write_prologue(original, tensors, regions, aliased)
     function = Function(
         head=f"static void {name}",
         parameters=("i64 begin", "i64 end", "void* context"),
         body=(*prologue, *before, *loop),
-        comment=_describe(regions, plan),
+        comment=_describe_nest(regions, plan),
     )
     check = regions[0].check
     return _Nest(
         function=function,
         units=top.index(unit_count(plan)),
-        grain=grain([work.plan for work in works], top),
+        grain=thread_grain([work.plan for work in works], top),
         check=None if check is None else check[0],
     )
 
 
-def _body(unit: Block, work: _Work, spans: dict[Expr, Span]) -> tuple[Declare, ...]:
+def _write_body(unit: Block, work: _Work, spans: dict[Expr, Span]) -> tuple[Declare, ...]:
     """The loops of a unit of work; what it returns must be declared once per thread."""
     region, plan = work.region, work.plan
     if not region.reduction:
-        pointwise_body(unit, region, plan, spans)
+        write_pointwise_body(unit, region, plan, spans)
         return ()
     if plan.vector is None:
-        return row_body(unit, region, plan, work.kernel)
+        return write_row_body(unit, region, plan, work.kernel)
     region = region.with_columns(plan.vector.symbol)
     unit.facts = region.facts
-    column_body(unit, region, plan, work.kernel, spans)
+    write_column_body(unit, region, plan, work.kernel, spans)
     return ()
 
 
-def _describe(regions: Sequence[Region], plan: Plan) -> str:
+def _describe_nest(regions: Sequence[Region], plan: Plan) -> str:
     parts = [
         a.symbol.name if a.block is None else f"{a.symbol.name} in blocks of {a.block}" for a in plan.threaded
     ]
@@ -420,7 +420,7 @@ def _describe(regions: Sequence[Region], plan: Plan) -> str:
     return f"Writes {', '.join(dict.fromkeys(s.buffer for r in regions for s in r.stores))}. {unit}"
 
 
-def _prologue(
+def _write_prologue(
     kernel: Kernel, tensors: Sequence[TensorArg], regions: Sequence[Region], aliased: frozenset[str]
 ) -> tuple[Statement, ...]:
     found: list[Statement] = [
@@ -435,20 +435,20 @@ def _prologue(
         found.append(Declare(spelled, name, Name(f"a.{name}")))
     if regions[0].check is not None:
         found.append(Declare("u8* const", "failed_checks", Name("a.failed_checks")))
-    used = _used_names(regions, kernel)
+    used = _list_used_names(regions, kernel)
     return tuple(
         s for s in found if not isinstance(s, Declare) or s.name in used or s.name in ("a", "failed_checks")
     )
 
 
-def _used_names(regions: Sequence[Region], kernel: Kernel) -> frozenset[str]:
+def _list_used_names(regions: Sequence[Region], kernel: Kernel) -> frozenset[str]:
     """Arguments that a nest may mention: buffers it touches, and all sizes."""
     from_values = {v.buffer for region in regions for v in region.facts.varies if isinstance(v, Load)}
     written = {s.buffer for region in regions for s in region.stores}
     return frozenset(from_values | written | {size.name for size in kernel.sizes})
 
 
-def _entry(kernel: Kernel, tensors: Sequence[TensorArg], nests: Sequence[_Nest]) -> Function:
+def _write_entry(kernel: Kernel, tensors: Sequence[TensorArg], nests: Sequence[_Nest]) -> Function:
     fields = _fields(kernel, tensors)
     pointers, sizes = fields[: len(kernel.args)], fields[len(tensors) :]
     scratch = fields[len(kernel.args) : len(tensors)]
@@ -461,7 +461,7 @@ def _entry(kernel: Kernel, tensors: Sequence[TensorArg], nests: Sequence[_Nest])
     body.append(Declare("Arguments", "arguments", Literal("{" + ", ".join(values) + "}")))
     for nest in nests:
         name = Name(nest.function.head.rsplit(" ", 1)[1])
-        body.append(_run(name, nest))
+        body.append(_run_nest(name, nest))
         if nest.check is not None:
             failed = Element(Name("failed_checks"), Literal(str(nest.check)))
             body.append(If(failed, (Return(Literal(str(nest.check + 1))),)))
@@ -471,7 +471,7 @@ def _entry(kernel: Kernel, tensors: Sequence[TensorArg], nests: Sequence[_Nest])
     return Function(head=f'extern "C" {result} {kernel.name}', parameters=parameters, body=tuple(body))
 
 
-def _run(name: Name, nest: _Nest) -> Statement:
+def _run_nest(name: Name, nest: _Nest) -> Statement:
     return Do(Call("run", (name, nest.units, nest.grain, Unary("&", Name("arguments")))))
 
 

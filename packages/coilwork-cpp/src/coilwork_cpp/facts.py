@@ -74,7 +74,7 @@ def facts_of(
     return Facts(varies=varies, stage=stage, uses=uses)
 
 
-def work(roots: Iterable[Scalar]) -> int:
+def count_instructions(roots: Iterable[Scalar]) -> int:
     """Estimated instructions to compute `roots` at one point, every value once."""
     total = 0
     for value in postorder(roots):

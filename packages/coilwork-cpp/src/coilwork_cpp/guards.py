@@ -25,11 +25,11 @@ _PROOFS: Final[Mapping[str, tuple[_Proof, _Proof]]] = {
 }
 
 
-def without_decided_guards(kernel: Kernel) -> Kernel:
+def fold_decided_guards(kernel: Kernel) -> Kernel:
     """`kernel` without comparisons that hold, or fail, at all of its points. A store that never
     happens goes.
     """
-    changed = with_roots(kernel, rewrite(kernel_roots(kernel), _visit))
+    changed = with_roots(kernel, rewrite(kernel_roots(kernel), _fold_guard))
     stores = []
     for store in changed.stores:
         if isinstance(store.mask, Const):
@@ -40,15 +40,15 @@ def without_decided_guards(kernel: Kernel) -> Kernel:
     return replace(changed, stores=tuple(stores))
 
 
-def compared(node: Scalar) -> tuple[Expr, Expr] | None:
+def split_comparison(node: Scalar) -> tuple[Expr, Expr] | None:
     """Both sides of an ordering of two index values that no loaded value takes part in."""
     if not isinstance(node, Op) or node.op not in _PROOFS:
         return None
-    left, right = (_expression(operand) for operand in node.operands)
+    left, right = (_index_expression(operand) for operand in node.operands)
     return None if left is None or right is None else (left, right)
 
 
-def _expression(value: Scalar) -> Expr | None:
+def _index_expression(value: Scalar) -> Expr | None:
     if isinstance(value, IndexValue) and not value.operands:
         return value.expr
     if isinstance(value, Const) and value.dtype is DType.I64:
@@ -56,7 +56,7 @@ def _expression(value: Scalar) -> Expr | None:
     return None
 
 
-def _visit(node: Scalar) -> Scalar:
+def _fold_guard(node: Scalar) -> Scalar:
     if isinstance(node, Load) and isinstance(node.mask, Const):
         if not node.mask.value:
             return const(node.other, node.dtype)
@@ -67,8 +67,8 @@ def _visit(node: Scalar) -> Scalar:
     if not isinstance(node, Op):
         return node
     if node.op == "cast" and isinstance(node.operands[0], Const):
-        return _cast(node, node.operands[0])
-    sides = compared(node)
+        return _fold_cast(node, node.operands[0])
+    sides = split_comparison(node)
     if sides is not None:
         for proof, answer in zip(_PROOFS[node.op], (True, False), strict=True):
             if proof(*sides):
@@ -79,18 +79,18 @@ def _visit(node: Scalar) -> Scalar:
     if node.op == "bitwise_not" and isinstance(node.operands[0], Const) and node.dtype.is_bool:
         return const(not node.operands[0].value, DType.BOOL)
     if node.op in ("bitwise_and", "bitwise_or") and node.dtype.is_bool:
-        return _joined(node)
+        return _fold_connective(node)
     return node
 
 
-def _cast(node: Op, source: Const) -> Scalar:
+def _fold_cast(node: Op, source: Const) -> Scalar:
     """Numbers that every arithmetic type holds exactly; a divisor that is known is a multiplication, say."""
     if source.dtype is DType.I64 and 0 <= source.value < 128 and not node.dtype.is_bool:
         return const(int(source.value) if node.dtype.is_integer else float(source.value), node.dtype)
     return node
 
 
-def _joined(node: Op) -> Scalar:
+def _fold_connective(node: Op) -> Scalar:
     neutral = node.op == "bitwise_and"
     left, right = node.operands
     for this, other in ((left, right), (right, left)):

@@ -29,19 +29,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coilwork_cpp.nests.lanes import combine_point, flat_position
-from coilwork_cpp.nests.loops import BlockLoops, Span, bind, close, nested, open_blocks, whole
+from coilwork_cpp.nests.loops import (
+    BlockLoops,
+    Span,
+    bind_ranges,
+    close_loops,
+    open_blocks,
+    open_loops,
+    whole_span,
+)
 from coilwork_cpp.nests.tile_staging import copy_tile
 from coilwork_cpp.planning.legality import check_passes
-from coilwork_cpp.planning.pass_directives import tiled_loads
+from coilwork_cpp.planning.pass_directives import find_tiled_loads
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import FIXED_LANES, Cut, PassPlan, Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import aligned_array, value_type
+from coilwork_cpp.values.elements import declare_array, value_type
 from coilwork_cpp.values.reductions import (
     add_block,
     components,
-    finish,
+    finish_reduction,
     fold_pair,
     fold_total,
     is_positional,
@@ -69,7 +77,7 @@ from coilwork_ir.syntax.cpp import (
 # ---- one order of combination ----
 
 
-def fixed_pass(
+def _write_ordered_pass(
     block: Block, region: Region, tile: int, step: Pass, columns: Span, lane: Code, shape: Cut
 ) -> None:
     """The loops of `step`, which has no scans, in `shape`; `lane` is the number of the current column in its
@@ -83,11 +91,11 @@ def fixed_pass(
         stem = block.names.numbered(reduce.kind)
         totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         for name, part in zip(totals[reduce], components(reduce), strict=True):
-            block.add(aligned_array(part.total_type, name.text, tile))
+            block.add(declare_array(part.total_type, name.text, tile))
             start.append(Assign(Element(name, lane), part.total_start))
         if not is_positional(reduce):
             lanes[reduce] = Name(f"{stem}_lanes")
-            block.add(aligned_array(components(reduce)[0].type, lanes[reduce].text, FIXED_LANES * tile))
+            block.add(declare_array(components(reduce)[0].type, lanes[reduce].text, FIXED_LANES * tile))
     if start:
         block.add(_over(columns, *start))
 
@@ -96,15 +104,15 @@ def fixed_pass(
         every = Binary("+", Binary("*", Name("l"), Literal(str(tile))), lane)
         reset = Assign(Element(name, every), components(reduce)[0].start)
         loops.block.add(For("l", ZERO, Literal(str(FIXED_LANES)), (_over(columns, reset),)))
-    _points(loops, region, tile, step, columns, lane, totals, lanes)
+    _reduce_points(loops, region, tile, step, columns, lane, totals, lanes)
     for reduce, name in lanes.items():
-        loops.block.add(*_folded(reduce, totals[reduce][0], name, tile, columns, lane))
+        loops.block.add(*_fold_lanes(reduce, totals[reduce][0], name, tile, columns, lane))
     loops.close()
     for reduce, names in totals.items():
-        block.known[reduce] = finish(reduce, tuple(Element(name, lane) for name in names))
+        block.known[reduce] = finish_reduction(reduce, tuple(Element(name, lane) for name in names))
 
 
-def _points(
+def _reduce_points(
     loops: BlockLoops,
     region: Region,
     tile: int,
@@ -114,12 +122,12 @@ def _points(
     totals: dict[Reduce, tuple[Name, ...]],
     lanes: dict[Reduce, Name],
 ) -> None:
-    inner, chain = nested(loops.block, loops.spans)
+    inner, chain = open_loops(loops.block, loops.spans)
     inner.hoist(step.roots, frozenset((columns.symbol,)))
     own: Code = Binary("%", Name(region.reduction[-1].name), Literal(str(FIXED_LANES)))
     own = inner.declare_index("lane_first", Binary("*", own, Literal(str(tile))))
     point = inner.inside()
-    bind(point, columns.symbol)
+    bind_ranges(point, columns.symbol)
     position = flat_position(point, region.reduction)
     for reduce in step.reduces:
         if reduce in lanes:
@@ -129,10 +137,10 @@ def _points(
         combine_point(point, reduce, state, position)
     point.store_all(step.stores)
     inner.add(_over(columns, *point.body()))
-    close(chain, loops.spans)
+    close_loops(chain, loops.spans)
 
 
-def _folded(
+def _fold_lanes(
     reduce: Reduce, total: Name, lanes: Name, tile: int, columns: Span, lane: Code
 ) -> list[Statement]:
     """Lanes in pairs, as far apart as they can be, as the folds of rows do it; then into the total."""
@@ -155,32 +163,36 @@ def _over(columns: Span, *body: Statement) -> For:
 # ---- columns ----
 
 
-def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]) -> None:
+def write_column_body(
+    unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]
+) -> None:
     """The loops of one unit. In a fixed order reductions combine as those of rows do then."""
     passes, outer_stores = passes_of(region, kernel, plan)
     check_passes(kernel, region, plan, passes)
-    serial = [whole(unit, r) for r in plan.serial]
-    block, chain = nested(unit, serial)
+    serial = [whole_span(unit, r) for r in plan.serial]
+    block, chain = open_loops(unit, serial)
     assert plan.vector is not None
     columns = spans[plan.vector.symbol]
     for number, step in enumerate(passes):
         walk = plan.walk(number)
         _share_column_values(block, region, plan, step, columns)
         if plan.fixed and step.reduces and not step.scans:
-            fixed_pass(block, region, plan.tile, step, columns, _lane(columns), walk.cut(region.reduction))
+            _write_ordered_pass(
+                block, region, plan.tile, step, columns, _lane_index(columns), walk.cut(region.reduction)
+            )
         else:
-            _pass(block, region, plan, step, columns, walk)
+            _write_pass(block, region, plan, step, columns, walk)
     if outer_stores:
         roots = tuple(root for store in outer_stores for root in store_roots(store))
         block.hoist(roots, frozenset((columns.symbol, *region.reduction)))
         point = block.inside()
-        bind(point, columns.symbol)
+        bind_ranges(point, columns.symbol)
         point.store_all(outer_stores)
         block.add(_columns_loop(columns, point.body()))
-    close(chain, serial)
+    close_loops(chain, serial)
 
 
-def _lane(columns: Span) -> Code:
+def _lane_index(columns: Span) -> Code:
     """Return which element of the tile's arrays belongs to the current column."""
     name = Name(columns.variable)
     return name if columns.begin == ZERO else Binary("-", name, columns.begin)
@@ -191,7 +203,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     inner = frozenset(region.reduction)
     facts = region.facts
     wanted: dict[Scalar, None] = {}
-    for value in sorted(step.evaluated, key=_order(step)):
+    for value in sorted(step.evaluated, key=_VisitOrder(step)):
         if facts.varies[value] & inner:
             for operand in value.operands:
                 if not facts.varies[operand] & inner and columns.symbol in facts.varies[operand]:
@@ -203,13 +215,13 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     if not costly:
         return
     point = block.inside()
-    bind(point, columns.symbol)
+    bind_ranges(point, columns.symbol)
     shared: dict[Scalar, Code] = {}
     for value in costly:
         name = block.names.numbered("column")
         kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
-        block.add(aligned_array(kind, name, plan.tile))
-        element = Element(Name(name), _lane(columns))
+        block.add(declare_array(kind, name, plan.tile))
+        element = Element(Name(name), _lane_index(columns))
         code = point.value(value)
         point.add(Assign(element, Call("u8", (code,)) if value.dtype.is_bool else code))
         shared[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
@@ -217,7 +229,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     block.known.update(shared)
 
 
-class _order:
+class _VisitOrder:
     """A deterministic order of a pass's values: that of their first visit."""
 
     def __init__(self, step: Pass) -> None:
@@ -250,12 +262,12 @@ class _State:
     scans: Mapping[Scan, tuple[Name, ...]]
 
 
-def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, walk: PassPlan) -> None:
+def _write_pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, walk: PassPlan) -> None:
     block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
-    lane = _lane(columns)
-    tiled = () if walk.transpose is None else tiled_loads(region, step, columns.symbol)
+    lane = _lane_index(columns)
+    tiled = () if walk.transpose is None else find_tiled_loads(region, step, columns.symbol)
     shape = walk.cut(region.reduction)
-    state = _declared(block, plan, step, columns, folded=not shape.is_whole, fixed=plan.fixed)
+    state = _declare_state(block, plan, step, columns, folded=not shape.is_whole, fixed=plan.fixed)
 
     loops = open_blocks(block, shape)
     for load in tiled:
@@ -263,13 +275,13 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, w
     if state.totals:
         reset = tuple(Assign(Element(state.parts[r][0], lane), components(r)[0].start) for r in state.totals)
         loops.block.add(_columns_loop(columns, reset))
-    inner, chain = nested(loops.block, loops.spans)
+    inner, chain = open_loops(loops.block, loops.spans)
     backward = any(scan.reverse for scan in step.scans)
     if backward:
-        _turn_round(inner, loops.spans)
+        _reverse_last_loop(inner, loops.spans)
     inner.hoist(step.roots, frozenset((columns.symbol,)))
-    _add_row(inner, region, step, columns, state)
-    _close_backward(chain, loops.spans) if backward else close(chain, loops.spans)
+    _combine_row(inner, region, step, columns, state)
+    _close_backward(chain, loops.spans) if backward else close_loops(chain, loops.spans)
     if state.totals:
         fold = tuple(
             add_block(r, Element(t, lane), Element(state.parts[r][0], lane)) for r, t in state.totals.items()
@@ -279,14 +291,16 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, w
 
     for reduce, names in state.parts.items():
         kept = (state.totals[reduce],) if reduce in state.totals else names
-        block.known[reduce] = finish(reduce, tuple(Element(name, lane) for name in kept))
+        block.known[reduce] = finish_reduction(reduce, tuple(Element(name, lane) for name in kept))
 
 
-def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bool, fixed: bool) -> _State:
+def _declare_state(
+    block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bool, fixed: bool
+) -> _State:
     """Arrays for the reductions and scans of `step`, set to what they start from; `folded` if rows come in
     blocks.
     """
-    lane = _lane(columns)
+    lane = _lane_index(columns)
     parts: dict[Reduce, tuple[Name, ...]] = {}
     totals: dict[Reduce, Name] = {}
     for reduce in step.reduces:
@@ -294,14 +308,14 @@ def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bo
         parts[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         if folded and is_rounded(reduce):
             totals[reduce] = Name(f"{stem}_total")
-            block.add(aligned_array(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
+            block.add(declare_array(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
         for name, part in zip(parts[reduce], components(reduce), strict=True):
-            block.add(aligned_array(part.total_type if fixed else part.type, name.text, plan.tile))
+            block.add(declare_array(part.total_type if fixed else part.type, name.text, plan.tile))
     scans = scan_states(step.scans, block.names)
     start: list[Assign] = []
     for scan, kept in scans.items():
         for kind, variable, value in scan_start(scan, kept, step.scans):
-            block.add(aligned_array(kind, variable, plan.tile))
+            block.add(declare_array(kind, variable, plan.tile))
             start.append(Assign(Element(Name(variable), lane), value))
     for reduce, names in parts.items():
         if reduce in totals:
@@ -313,11 +327,11 @@ def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bo
     return _State(parts=parts, totals=totals, scans=scans)
 
 
-def _add_row(inner: Block, region: Region, step: Pass, columns: Span, state: _State) -> None:
+def _combine_row(inner: Block, region: Region, step: Pass, columns: Span, state: _State) -> None:
     """One row, column by column: combined with what is kept, and stored where the pass stores elements."""
-    lane = _lane(columns)
+    lane = _lane_index(columns)
     point = inner.inside()
-    bind(point, columns.symbol)
+    bind_ranges(point, columns.symbol)
     position = flat_position(point, region.reduction)
     carried = {scan: [Element(name, lane) for name in kept] for scan, kept in state.scans.items()}
     step_scans(point, step.scans, carried)
@@ -331,7 +345,7 @@ def _columns_loop(columns: Span, body: tuple[Statement, ...]) -> For:
     return For(columns.variable, columns.begin, columns.end, body, simd=True)
 
 
-def _turn_round(inner: Block, spans: Sequence[Span]) -> None:
+def _reverse_last_loop(inner: Block, spans: Sequence[Span]) -> None:
     """Walk the last of `spans` from its end."""
     last = spans[-1]
     back = Binary("-", Binary("-", last.end, Literal("1")), Name(f"{last.variable}_back"))
@@ -341,4 +355,4 @@ def _turn_round(inner: Block, spans: Sequence[Span]) -> None:
 def _close_backward(chain: Sequence[Block], spans: Sequence[Span]) -> None:
     last = spans[-1]
     chain[-2].add(For(f"{last.variable}_back", last.begin, last.end, chain[-1].body()))
-    close(chain[:-1], spans[:-1])
+    close_loops(chain[:-1], spans[:-1])

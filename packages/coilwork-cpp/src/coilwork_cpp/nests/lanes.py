@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coilwork_cpp.nests.loops import Span, bind
-from coilwork_cpp.nests.row_sort import fill, known_in_order
-from coilwork_cpp.planning.pass_directives import RowAhead
+from coilwork_cpp.nests.loops import Span, bind_ranges
+from coilwork_cpp.nests.row_sort import fill_rows, recall_rows
+from coilwork_cpp.planning.pass_directives import PrefetchRow
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import aligned_array, convert
+from coilwork_cpp.values.elements import convert, declare_array
 from coilwork_cpp.values.reductions import (
     components,
     is_positional,
-    masked_element,
-    masked_position,
-    update,
+    mask_element,
+    mask_position,
+    update_state,
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, extent_of
@@ -49,7 +49,9 @@ from coilwork_ir.syntax.cpp import (
 _LINE_BYTES: Final = 64
 
 
-def ask(block: Block, rows: Sequence[RowAhead], inner: Expr, first: Name, points: int) -> tuple[For, ...]:
+def prefetch_lines(
+    block: Block, rows: Sequence[PrefetchRow], inner: Expr, first: Name, points: int
+) -> tuple[For, ...]:
     """Ask for the lines of `rows` at `points` points of `inner`, from number `first` on."""
     found: list[For] = []
     for row in rows:
@@ -74,13 +76,13 @@ def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
     return block.index(at)
 
 
-def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) -> Code:
+def recall_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) -> Code:
     """Make what was kept or sorted known; the flat position."""
     position = flat_position(point, region.reduction)
     for value in step.recalls:
         element: Code = Element(kept[value], position)
         point.known[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
-    known_in_order(point, step, kept, position)
+    recall_rows(point, step, kept, position)
     return position
 
 
@@ -88,7 +90,7 @@ def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: C
     """Finish `step` at one combined point: keep what later passes read at `position` of `kept`, then
     store.
     """
-    fill(point, step, kept, position)
+    fill_rows(point, step, kept, position)
     for value in step.keeps:
         code = point.named(value)
         point.add(
@@ -97,7 +99,7 @@ def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: C
     point.store_all(step.stores)
 
 
-def _element(point: Block, reduce: Reduce) -> Code:
+def _read_element(point: Block, reduce: Reduce) -> Code:
     """Return what `reduce` combines at this point: the neutral element where its mask is false."""
     source = reduce.operands[0]
     element = convert(point.value(source), source.dtype, source.dtype.compute)
@@ -105,17 +107,17 @@ def _element(point: Block, reduce: Reduce) -> Code:
         element = point.declare(source.dtype.compute, "element", element)
     if len(reduce.operands) > 1:
         mask = point.named(reduce.operands[1])
-        element = point.declare(source.dtype.compute, "element", masked_element(reduce, element, mask))
+        element = point.declare(source.dtype.compute, "element", mask_element(reduce, element, mask))
     return element
 
 
 def combine_point(point: Block, reduce: Reduce, state: tuple[Code, ...], position: Code) -> None:
     """One more element into the `state` of `reduce`; `position` is where it lies, for those that tell."""
-    element = _element(point, reduce)
+    element = _read_element(point, reduce)
     if len(reduce.operands) > 1 and is_positional(reduce):
         mask = point.named(reduce.operands[1])
-        position = point.declare(DType.I64, "position", masked_position(position, mask))
-    statements = update(reduce, state, element, position)
+        position = point.declare(DType.I64, "position", mask_position(position, mask))
+    statements = update_state(reduce, state, element, position)
     point.add(Scope(statements) if len(statements) > 1 else statements[0])
 
 
@@ -124,12 +126,12 @@ def is_independent(step: Pass) -> bool:
     return all(store.mode == "store" and not store.indirect for store in step.stores)
 
 
-def less(end: Code, left: int) -> Code:
+def drop_last(end: Code, left: int) -> Code:
     """`end` without the last `left` points."""
     return Binary("-", end, Literal(str(left)))
 
 
-def lane_arrays(
+def declare_lane_arrays(
     block: Block, totals: Mapping[Reduce, tuple[Name, ...]], lanes: int
 ) -> dict[Reduce, tuple[Name, ...]]:
     """An array of `lanes` for each part of `totals`, set to what it starts from."""
@@ -137,14 +139,14 @@ def lane_arrays(
     reset = []
     for reduce, names in arrays.items():
         for name, part in zip(names, components(reduce), strict=True):
-            block.add(aligned_array(part.type, name.text, lanes))
+            block.add(declare_array(part.type, name.text, lanes))
             reset.append(Assign(Element(name, Name("l")), part.start))
     if reset:
         block.add(For("l", ZERO, Literal(str(lanes)), tuple(reset), simd=True))
     return arrays
 
 
-def left_over(
+def write_peeled_points(
     block: Block,
     region: Region,
     step: Pass,
@@ -160,20 +162,20 @@ def left_over(
     """
     lane = Name("l")
     point = block.inside()
-    point.add(Declare("const i64", span.variable, Binary("+", less(span.end, left), lane)))
-    bind(point, span.symbol)
-    position = known_point(point, region, step, kept)
+    point.add(Declare("const i64", span.variable, Binary("+", drop_last(span.end, left), lane)))
+    bind_ranges(point, span.symbol)
+    position = recall_point(point, region, step, kept)
     found: list[Statement] = []
     for reduce, total in totals.items():
         if left == 1:
             combine_point(point, reduce, total, position)
             continue
         array = Name(f"{total[0].text}_left")
-        block.add(aligned_array(components(reduce)[0].type, array.text, left))
-        element = _element(point, reduce)
+        block.add(declare_array(components(reduce)[0].type, array.text, left))
+        element = _read_element(point, reduce)
         is_bool = reduce.operands[0].dtype.is_bool
         point.add(Assign(Element(array, lane), Call("u8", (element,)) if is_bool else element))
-        found += update(reduce, total, Element(array, lane), position)
+        found += update_state(reduce, total, Element(array, lane), position)
     finish_point(point, step, kept, position)
     count = Literal(str(left))
     block.add(For("l", ZERO, count, point.body(), simd=left > 1 and is_independent(step)))
@@ -181,7 +183,7 @@ def left_over(
         block.add(For("l", ZERO, count, tuple(found)))
 
 
-def lane_loops(
+def write_lane_loops(
     block: Block,
     region: Region,
     step: Pass,
@@ -189,7 +191,7 @@ def lane_loops(
     arrays: dict[Reduce, tuple[Name, ...]],
     span: Span,
     lanes: int,
-    ahead: tuple[RowAhead, ...] = (),
+    ahead: tuple[PrefetchRow, ...] = (),
 ) -> None:
     """Full groups of lanes, whose constant count keeps the lanes in registers, then the rest.
 
@@ -200,8 +202,8 @@ def lane_loops(
     def body(first: Name) -> Block:
         point = block.inside()
         point.add(Declare("const i64", span.variable, Binary("+", first, lane)))
-        bind(point, span.symbol)
-        position = known_point(point, region, step, kept)
+        bind_ranges(point, span.symbol)
+        position = recall_point(point, region, step, kept)
         for reduce, names in arrays.items():
             combine_point(point, reduce, tuple(Element(name, lane) for name in names), position)
         finish_point(point, step, kept, position)
@@ -212,7 +214,7 @@ def lane_loops(
     cut_short = span.begin == ZERO and span.end != block.index(extent_of(span.symbol))
     exact = cut_short or (known is not None and known % lanes == 0)
     simd = is_independent(step)
-    asked = ask(block, ahead, span.symbol, first, lanes)
+    asked = prefetch_lines(block, ahead, span.symbol, first, lanes)
     full = (*asked, For("l", ZERO, Literal(str(lanes)), body(first).body(), simd=simd))
     if exact:
         block.add(For(first.text, span.begin, span.end, full, step=lanes))

@@ -27,12 +27,12 @@ class Span:
         return self.symbol.name
 
 
-def whole(block: Block, symbol: Expr) -> Span:
+def whole_span(block: Block, symbol: Expr) -> Span:
     """All points of `symbol`."""
     return Span(symbol, ZERO, block.index(extent_of(symbol)))
 
 
-def bind(block: Block, *symbols: Expr) -> None:
+def bind_ranges(block: Block, *symbols: Expr) -> None:
     """Give range symbols their C++ names in `block`."""
     for symbol in symbols:
         block.symbols[symbol] = Name(symbol.name)
@@ -51,7 +51,7 @@ def decode_unit(block: Block, plan: Plan, unit: Code) -> dict[Expr, Span]:
             number = Binary("%", number, block.index(axis.units))
         if axis.block is None:
             block.add(Declare("const i64", axis.symbol.name, number))
-            bind(block, axis.symbol)
+            bind_ranges(block, axis.symbol)
         else:
             spans[axis.symbol] = _block_span(block, axis, number)
     return spans
@@ -61,7 +61,7 @@ def units_span(block: Block, axis: Axis, begin: Code, end: Code) -> Span:
     """Declare the points of all units from number `begin` to `end` of the one axis there is."""
     assert axis.block is not None
     size = Literal(str(axis.block))
-    return _bounded_span(block, axis, axis.block, Binary("*", begin, size), Binary("*", end, size))
+    return _declare_span(block, axis, axis.block, Binary("*", begin, size), Binary("*", end, size))
 
 
 def _block_span(block: Block, axis: Axis, number: Code) -> Span:
@@ -70,10 +70,10 @@ def _block_span(block: Block, axis: Axis, number: Code) -> Span:
     if as_int(extent_of(axis.symbol)) == axis.block:
         return Span(axis.symbol, ZERO, size)
     begin = Name(f"{axis.symbol.name}_begin")
-    return _bounded_span(block, axis, axis.block, Binary("*", number, size), Binary("+", begin, size))
+    return _declare_span(block, axis, axis.block, Binary("*", number, size), Binary("+", begin, size))
 
 
-def _bounded_span(block: Block, axis: Axis, size: int, first: Code, end: Code) -> Span:
+def _declare_span(block: Block, axis: Axis, size: int, first: Code, end: Code) -> Span:
     """Declare where a span begins and ends; where blocks of `size` do not fill the range, it ends
     with that.
     """
@@ -86,17 +86,17 @@ def _bounded_span(block: Block, axis: Axis, size: int, first: Code, end: Code) -
     return Span(axis.symbol, begin, Name(f"{name}_end"))
 
 
-def nested(block: Block, spans: Sequence[Span]) -> tuple[Block, list[Block]]:
+def open_loops(block: Block, spans: Sequence[Span]) -> tuple[Block, list[Block]]:
     """Open one loop per span; the innermost block, and the chain of blocks to close from the inside."""
     chain = [block]
     for span in spans:
         inner = chain[-1].inside()
-        bind(inner, span.symbol)
+        bind_ranges(inner, span.symbol)
         chain.append(inner)
     return chain[-1], chain
 
 
-def close(chain: Sequence[Block], spans: Sequence[Span]) -> None:
+def close_loops(chain: Sequence[Block], spans: Sequence[Span]) -> None:
     """Put each loop into the block around it."""
     for outer, inner, span in reversed(list(zip(chain[:-1], chain[1:], spans, strict=True))):
         outer.add(For(span.variable, span.begin, span.end, inner.body()))
@@ -126,7 +126,7 @@ def unit_count(plan: Plan) -> Expr:
     return product(axis.units for axis in plan.threaded)
 
 
-def grain(plans: Sequence[Plan], block: Block) -> Code:
+def thread_grain(plans: Sequence[Plan], block: Block) -> Code:
     """Units that are worth a thread; a unit does what each of `plans` says."""
     per_unit = total([points_per_unit(plan) * plan.weight for plan in plans])
     known = as_int(per_unit)
@@ -170,14 +170,14 @@ class BlockLoops:
         if middle is not None:
             limit = around.index(extent_of(middle))
             around.add(For(f"{middle.name}_begin", ZERO, limit, self.block.body(), step=self.cut.size))
-        close(self.chain, self.outer)
+        close_loops(self.chain, self.outer)
 
 
 def open_blocks(block: Block, cut: Cut) -> BlockLoops:
     """The loops of `cut` in `block`."""
-    outer = tuple(whole(block, r) for r in cut.outer)
-    around, chain = nested(block, outer)
-    spans = tuple(whole(around, r) for r in cut.inner)
+    outer = tuple(whole_span(block, r) for r in cut.outer)
+    around, chain = open_loops(block, outer)
+    spans = tuple(whole_span(around, r) for r in cut.inner)
     holder = around
     if cut.middle is not None:
         # the loop over blocks: its variable is where the block begins

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_cpp.nests.loops import Span, bind, close, nested, whole
-from coilwork_cpp.planning.parallelism import crosses
+from coilwork_cpp.nests.loops import Span, bind_ranges, close_loops, open_loops, whole_span
+from coilwork_cpp.planning.parallelism import lies_across
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.values.block import Block, from_memory
-from coilwork_cpp.values.elements import aligned_array, memory_type
+from coilwork_cpp.values.block import Block, decode_element
+from coilwork_cpp.values.elements import declare_array, memory_type
 from coilwork_ir.index import Expr, as_expr, stride_of, substitute
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_ir.syntax.cpp import (
@@ -50,14 +50,14 @@ def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span
     length = next(axis.block for axis in plan.threaded if axis.symbol is plan.across)
     assert length is not None
     size = plan.vector.block + -plan.vector.block % _ALIGNED
-    staged = [v for v in region.values if isinstance(v, Load) and crosses(v, plan.across, rows.symbol)]
+    staged = [v for v in region.values if isinstance(v, Load) and lies_across(v, plan.across, rows.symbol)]
     found: dict[Scalar, Code] = {}
     for load in staged:
         tile = Name(block.names.numbered("tile"))
-        block.add(aligned_array(memory_type(load.dtype), tile.text, size * length))
+        block.add(declare_array(memory_type(load.dtype), tile.text, size * length))
         _transpose(block, "transpose", load, (tile, Literal(str(size))), rows, columns)
         line = Binary("*", _inside(columns), Literal(str(size)))
-        found[load] = from_memory(Element(tile, Binary("+", line, _inside(rows))), load.dtype)
+        found[load] = decode_element(Element(tile, Binary("+", line, _inside(rows))), load.dtype)
     return found
 
 
@@ -69,7 +69,7 @@ def move_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]
         assert isinstance(store.value, Load)
         step = stride_of(store.index, columns.symbol)
         assert step is not None
-        to = _corner(block, store.buffer, store.index, rows, columns), block.index(step)
+        to = _start_address(block, store.buffer, store.index, rows, columns), block.index(step)
         _transpose(block, "transpose_far", store.value, to, rows, columns)
 
 
@@ -82,12 +82,12 @@ def _transpose(
     index = load.index[0]
     step = stride_of(index, rows.symbol)
     assert step is not None
-    start = _corner(block, load.buffer, index, rows, columns)
-    counts = (_count(rows), _count(columns))
+    start = _start_address(block, load.buffer, index, rows, columns)
+    counts = (_span_length(rows), _span_length(columns))
     block.add(Do(Call(function, (start, block.index(step), *to, *counts))))
 
 
-def _corner(block: Block, buffer: str, index: Expr, *spans: Span) -> Code:
+def _start_address(block: Block, buffer: str, index: Expr, *spans: Span) -> Code:
     """Address of the element of `buffer` where all of `spans` begin."""
     first = block.inside()
     first.symbols.update({span.symbol: span.begin for span in spans})
@@ -95,7 +95,7 @@ def _corner(block: Block, buffer: str, index: Expr, *spans: Span) -> Code:
     return Binary("+", Name(buffer), first.index(substitute(index, at_zero)))
 
 
-def _count(span: Span) -> Code:
+def _span_length(span: Span) -> Code:
     return span.end if span.begin == ZERO else Binary("-", span.end, span.begin)
 
 
@@ -107,7 +107,7 @@ def _inside(span: Span) -> Code:
 # ---- points ----
 
 
-def pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+def write_pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
     """Loops of a unit without reductions."""
     tiles: dict[Scalar, Code] = {}
     if plan.across is not None:
@@ -115,24 +115,24 @@ def pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, S
             move_tiles(block, region, plan, spans)
             return
         tiles = stage_tiles(block, region, plan, spans)
-    serial = [spans.get(r) or whole(block, r) for r in plan.serial]
-    inner, chain = nested(block, serial)
+    serial = [spans.get(r) or whole_span(block, r) for r in plan.serial]
+    inner, chain = open_loops(block, serial)
     inner.known.update(tiles)
     if region.check is not None:
         _check_points(inner, region, plan, spans)
     else:
         _store_points(inner, region, plan, spans)
-    close(chain, serial)
+    close_loops(chain, serial)
 
 
 def _store_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
     if plan.vector is None:
         block.store_all(region.stores)
         return
-    span = spans.get(plan.vector.symbol) or whole(block, plan.vector.symbol)
+    span = spans.get(plan.vector.symbol) or whole_span(block, plan.vector.symbol)
     block.hoist(region.roots, frozenset((span.symbol,)))
     point = block.inside()
-    bind(point, span.symbol)
+    bind_ranges(point, span.symbol)
     point.store_all(region.stores)
     block.add(For(span.variable, span.begin, span.end, point.body(), simd=True))
 
@@ -150,9 +150,9 @@ def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Sp
     if plan.vector is None:
         test(block, check.condition)
     else:
-        span = spans.get(plan.vector.symbol) or whole(block, plan.vector.symbol)
+        span = spans.get(plan.vector.symbol) or whole_span(block, plan.vector.symbol)
         point = block.inside()
-        bind(point, span.symbol)
+        bind_ranges(point, span.symbol)
         test(point, check.condition)
         block.add(For(span.variable, span.begin, span.end, point.body()))
     block.add(If(failed, (Assign(Element(Name("failed_checks"), Literal(str(number))), ONE),)))

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from coilwork_cpp.planning.passes import Pass, first_of
+from coilwork_cpp.planning.passes import Pass, count_read_elements
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import unsigned_type, value_type
+from coilwork_cpp.values.elements import value_type, word_type
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, bounds, extent_of, minimum
@@ -32,7 +32,7 @@ _INFINITY: Final[Mapping[DType, str]] = {
 _RECORD_BITS: Final = 64
 
 
-def rows_to_sort(sorts: Iterable[Sort]) -> list[list[Sort]]:
+def group_sorts(sorts: Iterable[Sort]) -> list[list[Sort]]:
     """`sorts` by what they have in order: values and positions of one row are two of them."""
     rows: dict[tuple[Scalar, bool], list[Sort]] = {}
     for sort in sorts:
@@ -57,70 +57,68 @@ def record_type(sort: Sort) -> str:
     return "u64" if fits else "u128"
 
 
-def fill(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) -> None:
+def fill_rows(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) -> None:
     """Put the elements at this point into the rows that `step` fills, as records."""
-    for sort, *_ in rows_to_sort(step.sorts):
-        point.add(Assign(Element(kept[sort], position), _record(point, sort, position)))
+    for sort, *_ in group_sorts(step.sorts):
+        point.add(Assign(Element(kept[sort], position), _encode_record(point, sort, position)))
 
 
-def _record(point: Block, sort: Sort, position: Code) -> Code:
+def _encode_record(point: Block, sort: Sort, position: Code) -> Code:
     source = sort.operands[0]
     dtype, value = source.dtype, point.named(source)
-    form = f"{record_type(sort)}, {_form(sort)}"
+    form = f"{record_type(sort)}, {_key_arguments(sort)}"
     if not dtype.is_float:
         # the type is said: a constant's literal is an int, which has a sign where the elements may have none
         return Call(f"integer_record<{form}, {value_type(dtype)}>", (value, position))
-    bits = (
-        value if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(unsigned_type(dtype)), value))
-    )
+    bits = value if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(word_type(dtype)), value))
     return Call(f"float_record<{form}>", (bits, Literal(_INFINITY[dtype]), position))
 
 
-def _form(sort: Sort) -> str:
+def _key_arguments(sort: Sort) -> str:
     """The type of keys, and whether they are in descending order."""
-    return f"{unsigned_type(sort.operands[0].dtype)}, {'true' if sort.descending else 'false'}"
+    return f"{word_type(sort.operands[0].dtype)}, {'true' if sort.descending else 'false'}"
 
 
-def put_in_order(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Sequence[Pass]) -> None:
+def sort_rows(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Sequence[Pass]) -> None:
     """Sort the rows that `step` filled, or find their first elements, if these are all that `passes` read."""
-    for sort, *_ in rows_to_sort(step.sorts):
-        records, key = kept[sort], unsigned_type(sort.operands[0].dtype)
-        row = (records, spare(records), block.index(extent_of(sort.axis)))
-        first = first_of(sort, passes)
+    for sort, *_ in group_sorts(step.sorts):
+        records, key = kept[sort], word_type(sort.operands[0].dtype)
+        row = (records, spare_name(records), block.index(extent_of(sort.axis)))
+        first = count_read_elements(sort, passes)
         if first is None:
             found = Call(f"sort_records<{key}>", row)
         else:
             found = Call(f"first_records<{key}>", (*row, Literal(str(first))))
-        block.add(Declare(f"const {record_type(sort)}* const", ordered(records).text, found))
+        block.add(Declare(f"const {record_type(sort)}* const", result_name(records).text, found))
 
 
-def spare(records: Name) -> Name:
+def spare_name(records: Name) -> Name:
     """Memory that sorting `records` needs."""
     return Name(f"{records.text}_spare")
 
 
-def ordered(records: Name) -> Name:
+def result_name(records: Name) -> Name:
     """Return what holds `records` in order."""
     return Name(f"{records.text}_ordered")
 
 
-def known_in_order(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) -> None:
+def recall_rows(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) -> None:
     """Make known what earlier passes sorted."""
     for sort in step.ordered:
-        point.known[sort] = _from_record(sort, Element(ordered(kept[sort]), position))
+        point.known[sort] = _decode_record(sort, Element(result_name(kept[sort]), position))
 
 
-def _from_record(sort: Sort, record: Code) -> Code:
+def _decode_record(sort: Sort, record: Code) -> Code:
     dtype = sort.operands[0].dtype
     if sort.output == 1:
-        return Call(f"record_position<{unsigned_type(dtype)}>", (record,))
+        return Call(f"record_position<{word_type(dtype)}>", (record,))
     if not dtype.is_float:
-        return Call(f"integer_value<{value_type(dtype)}, {_form(sort)}>", (record,))
-    bits = Call(f"float_bits<{_form(sort)}>", (record,))
+        return Call(f"integer_value<{value_type(dtype)}, {_key_arguments(sort)}>", (record,))
+    bits = Call(f"float_bits<{_key_arguments(sort)}>", (record,))
     return bits if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(value_type(dtype)), bits))
 
 
-def spare_records(sort: Sort, passes: Sequence[Pass]) -> Expr:
+def count_spare_records(sort: Sort, passes: Sequence[Pass]) -> Expr:
     """How many records sorting needs beside a row's; see `first_records`."""
-    length, first = extent_of(sort.axis), first_of(sort, passes)
+    length, first = extent_of(sort.axis), count_read_elements(sort, passes)
     return length if first is None else minimum(length, max(2 * first, 32) + 32)

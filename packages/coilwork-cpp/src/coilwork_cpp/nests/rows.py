@@ -18,25 +18,25 @@ from typing import Final
 
 from coilwork_cpp.nests.lanes import (
     combine_point,
+    declare_lane_arrays,
+    drop_last,
     finish_point,
     is_independent,
-    known_point,
-    lane_arrays,
-    lane_loops,
-    left_over,
-    less,
+    recall_point,
+    write_lane_loops,
+    write_peeled_points,
 )
-from coilwork_cpp.nests.loops import bind, close, nested, open_blocks, whole
-from coilwork_cpp.nests.row_sort import put_in_order, record_type, rows_to_sort, spare, spare_records
-from coilwork_cpp.nests.tile_staging import crossing_pass
+from coilwork_cpp.nests.loops import bind_ranges, close_loops, open_blocks, open_loops, whole_span
+from coilwork_cpp.nests.row_sort import count_spare_records, group_sorts, record_type, sort_rows, spare_name
+from coilwork_cpp.nests.tile_staging import write_staged_pass
 from coilwork_cpp.planning.legality import check_passes
-from coilwork_cpp.planning.pass_directives import RowAhead, rows_ahead
+from coilwork_cpp.planning.pass_directives import PrefetchRow, list_prefetch_rows
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import aligned_array, value_type
-from coilwork_cpp.values.reductions import components, finish, merge
+from coilwork_cpp.values.elements import declare_array, value_type
+from coilwork_cpp.values.reductions import components, finish_reduction, merge_lanes
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_ir.index import Expr, as_int, extent_of, product
 from coilwork_ir.kernels import Kernel
@@ -55,26 +55,26 @@ from coilwork_ir.syntax.cpp import (
 _STACK_BYTES: Final = 32768
 
 
-def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel) -> tuple[Declare, ...]:
+def write_row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel) -> tuple[Declare, ...]:
     """The loops of one unit; what it returns must be declared once per thread, before the loop over units."""
     points = product(extent_of(r) for r in region.reduction)
     passes, outer_stores = passes_of(region, kernel, plan)
     check_passes(kernel, region, plan, passes)
-    serial = [whole(unit, r) for r in plan.serial]
-    block, chain = nested(unit, serial)
-    before, kept = _keep_memory(block, passes, points)
+    serial = [whole_span(unit, r) for r in plan.serial]
+    block, chain = open_loops(unit, serial)
+    before, kept = _declare_row_memory(block, passes, points)
     for number, step in enumerate(passes):
         asked = plan.walk(number).prefetch
-        rows = rows_ahead(plan, passes, number, region.reduction[-1]) if asked else ()
+        rows = list_prefetch_rows(plan, passes, number, region.reduction[-1]) if asked else ()
         ahead = tuple(row for row in rows if row.buffer in asked)
-        _pass(block, region, step, kept, ahead, plan.walk(number), fixed=plan.fixed)
-        put_in_order(block, step, kept, passes)
+        _write_pass(block, region, step, kept, ahead, plan.walk(number), fixed=plan.fixed)
+        sort_rows(block, step, kept, passes)
     block.store_all(outer_stores)
-    close(chain, serial)
+    close_loops(chain, serial)
     return before
 
 
-def _keep_memory(
+def _declare_row_memory(
     block: Block, passes: tuple[Pass, ...], points: Expr
 ) -> tuple[tuple[Declare, ...], dict[Scalar, Name]]:
     before: list[Declare] = []
@@ -83,7 +83,7 @@ def _keep_memory(
     def memory(name: str, kind: str, count: Expr, size_bytes: int) -> None:
         known = as_int(count)
         if known is not None and known * size_bytes <= _STACK_BYTES:
-            block.add(aligned_array(kind, name, max(known, 1)))
+            block.add(declare_array(kind, name, max(known, 1)))
             return
         owner = f"{name}_memory"
         before.append(
@@ -96,20 +96,20 @@ def _keep_memory(
             kept[value] = Name(block.names.numbered("row"))
             kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
             memory(kept[value].text, kind, points, value.dtype.itemsize)
-        for row in rows_to_sort(step.sorts):
+        for row in group_sorts(step.sorts):
             records, kind = Name(block.names.numbered("records")), record_type(row[0])
             kept.update(dict.fromkeys(row, records))
             memory(records.text, kind, points, int(kind[1:]) // 8)
-            memory(spare(records).text, kind, spare_records(row[0], passes), int(kind[1:]) // 8)
+            memory(spare_name(records).text, kind, count_spare_records(row[0], passes), int(kind[1:]) // 8)
     return tuple(before), kept
 
 
-def _pass(
+def _write_pass(
     block: Block,
     region: Region,
     step: Pass,
     kept: dict[Scalar, Name],
-    ahead: tuple[RowAhead, ...],
+    ahead: tuple[PrefetchRow, ...],
     walk: PassPlan,
     *,
     fixed: bool,
@@ -117,7 +117,7 @@ def _pass(
     inner = frozenset(region.reduction)
     block.hoist(step.roots, inner)
     if not step.reduces and walk.transpose is None:
-        _plain_pass(block, region, step, kept)
+        _write_plain_pass(block, region, step, kept)
         return
     totals: dict[Reduce, tuple[Name, ...]] = {}
     for reduce in step.reduces:
@@ -126,19 +126,19 @@ def _pass(
         for name, part in zip(totals[reduce], components(reduce), strict=True):
             block.add(Declare(part.total_type, name.text, part.total_start))
     if walk.transpose is not None:
-        crossing_pass(block, region, step, kept, totals, walk)
+        write_staged_pass(block, region, step, kept, totals, walk)
     elif walk.lanes == 1:
-        _plain_pass(block, region, step, kept, totals)
+        _write_plain_pass(block, region, step, kept, totals)
     else:
-        _laned_pass(block, region, step, kept, totals, walk, ahead, fixed=fixed)
+        _write_lane_pass(block, region, step, kept, totals, walk, ahead, fixed=fixed)
     for reduce in step.reduces:
-        result = finish(reduce, totals[reduce])
+        result = finish_reduction(reduce, totals[reduce])
         block.known[reduce] = (
             result if is_atomic(result) else block.declare(reduce.dtype, f"{reduce.kind}_result", result)
         )
 
 
-def _plain_pass(
+def _write_plain_pass(
     block: Block,
     region: Region,
     step: Pass,
@@ -150,8 +150,8 @@ def _plain_pass(
     for scan, state in states.items():
         for kind, name, value in scan_start(scan, state, step.scans):
             block.add(Declare(kind, name, value))
-    spans = [whole(block, r) for r in region.reduction]
-    inner, chain = nested(block, spans[:-1])
+    spans = [whole_span(block, r) for r in region.reduction]
+    inner, chain = open_loops(block, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
     point = inner.inside()
     last = spans[-1] if step.first is None else replace(spans[-1], end=Literal(str(step.first)))
@@ -160,44 +160,51 @@ def _plain_pass(
         variable = f"{last.variable}_back"
         back = Binary("-", Binary("-", last.end, Literal("1")), Name(variable))
         point.add(Declare("const i64", last.variable, back))
-    bind(point, last.symbol)
-    position = known_point(point, region, step, kept)
+    bind_ranges(point, last.symbol)
+    position = recall_point(point, region, step, kept)
     step_scans(point, step.scans, states)
     for reduce, total in (totals or {}).items():
         combine_point(point, reduce, total, position)
     finish_point(point, step, kept, position)
     simd = not step.scans and not totals and is_independent(step)
     inner.add(For(variable, last.begin, last.end, point.body(), simd=simd))
-    close(chain, spans[:-1])
+    close_loops(chain, spans[:-1])
 
 
-def _laned_pass(
+def _write_lane_pass(
     block: Block,
     region: Region,
     step: Pass,
     kept: dict[Scalar, Name],
     totals: dict[Reduce, tuple[Name, ...]],
     walk: PassPlan,
-    ahead: tuple[RowAhead, ...],
+    ahead: tuple[PrefetchRow, ...],
     *,
     fixed: bool,
 ) -> None:
     shape, lanes, left = walk.cut(region.reduction), walk.lanes, walk.peel
     loops = open_blocks(block, shape)
     holder, spans = loops.block, loops.spans
-    arrays = lane_arrays(holder, totals, lanes)
-    inner, chain = nested(holder, spans[:-1])
+    arrays = declare_lane_arrays(holder, totals, lanes)
+    inner, chain = open_loops(holder, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
     if left:
-        lane_loops(
-            inner, region, step, kept, arrays, replace(spans[-1], end=less(spans[-1].end, left)), lanes, ahead
+        write_lane_loops(
+            inner,
+            region,
+            step,
+            kept,
+            arrays,
+            replace(spans[-1], end=drop_last(spans[-1].end, left)),
+            lanes,
+            ahead,
         )
-        left_over(inner, region, step, kept, totals, spans[-1], left)
+        write_peeled_points(inner, region, step, kept, totals, spans[-1], left)
     else:
-        lane_loops(inner, region, step, kept, arrays, spans[-1], lanes, ahead)
-    close(chain, spans[:-1])
+        write_lane_loops(inner, region, step, kept, arrays, spans[-1], lanes, ahead)
+    close_loops(chain, spans[:-1])
     for reduce, names in arrays.items():
         # with `fixed`, NaN has the bits that columns give it
         alone = shape.is_whole and not left and not fixed
-        holder.add(*merge(reduce, totals[reduce], names, lanes, alone=alone))
+        holder.add(*merge_lanes(reduce, totals[reduce], names, lanes, alone=alone))
     loops.close()

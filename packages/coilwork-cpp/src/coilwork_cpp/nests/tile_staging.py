@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coilwork_cpp.nests.lanes import lane_arrays, lane_loops
-from coilwork_cpp.nests.loops import Span, bind, close, nested, whole
-from coilwork_cpp.planning.pass_directives import crossing_loads
+from coilwork_cpp.nests.lanes import declare_lane_arrays, write_lane_loops
+from coilwork_cpp.nests.loops import Span, bind_ranges, close_loops, open_loops, whole_span
+from coilwork_cpp.planning.pass_directives import find_staged_loads
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import PassPlan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import aligned_array, value_type
-from coilwork_cpp.values.reductions import merge
+from coilwork_cpp.values.elements import declare_array, value_type
+from coilwork_cpp.values.reductions import merge_lanes
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Load, Reduce, Scalar
 from coilwork_ir.syntax.cpp import (
@@ -43,7 +43,7 @@ from coilwork_ir.syntax.cpp import (
 )
 
 
-def crossing_pass(
+def write_staged_pass(
     block: Block,
     region: Region,
     step: Pass,
@@ -55,26 +55,26 @@ def crossing_pass(
     assert walk.transpose is not None
     across, inner = walk.transpose.across, walk.transpose.along
     lines, points = walk.transpose.lines, walk.transpose.points
-    others = [whole(block, r) for r in region.reduction[:-1] if r is not across]
-    holder, chain = nested(block, others)
+    others = [whole_span(block, r) for r in region.reduction[:-1] if r is not across]
+    holder, chain = open_loops(block, others)
     outer_block = holder.inside()
     rows = _block_span(outer_block, across, lines)
     body = outer_block.inside()
     columns = _block_span(body, inner, points)
     width = lines + 1
-    for load in crossing_loads(region, step, across):
+    for load in find_staged_loads(region, step, across):
         copy_tile(body, load, rows, columns, _block_size(inner, points) * width, width)
-    arrays = lane_arrays(body, totals, walk.lanes)
+    arrays = declare_lane_arrays(body, totals, walk.lanes)
     line = body.inside()
-    bind(line, across)
+    bind_ranges(line, across)
     line.hoist(step.roots, frozenset((inner,)))
-    lane_loops(line, region, step, kept, arrays, columns, walk.lanes)
+    write_lane_loops(line, region, step, kept, arrays, columns, walk.lanes)
     body.add(For(rows.variable, rows.begin, rows.end, line.body()))
     for reduce, names in arrays.items():
-        body.add(*merge(reduce, totals[reduce], names, walk.lanes))
+        body.add(*merge_lanes(reduce, totals[reduce], names, walk.lanes))
     _close_block(outer_block, body, inner, columns, points)
     _close_block(holder, outer_block, across, rows, lines)
-    close(chain, others)
+    close_loops(chain, others)
 
 
 def _block_size(inner: Expr, points: int) -> int:
@@ -88,7 +88,7 @@ def _block_span(block: Block, symbol: Expr, size: int) -> Span:
     """
     extent = as_int(extent_of(symbol))
     if extent is not None and extent <= size:
-        return whole(block, symbol)
+        return whole_span(block, symbol)
     begin, end = Name(f"{symbol.name}_begin"), Name(f"{symbol.name}_end")
     behind: Code = Binary("+", begin, Literal(str(size)))
     if extent is None or extent % size:
@@ -117,14 +117,14 @@ def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int
     Lines are `width` elements apart, padded against cache set conflicts.
     """
     dtype, array = load.dtype, Name(block.names.numbered("tile"))
-    block.add(aligned_array("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
+    block.add(declare_array("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
     offset = Binary("+", Binary("*", _inside(columns), Literal(str(width))), _inside(rows))
     element = Element(array, offset)
     line = block.inside()
-    bind(line, columns.symbol)
+    bind_ranges(line, columns.symbol)
     line.hoist((load,), frozenset((rows.symbol,)))
     point = line.inside()
-    bind(point, rows.symbol)
+    bind_ranges(point, rows.symbol)
     code = point.value(load)
     point.add(Assign(element, Call("u8", (code,)) if dtype.is_bool else code))
     line.add(For(rows.variable, rows.begin, rows.end, point.body(), simd=True))

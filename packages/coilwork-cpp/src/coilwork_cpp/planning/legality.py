@@ -41,7 +41,7 @@ from coilwork_ir.scalar import Sort
 _COMMON = (Functions, Contract, Invariant)
 
 
-def settle_given(
+def settle_user_mappings(
     kernel: Kernel,
     given: Sequence[Versions],
     phases: Sequence[Sequence[Kernel]],
@@ -65,7 +65,7 @@ def settle_given(
     for piece, versions in zip(pieces, given, strict=True):
         if len(versions.versions) != 1 or versions.versions[0].guard is not None:
             raise _refuse(kernel, "mapping-versions", "C++ has one version, `otherwise`, for all sizes", "")
-        mapping = _in_nests(kernel, piece, versions.general)
+        mapping = _wrap_in_nests(kernel, piece, versions.general)
         check_closed(kernel, mapping)
         check_given(kernel, piece, mapping)
         found.append(mapping)
@@ -79,7 +79,7 @@ def settle_given(
     return tuple(tuple(next(rest) for _ in pieces) for pieces in phases)
 
 
-def _in_nests(kernel: Kernel, piece: Kernel, mapping: Mapping) -> Mapping:
+def _wrap_in_nests(kernel: Kernel, piece: Kernel, mapping: Mapping) -> Mapping:
     """`mapping` with loops in a nest, where it has none and `piece` is one."""
     if mapping.nests:
         return mapping

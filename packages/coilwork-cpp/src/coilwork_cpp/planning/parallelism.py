@@ -16,7 +16,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.facts import facts_of, work
+from coilwork_cpp.facts import count_instructions, facts_of
 from coilwork_cpp.planning.plan import Proposal
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.index import Expr, as_int, bounds, extent_of, stride_of
@@ -50,7 +50,7 @@ def choose_vector(region: Region, args: MappingOf[str, TensorArg]) -> Expr | Non
     vector = max(candidates, key=lambda r: (scores[r], free.index(r)), default=None)
     if vector is None:
         return None
-    if _prefers_columns(region, scores, vector, inner) or _gathers_along_rows(region, vector, inner):
+    if _score_prefers_columns(region, scores, vector, inner) or _gathers_along_rows(region, vector, inner):
         return vector
     return None
 
@@ -96,7 +96,7 @@ def has_many_points(units: int) -> bool:
     return units >= _UNKNOWN_EXTENT
 
 
-def _prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr, inner: Expr) -> bool:
+def _score_prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr, inner: Expr) -> bool:
     points = 1
     for r in region.reduction:
         points *= likely_extent(r)
@@ -179,20 +179,20 @@ def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
                 score -= size
             elif r in access.index.free_symbols:
                 step = stride_of(access.index, r)
-                dense = step is not None and _fills(access, as_int(step), places)
+                dense = step is not None and _is_dense(access, as_int(step), places)
                 score += size if dense else -size
         scores[r] = score
     return scores
 
 
-def _fills(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) -> bool:
+def _is_dense(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) -> bool:
     """True if `access`, with its neighbours among `places`, leaves nothing out in steps of `step`."""
     if step != 2:
         return step == 1
     return any((access.buffer, access.index + beside) in places for beside in (-1, 1))
 
 
-def crosses(load: Load, across: Expr, vector: Expr) -> bool:
+def lies_across(load: Load, across: Expr, vector: Expr) -> bool:
     """True if the neighbours of what `load` reads, unguarded, lie along `across`, not `vector`."""
     return not load.operands and lies_along(load.index[0], across, vector)
 
@@ -205,7 +205,7 @@ def moves_only(region: Region, args: MappingOf[str, TensorArg], across: Expr, ve
         and not store.indirect
         and isinstance(store.value, Load)
         and store.value.dtype is args[store.buffer].dtype
-        and crosses(store.value, across, vector)
+        and lies_across(store.value, across, vector)
         and lies_along(store.index, vector, across)
         for store in region.stores
     )
@@ -238,8 +238,8 @@ def transpose_tiles(proposal: Proposal) -> tuple[Directive, ...]:
     moves = moves_only(region, proposal.args, across, vector)
     # Of what needs no tile of its own, long lines are read.
     by = (
-        _at_most(proposal.loops.long_tile if moves else proposal.loops.tile, across),
-        _at_most(proposal.loops.tile, vector),
+        _clamp_to_extent(proposal.loops.long_tile if moves else proposal.loops.tile, across),
+        _clamp_to_extent(proposal.loops.tile, vector),
     )
     return (Transpose(ranges=(across.name, vector.name), by=by, moves=moves),)
 
@@ -251,32 +251,32 @@ def share_units(proposal: Proposal) -> tuple[Directive, ...]:
     region, vector = proposal.region, proposal.vector
     tile = find(proposal.nest.directives, Transpose)
     if vector is None and not region.reduction:
-        return _units((), (), region.serial)
+        return _unit_directives((), (), region.serial)
     if vector is None:
-        shared, rest = _first_units(region.parallel, proposal.loops)
-        return _units(shared, (), (*rest, *region.serial))
+        shared, rest = _split_leading_units(region.parallel, proposal.loops)
+        return _unit_directives(shared, (), (*rest, *region.serial))
     others = tuple(r for r in region.parallel if r is not vector)
     if region.reduction:
         block = _column_block(region, vector, others, proposal.loops)
-        return _units((*others, vector), ((vector, block),), region.serial)
+        return _unit_directives((*others, vector), ((vector, block),), region.serial)
     if tile is not None:
         across = next(r for r in others if r.name == tile.ranges[0])
-        return _units((*others, vector), ((across, tile.by[0]), (vector, tile.by[1])), (across,))
+        return _unit_directives((*others, vector), ((across, tile.by[0]), (vector, tile.by[1])), (across,))
     high = bounds(extent_of(vector)).hi
     if high is not None and high <= 2 * proposal.loops.block and not (region.serial and not others):
-        shared, rest = _first_units(others, proposal.loops)
-        return _units(shared, (), (*rest, *region.serial))
+        shared, rest = _split_leading_units(others, proposal.loops)
+        return _unit_directives(shared, (), (*rest, *region.serial))
     # With serial loops inside, short blocks are what gives threads something to share.
     block = proposal.loops.tile if region.serial else proposal.loops.block
     together = bool(region.serial) and not others
-    return _units((*others, vector), ((vector, block),), region.serial, together=together)
+    return _unit_directives((*others, vector), ((vector, block),), region.serial, together=together)
 
 
 def weigh_units(proposal: Proposal) -> tuple[Directive, ...]:
     """Give a thread as many units as repay starting it, by the instructions of a point; a tile takes twice as
     many.
     """
-    weight = max(1, work(proposal.region.roots) // 3)
+    weight = max(1, count_instructions(proposal.region.roots) // 3)
     tiled = any(isinstance(one, Transpose) and one.step is None for one in proposal.nest.directives)
     return (Grain(instructions=proposal.loops.grain, at=2 * weight if tiled else weight),)
 
@@ -296,7 +296,7 @@ def join_pieces(proposal: Proposal, before: Proposal) -> tuple[Directive, ...]:
     return (Join(),) if alike else ()
 
 
-def _units(
+def _unit_directives(
     shared: tuple[Expr, ...],
     blocks: tuple[tuple[Expr, int], ...],
     serial: tuple[Expr, ...],
@@ -310,7 +310,7 @@ def _units(
     return tuple(found)
 
 
-def _first_units(ranges: tuple[Expr, ...], loops: Loops) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+def _split_leading_units(ranges: tuple[Expr, ...], loops: Loops) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """The leading ranges that make enough units of work, and the rest, which are loops inside a unit."""
     units = 1
     for count, r in enumerate(ranges):
@@ -344,7 +344,7 @@ def _widest_block(vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
     return 256 if extent >= loops.many_columns else loops.tile
 
 
-def _at_most(size: int, symbol: Expr) -> int:
+def _clamp_to_extent(size: int, symbol: Expr) -> int:
     """`size`, or the extent of a range that has fewer points."""
     extent = as_int(extent_of(symbol))
     return size if extent is None else min(size, max(extent, 1))

@@ -10,10 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.facts import work
+from coilwork_cpp.facts import count_instructions
 from coilwork_cpp.planning.parallelism import lies_along
 from coilwork_cpp.planning.passes import Pass, choose_saves, count_first_points, passes_of
-from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Cut, Plan, Proposal, cut, fixed_cut, plan_of
+from coilwork_cpp.planning.plan import (
+    FIXED_BLOCK,
+    FIXED_LANES,
+    Cut,
+    Plan,
+    Proposal,
+    cut_innermost,
+    cut_ranges,
+    plan_of,
+)
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.reductions import is_positional, is_rounded
 from coilwork_ir.index import Expr, as_int, bounds, extent_of, product, stride_of, substitute
@@ -70,7 +79,7 @@ def select_first_points(proposal: Proposal) -> tuple[Directive, ...]:
         return ()
     axis = proposal.region.reduction[-1]
     found: list[Directive] = []
-    for number, step in enumerate(_passes(proposal)):
+    for number, step in enumerate(_list_passes(proposal)):
         count = count_first_points(step, axis) if step.ordered else None
         if count is not None:
             found.append(Select(range=axis.name, first=count, step=number))
@@ -84,11 +93,11 @@ def choose_lanes(proposal: Proposal) -> tuple[Directive, ...]:
     if not proposal.region.reduction:
         return ()
     found: list[Directive] = []
-    for number, step in enumerate(_passes(proposal)):
+    for number, step in enumerate(_list_passes(proposal)):
         if proposal.vector is not None:
-            found += _column_pass(proposal, step, number, proposal.vector)
+            found += _column_directives(proposal, step, number, proposal.vector)
         else:
-            found += _row_pass(proposal, step, number)
+            found += _row_directives(proposal, step, number)
     return tuple(found)
 
 
@@ -105,23 +114,23 @@ def prefetch_rows(proposal: Proposal) -> tuple[Directive, ...]:
         or count > proposal.loops.longest_ahead_bytes
     ):
         return ()
-    passes = _passes(proposal)
+    passes = _list_passes(proposal)
     number = len(passes) - 2
     if number < 1:
         return ()
     step = passes[number]
-    if step.scans or step.keeps or step.recalls or work(step.roots) >= proposal.loops.costly:
+    if step.scans or step.keeps or step.recalls or count_instructions(step.roots) >= proposal.loops.costly:
         return ()
     plan = plan_of(proposal.kernel, region, proposal.nest, proposal.common)
     if _is_plain(proposal, step):
         # only what is walked in lanes asks
         return ()
-    rows = rows_ahead(plan, passes, number, inner)
+    rows = list_prefetch_rows(plan, passes, number, inner)
     asked = tuple(dict.fromkeys(row.buffer for row in rows if _is_worth_it(row, count, proposal.loops)))
     return (Prefetch(args=asked, step=number),) if asked else ()
 
 
-def _passes(proposal: Proposal) -> tuple[Pass, ...]:
+def _list_passes(proposal: Proposal) -> tuple[Pass, ...]:
     plan = plan_of(proposal.kernel, proposal.region, proposal.nest, proposal.common)
     passes, _ = passes_of(proposal.region, proposal.kernel, plan)
     return passes
@@ -129,16 +138,20 @@ def _passes(proposal: Proposal) -> tuple[Pass, ...]:
 
 def _is_plain(proposal: Proposal, step: Pass) -> bool:
     """True if the points of `step` come one by one, without lanes."""
-    lanes = 1 if step.scans else _lanes(proposal, step)
-    crossing = crossing_range(proposal.region, step) if lanes > 1 and not proposal.fixed else None
+    lanes = 1 if step.scans else _count_lanes(proposal, step)
+    crossing = choose_staged_range(proposal.region, step) if lanes > 1 and not proposal.fixed else None
     return lanes == 1 or not step.reduces or crossing is not None
 
 
-def _lanes(proposal: Proposal, step: Pass) -> int:
-    return FIXED_LANES if proposal.fixed else lane_count(proposal.region.reduction[-1], step, proposal.loops)
+def _count_lanes(proposal: Proposal, step: Pass) -> int:
+    return (
+        FIXED_LANES
+        if proposal.fixed
+        else choose_lane_count(proposal.region.reduction[-1], step, proposal.loops)
+    )
 
 
-def lane_count(innermost: Expr, step: Pass, loops: Loops) -> int:
+def choose_lane_count(innermost: Expr, step: Pass, loops: Loops) -> int:
     """A power of two; fewer lanes for wide elements and short rows."""
     widest = max(
         (8 if is_positional(r) else r.operands[0].dtype.compute.itemsize for r in step.reduces), default=4
@@ -157,10 +170,10 @@ def lane_count(innermost: Expr, step: Pass, loops: Loops) -> int:
     return most
 
 
-def _row_pass(proposal: Proposal, step: Pass, number: int) -> list[Directive]:
+def _row_directives(proposal: Proposal, step: Pass, number: int) -> list[Directive]:
     ranges = proposal.region.reduction
-    lanes = 1 if step.scans else _lanes(proposal, step)
-    crossing = crossing_range(proposal.region, step) if lanes > 1 and not proposal.fixed else None
+    lanes = 1 if step.scans else _count_lanes(proposal, step)
+    crossing = choose_staged_range(proposal.region, step) if lanes > 1 and not proposal.fixed else None
     if lanes == 1 or (not step.reduces and crossing is None):
         return []
     found: list[Directive] = [Accumulators(count=lanes, step=number)]
@@ -171,10 +184,10 @@ def _row_pass(proposal: Proposal, step: Pass, number: int) -> list[Directive]:
         return [*found, Transpose(ranges=(crossing.name, ranges[-1].name), by=by, step=number)]
     rounded = any(is_rounded(reduce) for reduce in step.reduces)
     if proposal.fixed:
-        shape = fixed_cut(ranges, FIXED_BLOCK, rounded=rounded)
+        shape = cut_innermost(ranges, FIXED_BLOCK, rounded=rounded)
     else:
-        shape = cut(ranges, _BLOCK, rounded=rounded)
-    found += _fold(shape, number)
+        shape = cut_ranges(ranges, _BLOCK, rounded=rounded)
+    found += _fold_directives(shape, number)
     left = (as_int(extent_of(ranges[-1])) or 0) % lanes
     whole = shape.middle is not ranges[-1]
     apart = 0 < left <= MOST_LEFT and whole and not proposal.fixed
@@ -183,22 +196,22 @@ def _row_pass(proposal: Proposal, step: Pass, number: int) -> list[Directive]:
     return found
 
 
-def _column_pass(proposal: Proposal, step: Pass, number: int, vector: Expr) -> list[Directive]:
+def _column_directives(proposal: Proposal, step: Pass, number: int, vector: Expr) -> list[Directive]:
     ranges = proposal.region.reduction
     rounded = any(is_rounded(reduce) for reduce in step.reduces)
     if proposal.fixed and step.reduces and not step.scans:
-        return _fold(fixed_cut(ranges, FIXED_BLOCK, rounded=rounded), number)
+        return _fold_directives(cut_innermost(ranges, FIXED_BLOCK, rounded=rounded), number)
     rounded = rounded and not step.scans
     found: list[Directive] = []
-    tiled = bool(tiled_loads(proposal.region, step, vector))
+    tiled = bool(find_tiled_loads(proposal.region, step, vector))
     if tiled:
         by = (_COLUMN_BLOCK, proposal.tile)
         found.append(Transpose(ranges=(ranges[-1].name, vector.name), by=by, step=number))
-    shape = (fixed_cut if tiled else cut)(ranges, _COLUMN_BLOCK, rounded=rounded or tiled)
-    return [*found, *_fold(shape, number)]
+    shape = (cut_innermost if tiled else cut_ranges)(ranges, _COLUMN_BLOCK, rounded=rounded or tiled)
+    return [*found, *_fold_directives(shape, number)]
 
 
-def _fold(shape: Cut, number: int) -> list[Directive]:
+def _fold_directives(shape: Cut, number: int) -> list[Directive]:
     return [] if shape.middle is None else [Fold(range=shape.middle.name, by=shape.size, step=number)]
 
 
@@ -206,7 +219,7 @@ def _fold(shape: Cut, number: int) -> list[Directive]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowAhead:
+class PrefetchRow:
     """A row of `buffer`: elements of `itemsize` bytes at `index`, to read or to write."""
 
     buffer: str
@@ -215,7 +228,9 @@ class RowAhead:
     write: bool
 
 
-def rows_ahead(plan: Plan, passes: Sequence[Pass], number: int, inner: Expr) -> tuple[RowAhead, ...]:
+def list_prefetch_rows(
+    plan: Plan, passes: Sequence[Pass], number: int, inner: Expr
+) -> tuple[PrefetchRow, ...]:
     """The lines that pass `number` along `inner` can ask for: the next row of what it reads, and what the
     last pass writes.
 
@@ -225,58 +240,58 @@ def rows_ahead(plan: Plan, passes: Sequence[Pass], number: int, inner: Expr) -> 
     loops = (*(axis.symbol for axis in plan.threaded), *plan.serial)
     if not loops:
         return ()
-    found: dict[RowAhead, None] = {}
+    found: dict[PrefetchRow, None] = {}
     for value in postorder(passes[number].roots):
         if isinstance(value, Load) and not value.operands and loops[-1] in value.index[0].free_symbols:
             after = substitute(value.index[0], {loops[-1]: loops[-1] + 1})
             size = value.dtype.itemsize
-            found[RowAhead(buffer=value.buffer, index=after, itemsize=size, write=False)] = None
+            found[PrefetchRow(buffer=value.buffer, index=after, itemsize=size, write=False)] = None
     for store in passes[-1].stores:
         if store.mode == "store" and not store.indirect:
             size = store.value.dtype.itemsize
-            found[RowAhead(buffer=store.buffer, index=store.index, itemsize=size, write=True)] = None
+            found[PrefetchRow(buffer=store.buffer, index=store.index, itemsize=size, write=True)] = None
     return tuple(row for row in found if _is_dense(row, inner))
 
 
-def _is_dense(row: RowAhead, inner: Expr) -> bool:
+def _is_dense(row: PrefetchRow, inner: Expr) -> bool:
     step = stride_of(row.index, inner)
     return step is not None and as_int(step) == 1
 
 
-def _is_worth_it(row: RowAhead, count: int, loops: Loops) -> bool:
+def _is_worth_it(row: PrefetchRow, count: int, loops: Loops) -> bool:
     return loops.shortest_ahead_bytes <= count * row.itemsize <= loops.longest_ahead_bytes
 
 
 # What lies across
 
 
-def crossing_range(region: Region, step: Pass) -> Expr | None:
+def choose_staged_range(region: Region, step: Pass) -> Expr | None:
     """The reduction range, other than the innermost, along which most reads of `step` lie that are strided
     along that.
     """
     if step.scans or any(is_positional(reduce) for reduce in step.reduces):
         # their points must come in order
         return None
-    counts = {r: len(crossing_loads(region, step, r)) for r in region.reduction[:-1]}
+    counts = {r: len(find_staged_loads(region, step, r)) for r in region.reduction[:-1]}
     best = max(counts, key=lambda r: counts[r], default=None)
     return best if best is not None and counts[best] else None
 
 
-def crossing_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
+def find_staged_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
     """The loads of `step` that lie along `across` instead of the innermost reduction range."""
     extent = as_int(extent_of(across))
     if extent is not None and extent < _SHORTEST:
         return []
     found: list[Load] = []
-    for value in _needed(step):
-        if not isinstance(value, Load) or value.indirect or not _is_positioned(value):
+    for value in _list_values(step):
+        if not isinstance(value, Load) or value.indirect or not _has_index_guard(value):
             continue
         if lies_along(value.index[0], across, region.reduction[-1]):
             found.append(value)
     return found
 
 
-def tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
+def find_tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
     """The loads of `step`, over columns, that lie along the innermost reduction range: columns would gather
     them.
     """
@@ -284,11 +299,11 @@ def tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
     extent = as_int(extent_of(inner))
     if step.scans or (extent is not None and extent < _SHORTEST):
         return []
-    found = [v for v in _needed(step) if isinstance(v, Load) and not v.indirect and _is_positioned(v)]
+    found = [v for v in _list_values(step) if isinstance(v, Load) and not v.indirect and _has_index_guard(v)]
     return [load for load in found if lies_along(load.index[0], inner, columns)]
 
 
-def _needed(step: Pass) -> list[Scalar]:
+def _list_values(step: Pass) -> list[Scalar]:
     """Values that `step` computes, in order; what an earlier pass kept or reduced ends the search."""
     found: dict[Scalar, None] = {}
     stack = list(reversed(step.roots))
@@ -301,6 +316,6 @@ def _needed(step: Pass) -> list[Scalar]:
     return list(found)
 
 
-def _is_positioned(load: Load) -> bool:
+def _has_index_guard(load: Load) -> bool:
     """True if the guard of `load`, if any, depends on positions alone."""
     return not any(isinstance(v, Load | Reduce | Scan) for o in load.operands for v in postorder((o,)))

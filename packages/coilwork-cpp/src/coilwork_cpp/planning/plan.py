@@ -64,7 +64,7 @@ class Cut:
         return self.middle is None and not self.outer
 
 
-def cut(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
+def cut_ranges(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
     """Blocks of about `limit` points; one block if nothing is rounded."""
     if not rounded:
         return Cut(outer=(), middle=None, size=0, inner=ranges)
@@ -79,7 +79,7 @@ def cut(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
     return Cut(outer=(), middle=None, size=0, inner=ranges)
 
 
-def fixed_cut(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
+def cut_innermost(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
     """Blocks of `limit` points of the innermost range, whatever the extents are, known or not."""
     if not rounded:
         return Cut(outer=(), middle=None, size=0, inner=ranges)
@@ -223,21 +223,21 @@ def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive,
         vector=axis,
         tile=axis.block or 0 if reduces and axis is not None else 0,
         reduction=region.reduction,
-        transpose=None if whole is None else _tile(whole, symbols),
+        transpose=None if whole is None else _read_tile(whole, symbols),
         moves=whole is not None and whole.moves,
         grain=grain.instructions,
         weight=grain.at,
         fixed=find(common, Invariant) is not None,
-        passes=_passes(kernel, directives, symbols),
+        passes=_read_passes(kernel, directives, symbols),
     )
 
 
-def _tile(one: Transpose, symbols: MappingOf[str, Expr]) -> Tile:
+def _read_tile(one: Transpose, symbols: MappingOf[str, Expr]) -> Tile:
     (across, along), (lines, points) = one.ranges, one.by
     return Tile(symbols[across], symbols[along], lines, points)
 
 
-def _passes(
+def _read_passes(
     kernel: Kernel, directives: tuple[Directive, ...], symbols: MappingOf[str, Expr]
 ) -> dict[int, PassPlan]:
     lanes = {one.step: one.count for one in find_all(directives, Accumulators)}
@@ -245,7 +245,9 @@ def _passes(
     peels = {one.step: one.count for one in find_all(directives, Peel)}
     asked = {one.step: frozenset(one.args) for one in find_all(directives, Prefetch)}
     firsts = {one.step: one.first for one in find_all(directives, Select) if one.step is not None}
-    tiles = {one.step: _tile(one, symbols) for one in find_all(directives, Transpose) if one.step is not None}
+    tiles = {
+        one.step: _read_tile(one, symbols) for one in find_all(directives, Transpose) if one.step is not None
+    }
     named = value_names(kernel) if any(isinstance(one, Save) for one in directives) else {}
     saves = {one.step: tuple(named[name] for name in one.values) for one in find_all(directives, Save)}
     numbers = {*lanes, *folds, *peels, *asked, *firsts, *tiles, *saves}

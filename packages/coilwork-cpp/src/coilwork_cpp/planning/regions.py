@@ -73,8 +73,8 @@ def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
     """
     checks = tuple(Nest(check=number) for number in range(len(kernel.checks)))
     groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[int]] = {}
-    survey = _survey(kernel)
-    for number, key in enumerate(_keys(kernel, survey)):
+    survey = _survey_stores(kernel)
+    for number, key in enumerate(_grouping_keys(kernel, survey)):
         groups.setdefault(key, []).append(number)
     stores = [Nest(stores=tuple(numbers)) for numbers in groups.values()]
     nests = (*checks, *_readers_first(stores, kernel))
@@ -87,11 +87,11 @@ def regions_of(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
     Raises:
         EmitError: a check's condition reduces, scans or sorts, or a nest's stores are no group.
     """
-    return _regions(kernel, nests, _survey(kernel))
+    return _regions(kernel, nests, _survey_stores(kernel))
 
 
 def _regions(kernel: Kernel, nests: Sequence[Nest], survey: _Survey) -> tuple[Region, ...]:
-    keys = _keys(kernel, survey)
+    keys = _grouping_keys(kernel, survey)
     ranges = tuple(r.symbol for r in kernel.ranges)
     found = []
     for nest in nests:
@@ -112,7 +112,7 @@ def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
     Raises:
         EmitError: there is such a nest.
     """
-    reads, writes = _touched(nests, kernel)
+    reads, writes = _list_accesses(nests, kernel)
     for number in range(len(nests)):
         if any(not writes[number].isdisjoint(later) for later in reads[number + 1 :]):
             raise EmitError(
@@ -131,7 +131,7 @@ class _Survey:
     facts: Facts
 
 
-def _survey(kernel: Kernel) -> _Survey:
+def _survey_stores(kernel: Kernel) -> _Survey:
     symbols = frozenset(r.symbol for r in kernel.ranges)
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     roots = [store_roots(store) for store in kernel.stores]
@@ -151,7 +151,7 @@ def _survey(kernel: Kernel) -> _Survey:
     return _Survey(tuple(domains), combines, facts)
 
 
-def _keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
+def _grouping_keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
     """For each store of `kernel` the parallel ranges, and the reduced ones, at whose points it happens."""
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     pairs = zip(survey.domains, survey.combines, strict=True)
@@ -170,7 +170,7 @@ def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
     Raises:
         EmitError: two nests each write what the other one reads.
     """
-    reads, writes = _touched(nests, kernel)
+    reads, writes = _list_accesses(nests, kernel)
     waiting = list(range(len(nests)))
     ordered: list[Nest] = []
     while waiting:
@@ -185,7 +185,7 @@ def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
     return ordered
 
 
-def _touched(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]], list[set[str]]]:
+def _list_accesses(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]], list[set[str]]]:
     """The arguments that each of `nests` reads, and those whose memory it writes; checks read nothing that
     matters.
     """

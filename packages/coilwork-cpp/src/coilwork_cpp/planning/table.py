@@ -64,7 +64,7 @@ def compares_extremes(kernel: Kernel) -> bool:
     if not any(_is_extreme(value) for value in values):
         return False
     return any(
-        _is_found_from(one, other) or _is_found_from(other, one)
+        _is_extreme_of(one, other) or _is_extreme_of(other, one)
         for value in values
         if isinstance(value, Op) and value.op in _COMPARISONS
         for one, other in (value.operands,)
@@ -76,7 +76,7 @@ def _is_extreme(value: Scalar) -> bool:
     return isinstance(value, Reduce) and value.kind in _EXTREMES
 
 
-def _is_found_from(found: Scalar, value: Scalar) -> bool:
+def _is_extreme_of(found: Scalar, value: Scalar) -> bool:
     """Tell if an extreme that takes part in `found` was taken of something computed that takes part in
     `value`.
     """
@@ -90,7 +90,7 @@ def _is_found_from(found: Scalar, value: Scalar) -> bool:
 # ---- passes ----
 
 
-def _adding(
+def _as_pass(
     decide: Callable[[Proposal], tuple[Directive, ...]],
 ) -> Callable[[Proposal, None], Proposal]:
     return lambda proposal, _: proposal.add(decide(proposal))
@@ -100,42 +100,42 @@ MAPPING_PASSES: Final[PassTable[Proposal, None]] = PassTable(
     passes=(
         Pass(
             name="vectorize",
-            run=_adding(vectorize),
+            run=_as_pass(vectorize),
             why="vectors load whole cache lines along the range that lies in memory",
         ),
         Pass(
             name="transpose-tiles",
-            run=_adding(transpose_tiles),
+            run=_as_pass(transpose_tiles),
             why="what lies along another range would be gathered from a cache line per element",
         ),
         Pass(
             name="share-units",
-            run=_adding(share_units),
+            run=_as_pass(share_units),
             why="threads need units of work, and a unit something to walk",
         ),
         Pass(
             name="weigh-units",
-            run=_adding(weigh_units),
+            run=_as_pass(weigh_units),
             why="a thread costs more to start than few instructions take",
         ),
         Pass(
             name="save-values",
-            run=_adding(save_values),
+            run=_as_pass(save_values),
             why="a costly value is computed once, not once per pass",
         ),
         Pass(
             name="select-first-points",
-            run=_adding(select_first_points),
+            run=_as_pass(select_first_points),
             why="the first elements of a sorted row are found faster than all of them",
         ),
         Pass(
             name="choose-lanes",
-            run=_adding(choose_lanes),
+            run=_as_pass(choose_lanes),
             why="a sum in one variable waits for itself at each element, and loses precision",
         ),
         Pass(
             name="prefetch-rows",
-            run=_adding(prefetch_rows),
+            run=_as_pass(prefetch_rows),
             why="a pass over what lies in the cache leaves memory idle",
         ),
     ),

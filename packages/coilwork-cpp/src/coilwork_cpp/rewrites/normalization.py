@@ -61,12 +61,12 @@ from coilwork_ir.scalar import (
 # ---- reductions ----
 
 
-def expand(kernel: Kernel) -> Kernel:
+def expand_reductions(kernel: Kernel) -> Kernel:
     """`kernel` without `welford`, `online_softmax` and contractions."""
-    return with_roots(kernel, rewrite(kernel_roots(kernel), _visit))
+    return with_roots(kernel, rewrite(kernel_roots(kernel), _expand_reduction))
 
 
-def _visit(node: Scalar) -> Scalar:
+def _expand_reduction(node: Scalar) -> Scalar:
     if isinstance(node, Contraction):
         # there are no matrix units to fill here: each result is a sum of its own
         return reduce("sum", [op("mul", *(cast(f, node.dtype) for f in node.operands))], node.axes)
@@ -87,7 +87,7 @@ def _visit(node: Scalar) -> Scalar:
 
 def _mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
     """The mean, corrected along memory; without numbers that are all finite, as it comes."""
-    rounded = _rounded_mean(node, x, mask)
+    rounded = _plain_mean(node, x, mask)
     if not _is_along_memory(node):
         return rounded
     corrected = op("add", rounded, op("div", _residue(node, x, mask), _count(node.axes, mask, x.dtype)))
@@ -96,7 +96,7 @@ def _mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
 
 def _squares(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
     """The sum of squared differences from the mean, 0 at least, corrected as the mean is."""
-    difference = op("sub", x, _rounded_mean(node, x, mask))
+    difference = op("sub", x, _plain_mean(node, x, mask))
     squares = reduce("sum", (op("mul", difference, difference), *mask), node.axes)
     if not _is_along_memory(node):
         return squares
@@ -108,10 +108,10 @@ def _squares(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
 
 def _residue(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
     """The sum of differences from the rounded mean: what rounding took from the sum."""
-    return reduce("sum", (op("sub", x, _rounded_mean(node, x, mask)), *mask), node.axes)
+    return reduce("sum", (op("sub", x, _plain_mean(node, x, mask)), *mask), node.axes)
 
 
-def _rounded_mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
+def _plain_mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
     return op("div", reduce("sum", (x, *mask), node.axes), _count(node.axes, mask, x.dtype))
 
 
@@ -138,11 +138,11 @@ def _count(axes: Sequence[Expr], mask: Sequence[Scalar], dtype: DType) -> Scalar
 # ---- ranges ----
 
 
-def normalise(kernel: Kernel, least_lanes: int) -> Kernel:
+def normalise_ranges(kernel: Kernel, least_lanes: int) -> Kernel:
     """`kernel` after all three rewrites. No reduction is left with fewer than `least_lanes`
     points innermost.
     """
-    return _merge_neighbours(_split_divided(_drop_units(kernel), least_lanes))
+    return _merge_neighbours(_split_at_divisors(_drop_unit_ranges(kernel), least_lanes))
 
 
 def index_expressions(kernel: Kernel) -> tuple[Expr, ...]:
@@ -187,14 +187,14 @@ def replace_ranges(kernel: Kernel, ranges: Sequence[Range], mapping: Mapping[Exp
     return replace(changed, ranges=tuple(ranges), stores=stores)
 
 
-def _ordered_axes(kernel: Kernel) -> frozenset[Expr]:
+def _scan_axes(kernel: Kernel) -> frozenset[Expr]:
     """Ranges that scans and sorts run along."""
     return frozenset(v.axis for v in postorder(kernel_roots(kernel)) if isinstance(v, Scan | Sort))
 
 
-def _drop_units(kernel: Kernel) -> Kernel:
+def _drop_unit_ranges(kernel: Kernel) -> Kernel:
     keep = []
-    fixed = _ordered_axes(kernel)
+    fixed = _scan_axes(kernel)
     mapping: dict[Expr, Expr] = {}
     reduced = [r for r in kernel.ranges if r.kind == "reduction"]
     for r in kernel.ranges:
@@ -206,7 +206,7 @@ def _drop_units(kernel: Kernel) -> Kernel:
     return replace_ranges(kernel, keep, mapping) if mapping else kernel
 
 
-def divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
+def find_divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
     """Constants by which some expression divides a multiple of the symbol `at`."""
     found: dict[Expr, None] = {}
     pending = [e for e in expressions if at in e.free_symbols]
@@ -224,13 +224,13 @@ def divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
     return sorted(found, key=lambda e: e.sort_key)
 
 
-def _split_divided(kernel: Kernel, least_lanes: int) -> Kernel:
-    fixed = _ordered_axes(kernel)
+def _split_at_divisors(kernel: Kernel, least_lanes: int) -> Kernel:
+    fixed = _scan_axes(kernel)
     for r in kernel.ranges:
         if r.symbol in fixed:
             continue
         extent = r.extent
-        for divisor in reversed(divisors(index_expressions(kernel), r.symbol)):
+        for divisor in reversed(find_divisors(index_expressions(kernel), r.symbol)):
             if divisor == extent or not provably_divisible(extent, divisor):
                 continue
             if (
@@ -248,25 +248,25 @@ def _split_divided(kernel: Kernel, least_lanes: int) -> Kernel:
             ranges = (*kernel.ranges[:at], *pieces, *kernel.ranges[at + 1 :])
             split = replace_ranges(kernel, ranges, {r.symbol: outer * divisor + inner})
             if _division_count(split) < _division_count(kernel):
-                return _split_divided(split, least_lanes)
+                return _split_at_divisors(split, least_lanes)
     return kernel
 
 
 def _division_count(kernel: Kernel) -> int:
     """Number of (expression, range) pairs where the range occurs below a division."""
     expressions = index_expressions(kernel)
-    return sum(len(divisors([e], r.symbol)) for r in kernel.ranges for e in expressions)
+    return sum(len(find_divisors([e], r.symbol)) for r in kernel.ranges for e in expressions)
 
 
 def _merge_neighbours(kernel: Kernel) -> Kernel:
-    fixed = _ordered_axes(kernel)
+    fixed = _scan_axes(kernel)
     at = 0
     while at + 1 < len(kernel.ranges):
         first, second = kernel.ranges[at : at + 2]
         if first.kind != second.kind or first.symbol in fixed or second.symbol in fixed:
             at += 1
             continue
-        merged = _merged(kernel, at)
+        merged = _merge_pair(kernel, at)
         if merged is None:
             at += 1
         else:
@@ -274,7 +274,7 @@ def _merge_neighbours(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def _merged(kernel: Kernel, at: int) -> Kernel | None:
+def _merge_pair(kernel: Kernel, at: int) -> Kernel | None:
     """`kernel` with ranges `at` and `at + 1` as one, or None where that takes a division."""
     first, second = kernel.ranges[at : at + 2]
     inner = second.extent
@@ -284,7 +284,7 @@ def _merged(kernel: Kernel, at: int) -> Kernel | None:
     whole = symbol(f"{first.symbol.name}{second.symbol.name}", extent=first.extent * inner)
     mapping = {first.symbol: whole // inner, second.symbol: whole % inner}
     for e in expressions:
-        if first.symbol in e.free_symbols and divisors([substitute(e, mapping)], whole):
+        if first.symbol in e.free_symbols and find_divisors([substitute(e, mapping)], whole):
             return None
     ranges = (*kernel.ranges[:at], replace(second, symbol=whole), *kernel.ranges[at + 2 :])
     return replace_ranges(kernel, ranges, mapping)

@@ -20,8 +20,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from coilwork_cpp.guards import compared, without_decided_guards
-from coilwork_cpp.rewrites.normalization import divisors, index_expressions, normalise, replace_ranges
+from coilwork_cpp.guards import fold_decided_guards, split_comparison
+from coilwork_cpp.rewrites.normalization import (
+    find_divisors,
+    index_expressions,
+    normalise_ranges,
+    replace_ranges,
+)
 from coilwork_ir.index import (
     Add,
     Const,
@@ -47,11 +52,11 @@ from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, postorder
 # ---- cut points ----
 
 
-def guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
+def find_guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
     """The points of `at` from which on some guard of `at` alone differs from the point before."""
     found: set[int] = set()
     for value in postorder(kernel_roots(kernel)):
-        sides = compared(value)
+        sides = split_comparison(value)
         if sides is None or not isinstance(value, Op):
             continue
         difference = sides[0] - sides[1]
@@ -62,13 +67,13 @@ def guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
         if slope is None or start is None or slope == 0:
             continue
         # what changes is whether the difference reaches 0 (`<`, `>=`), or exceeds it (`<=`, `>`)
-        change = _crossing(slope, start, 0 if value.op in ("lt", "ge") else 1)
+        change = _solve_crossing(slope, start, 0 if value.op in ("lt", "ge") else 1)
         if 0 < change < count:
             found.add(change)
     return found
 
 
-def index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int]:
+def find_index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int]:
     """The points of `at` from which on some part of an index that depends on `at` alone follows another line
     than before.
 
@@ -76,24 +81,24 @@ def index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int]:
     """
     found: set[int] = set()
     for expr in index_expressions(kernel):
-        for part in _bending(expr, at):
-            found |= _bends(part, at, count, most) or set()
+        for part in _find_bends(expr, at):
+            found |= _bend_points(part, at, count, most) or set()
     return found
 
 
-def bends(kernel: Kernel) -> bool:
+def has_bends(kernel: Kernel) -> bool:
     """Tell whether an index divides, clamps or reflects a range."""
     return any(
-        isinstance(node(part), FloorDiv | Mod | Min | Max) for part in _parts(index_expressions(kernel))
+        isinstance(node(part), FloorDiv | Mod | Min | Max) for part in _walk_parts(index_expressions(kernel))
     )
 
 
-def _crossing(slope: int, start: int, limit: int) -> int:
+def _solve_crossing(slope: int, start: int, limit: int) -> int:
     """The first integer from which on `slope*x + start >= limit` holds, or for a negative slope fails."""
     return -((start - limit) // slope) if slope > 0 else (start - limit) // -slope + 1
 
 
-def _parts(expressions: tuple[Expr, ...]) -> Iterator[Expr]:
+def _walk_parts(expressions: tuple[Expr, ...]) -> Iterator[Expr]:
     pending = list(expressions)
     while pending:
         expr = pending.pop()
@@ -111,7 +116,7 @@ def _operands(expr: Expr) -> tuple[Expr, ...]:
             return operands
 
 
-def _bending(expr: Expr, at: Expr) -> Iterator[Expr]:
+def _find_bends(expr: Expr, at: Expr) -> Iterator[Expr]:
     """The outermost divisions, minima and maxima in `expr` that depend on `at` alone."""
     if at not in expr.free_symbols:
         return
@@ -119,17 +124,17 @@ def _bending(expr: Expr, at: Expr) -> Iterator[Expr]:
         yield expr
     else:
         for operand in _operands(expr):
-            yield from _bending(operand, at)
+            yield from _find_bends(operand, at)
 
 
-def _bends(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None:
+def _bend_points(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None:
     """Return where `expr`, of `at` alone, changes from one line to another; None where that is too often, or
     not known.
     """
     found: set[int] = set()
     for operand in _operands(expr):
         if at in operand.free_symbols:
-            below = _bends(operand, at, count, most)
+            below = _bend_points(operand, at, count, most)
             if below is None:
                 return None
             found |= below
@@ -147,8 +152,8 @@ def _bends(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None:
             return found
     for low, high in pairwise([0, *sorted(found), count]):
         for difference, period in pieces:
-            at_low = _value(difference, at, low)
-            slope = _value(difference, at, low + 1) - at_low if high - low > 1 else 0
+            at_low = _evaluate_at(difference, at, low)
+            slope = _evaluate_at(difference, at, low + 1) - at_low if high - low > 1 else 0
             start, reached = at_low - slope * low, at_low + slope * (high - 1 - low)
             floors = (
                 range(min(at_low, reached) // period + 1, max(at_low, reached) // period + 1)
@@ -158,11 +163,13 @@ def _bends(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None:
             if len(floors) + len(found) > most:
                 return None
             if slope:
-                found |= {x for x in (_crossing(slope, start, k * period) for k in floors) if low < x < high}
+                found |= {
+                    x for x in (_solve_crossing(slope, start, k * period) for k in floors) if low < x < high
+                }
     return found
 
 
-def _value(expr: Expr, at: Expr, value: int) -> int:
+def _evaluate_at(expr: Expr, at: Expr, value: int) -> int:
     found = as_int(substitute(expr, {at: as_expr(value)}))
     assert found is not None
     return found
@@ -182,16 +189,16 @@ _FEW: Final = 32
 _SMALL_NODES: Final = 40
 
 
-def pieces_of(kernel: Kernel) -> tuple[Kernel, ...]:
+def cut_into_pieces(kernel: Kernel) -> tuple[Kernel, ...]:
     """Kernels that do the work of `kernel` together, in any order; itself, where there is nothing to gain."""
     if not _is_eligible(kernel):
         return (kernel,)
-    unrolled = _unrolled(kernel)
-    pieces = _cut(unrolled, 0)
+    unrolled = _unroll(kernel)
+    pieces = _cut_ranges(unrolled, 0)
     if len(pieces) == 1 and pieces[0] is kernel:
         return (kernel,)
     # they reduce nothing, so any number of lanes does
-    return tuple(normalise(without_decided_guards(piece), 1) for piece in pieces)
+    return tuple(normalise_ranges(fold_decided_guards(piece), 1) for piece in pieces)
 
 
 def _is_eligible(kernel: Kernel) -> bool:
@@ -205,13 +212,13 @@ def _is_eligible(kernel: Kernel) -> bool:
         return False
     if any(isinstance(node, Load) and node.mask is not None for node in nodes):
         return points >= _FEWEST_POINTS
-    if points >= _FEWEST_POINTS and bends(kernel):
+    if points >= _FEWEST_POINTS and has_bends(kernel):
         return True
     # one loop takes another's place here, whatever the number of points
-    return _ends_in_few(kernel)
+    return _has_short_last_range(kernel)
 
 
-def _ends_in_few(kernel: Kernel) -> bool:
+def _has_short_last_range(kernel: Kernel) -> bool:
     """Tell if the last range is a few points that differ by guards: parts of complex numbers, which no vector
     is filled with.
     """
@@ -219,25 +226,25 @@ def _ends_in_few(kernel: Kernel) -> bool:
         return False
     at = kernel.ranges[-1].symbol
     count = as_int(extent_of(at))
-    return count is not None and 1 < count <= _LARGEST_STEP and bool(_changes(kernel, at, count))
+    return count is not None and 1 < count <= _LARGEST_STEP and bool(_cut_points(kernel, at, count))
 
 
-def _unrolled(kernel: Kernel) -> Kernel:
+def _unroll(kernel: Kernel) -> Kernel:
     """`kernel` without ranges that indices divide by a small number."""
     for r in kernel.ranges:
         extent = r.extent
         count = as_int(extent)
-        found = [as_int(d) for d in divisors(index_expressions(kernel), r.symbol)]
+        found = [as_int(d) for d in find_divisors(index_expressions(kernel), r.symbol)]
         steps = [d for d in found if d is not None and 1 < d <= _LARGEST_STEP]
         if len(found) != 1 or not steps or count is None or count % steps[0] or count == steps[0]:
             continue
-        if len(kernel.stores) * steps[0] > _MOST_STORES or not _all_vary(kernel, r.symbol):
+        if len(kernel.stores) * steps[0] > _MOST_STORES or not _has_distinct_stores(kernel, r.symbol):
             continue
-        return _unrolled(_repeated(kernel, r.symbol, steps[0]))
+        return _unroll(_unroll_range(kernel, r.symbol, steps[0]))
     return kernel
 
 
-def _repeated(kernel: Kernel, at: Expr, step: int) -> Kernel:
+def _unroll_range(kernel: Kernel, at: Expr, step: int) -> Kernel:
     """`kernel` with `step` neighbours along `at` as one point."""
     outer = symbol(f"{at.name}s", extent=extent_of(at) // step)
     ranges = tuple(replace(r, symbol=outer) if r.symbol is at else r for r in kernel.ranges)
@@ -245,12 +252,12 @@ def _repeated(kernel: Kernel, at: Expr, step: int) -> Kernel:
     return replace(parts[0], stores=tuple(store for part in parts for store in part.stores))
 
 
-def _all_vary(kernel: Kernel, at: Expr) -> bool:
+def _has_distinct_stores(kernel: Kernel, at: Expr) -> bool:
     """Tell if no store would happen in two pieces."""
     return all(at in store.index.free_symbols for store in kernel.stores)
 
 
-def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
+def _cut_ranges(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
     """`kernel` cut along its ranges from number `first` on; of the pieces along one, the longest is cut
     further.
 
@@ -259,30 +266,32 @@ def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
     for number in range(first, len(kernel.ranges)):
         at = kernel.ranges[number].symbol
         count = as_int(extent_of(at))
-        if count is None or not _all_vary(kernel, at):
+        if count is None or not _has_distinct_stores(kernel, at):
             continue
-        changes = _changes(kernel, at, count)
+        changes = _cut_points(kernel, at, count)
         if not changes or len(changes) > _MOST_CUTS:
             continue
         edges = [0, *changes, count]
-        together = _side_by_side(kernel, at, edges)
+        together = _overlay_pieces(kernel, at, edges)
         if together is not None:
-            return _cut(together, number + 1)
+            return _cut_ranges(together, number + 1)
         low, high = max(pairwise(edges), key=lambda edge: edge[1] - edge[0])
         if 2 * (high - low) < count:
             continue
         # the ends come last: they find the middle's lines of memory in the cache
-        pieces = _cut(_part(kernel, at, low, high, "m"), number + 1)
+        pieces = _cut_ranges(_restrict(kernel, at, low, high, "m"), number + 1)
         small = len(list(postorder(kernel_roots(kernel)))) <= _SMALL_NODES
         for start, end, suffix in ((0, low, "l"), (high, count, "h")):
             if start < end:
-                part = _part(kernel, at, start, end, suffix)
-                pieces += _cut(part, number + 1) if small and (end - start) * _FEW >= count else (part,)
+                part = _restrict(kernel, at, start, end, suffix)
+                pieces += (
+                    _cut_ranges(part, number + 1) if small and (end - start) * _FEW >= count else (part,)
+                )
         return pieces
     return (kernel,)
 
 
-def _side_by_side(kernel: Kernel, at: Expr, edges: list[int]) -> Kernel | None:
+def _overlay_pieces(kernel: Kernel, at: Expr, edges: list[int]) -> Kernel | None:
     """`kernel` with its pieces along `at` as one point, if they are equally long and read the same lines:
     halves that are rotated.
     """
@@ -291,7 +300,7 @@ def _side_by_side(kernel: Kernel, at: Expr, edges: list[int]) -> Kernel | None:
         return None
     if len(kernel.stores) * count > _MOST_STORES or kernel.aliasing:
         return None
-    parts = [without_decided_guards(_part(kernel, at, low, low + size, "p")) for low in edges[:-1]]
+    parts = [fold_decided_guards(_restrict(kernel, at, low, low + size, "p")) for low in edges[:-1]]
     read = [{load.buffer for load in _loads(part)} for part in parts]
     if not set.intersection(*read):
         return None
@@ -302,13 +311,13 @@ def _loads(kernel: Kernel) -> Iterator[Load]:
     return (node for node in postorder(kernel_roots(kernel)) if isinstance(node, Load))
 
 
-def _part(kernel: Kernel, at: Expr, low: int, high: int, suffix: str) -> Kernel:
+def _restrict(kernel: Kernel, at: Expr, low: int, high: int, suffix: str) -> Kernel:
     """`kernel` at the points `low <= at < high`."""
     inner = symbol(f"{at.name}{suffix}", extent=high - low)
     ranges = tuple(replace(r, symbol=inner) if r.symbol is at else r for r in kernel.ranges)
     return replace_ranges(kernel, ranges, {at: inner + low})
 
 
-def _changes(kernel: Kernel, at: Expr, count: int) -> list[int]:
+def _cut_points(kernel: Kernel, at: Expr, count: int) -> list[int]:
     """The points of `at`, ascending, where a guard changes or an index bends."""
-    return sorted(guard_changes(kernel, at, count) | index_bends(kernel, at, count, _MOST_CUTS))
+    return sorted(find_guard_changes(kernel, at, count) | find_index_bends(kernel, at, count, _MOST_CUTS))

@@ -117,11 +117,11 @@ def _product(operands: tuple[Expr, ...], symbols: Mapping[Expr, Code]) -> Code:
     rest = [index_code(operand, symbols) for operand in operands[1:]]
     first = operands[0]
     if as_int(first) == -1:
-        return Unary("-", _chain(rest))
-    return _chain([*rest, index_code(first, symbols)])
+        return Unary("-", _multiply(rest))
+    return _multiply([*rest, index_code(first, symbols)])
 
 
-def _chain(factors: list[Code]) -> Code:
+def _multiply(factors: list[Code]) -> Code:
     return reduce(lambda a, b: Binary("*", a, b), factors)
 
 
@@ -177,10 +177,10 @@ class Block:
 
     def value(self, root: Scalar) -> Code:
         """Code of `root`, after declaring what it needs."""
-        for node in _unknown(root, self.known):
+        for node in _list_unknown(root, self.known):
             code, named = self._define(node)
             if not is_atomic(code) and (named or (node is root and self.facts.uses.get(node, 1) > 1)):
-                code = self.declare(node.dtype, _stem(node), code)
+                code = self.declare(node.dtype, _name_stem(node), code)
                 self._size[node] = 0
             self.known[node] = code
         return self.known[root]
@@ -189,7 +189,7 @@ class Block:
         """As `value`, but a name or literal."""
         code = self.value(root)
         if not is_atomic(code):
-            code = self.known[root] = self.declare(root.dtype, _stem(root), code)
+            code = self.known[root] = self.declare(root.dtype, _name_stem(root), code)
             self._size[root] = 0
         return code
 
@@ -208,7 +208,7 @@ class Block:
     def hoist(self, roots: Iterable[Scalar], inner: frozenset[Expr]) -> None:
         """Declare here whatever `roots` need that does not vary along `inner`."""
         for root in roots:
-            for node in _unknown(root, self.known):
+            for node in _list_unknown(root, self.known):
                 if self.facts.varies[node] & inner:
                     for operand in node.operands:
                         if operand in self.facts.varies and not self.facts.varies[operand] & inner:
@@ -236,18 +236,18 @@ class Block:
         action: tuple[Statement, ...]
         wide = convert(value, store.value.dtype, arg.dtype)
         if store.mode == "store":
-            action = (Assign(target, _to_memory(wide, arg.dtype)),)
+            action = (Assign(target, _encode_element(wide, arg.dtype)),)
         else:
             where = self.names.numbered("at")
             target = Element(Name(store.buffer), Name(where))
             index = Declare("const i64", where, index_code(store.index, symbols))
-            old = from_memory(target, arg.dtype)
+            old = decode_element(target, arg.dtype)
             name = _COMBINE[store.mode]
             if arg.dtype.is_bool:
                 combined: Code = Binary("&" if store.mode in ("mul", "min") else "|", old, wide)
             else:
                 combined = apply(name, (arg.dtype, arg.dtype), arg.dtype, (old, wide))
-            action = (index, Assign(target, _to_memory(combined, arg.dtype)))
+            action = (index, Assign(target, _encode_element(combined, arg.dtype)))
         if store.mask is not None:
             action = (If(self.value(store.mask), action),)
         self.add(*action)
@@ -288,7 +288,7 @@ class Block:
         for position, operand in enumerate(node.indirect):
             symbols[placeholder(position)] = self._as_position(operand)
         element = Element(Name(node.buffer), index_code(node.index[0], symbols))
-        loaded = from_memory(element, node.dtype)
+        loaded = decode_element(element, node.dtype)
         if node.mask is None:
             return loaded
         # The mask guards the access itself, which may lie outside of the buffer.
@@ -314,7 +314,7 @@ class Block:
         return self.named(node)
 
 
-def _unknown(root: Scalar, known: Mapping[Scalar, Code]) -> list[Scalar]:
+def _list_unknown(root: Scalar, known: Mapping[Scalar, Code]) -> list[Scalar]:
     """Values below `root` that are not in `known`, operands first."""
     order: list[Scalar] = []
     seen: set[Scalar] = set()
@@ -330,7 +330,7 @@ def _unknown(root: Scalar, known: Mapping[Scalar, Code]) -> list[Scalar]:
     return order
 
 
-def _stem(node: Scalar) -> str:
+def _name_stem(node: Scalar) -> str:
     match node:
         case Load():
             return f"{node.buffer}_value"
@@ -344,10 +344,10 @@ def _stem(node: Scalar) -> str:
             return "value"
 
 
-def from_memory(element: Code, dtype: DType) -> Code:
+def decode_element(element: Code, dtype: DType) -> Code:
     """A value from an element in memory: bools are bytes there."""
     return Binary("!=", element, start_value("sum", DType.I32)) if dtype.is_bool else element
 
 
-def _to_memory(code: Code, dtype: DType) -> Code:
+def _encode_element(code: Code, dtype: DType) -> Code:
     return Call(memory_type(dtype), (code,)) if dtype.is_bool else code

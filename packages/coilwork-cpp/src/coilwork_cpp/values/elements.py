@@ -29,7 +29,7 @@ _MEMORY: Final[Mapping[DType, str]] = {
 SMALL_FLOATS: Final = (DType.F8E4M3, DType.F8E5M2)
 
 
-def aligned_array(kind: str, name: str, size: int) -> DeclareArray:
+def declare_array(kind: str, name: str, size: int) -> DeclareArray:
     """An array of the stack that begins on a cache line."""
     return DeclareArray(kind, name, size, alignment=_CACHE_LINE)
 
@@ -55,7 +55,7 @@ def compute_type(dtype: DType) -> str:
     return value_type(dtype.compute)
 
 
-def unsigned_type(dtype: DType) -> str:
+def word_type(dtype: DType) -> str:
     """The unsigned integer of `dtype`'s size."""
     return f"u{8 * dtype.itemsize}"
 
@@ -65,13 +65,13 @@ def literal(value: bool | int | float, dtype: DType) -> Code:
     if dtype.is_bool:
         return Literal("true" if value else "false")
     if dtype.is_integer:
-        return _integer(int(value), dtype)
+        return _integer_literal(int(value), dtype)
     if dtype.is_low_precision:
         return convert(literal(value, DType.F32), DType.F32, dtype)
-    return _floating(float(value), dtype)
+    return _float_literal(float(value), dtype)
 
 
-def _integer(value: int, dtype: DType) -> Code:
+def _integer_literal(value: int, dtype: DType) -> Code:
     bits = 8 * dtype.itemsize
     value &= (1 << bits) - 1
     if dtype.is_signed_integer and value >> (bits - 1):
@@ -83,7 +83,7 @@ def _integer(value: int, dtype: DType) -> Code:
     return Literal(f"{value}{'ull' if dtype is DType.U64 else 'll'}")
 
 
-def _floating(value: float, dtype: DType) -> Code:
+def _float_literal(value: float, dtype: DType) -> Code:
     suffix = "f" if dtype is DType.F32 else ""
     if math.isnan(value):
         nan = Literal(f'__builtin_nan{suffix}("")')
@@ -129,19 +129,19 @@ def _float_to_integer(value: Code, to: DType) -> Code:
     if to in (DType.I64, DType.I32):
         return Call(f"to_{to.text}", (value,))
     # C++ leaves a conversion of a negative value to unsigned undefined
-    return Call(to.text, (Call(_wide(to).text, (value,)),))
+    return Call(to.text, (Call(_wide_integer(to).text, (value,)),))
 
 
-def _wide(to: DType) -> DType:
+def _wide_integer(to: DType) -> DType:
     """The signed integer by way of which a float becomes a `to`."""
     return DType.I64 if to in (DType.I64, DType.U32) else DType.I32
 
 
-def converted_constant(value: float, source: DType, to: DType) -> int:
+def convert_constant(value: float, source: DType, to: DType) -> int:
     """Return what x86 makes of `value` as an integer `to`, which is no `U64`: see `convert`. `source` does
     not matter.
     """
-    wide = _wide(to)
+    wide = _wide_integer(to)
     least = -(1 << (8 * wide.itemsize - 1))
     whole = math.trunc(value) if math.isfinite(value) else least
     return wrap_integer(whole if least <= whole < -least else least, to)
