@@ -24,7 +24,7 @@ from coilwork_cpp.prelude.prelude import declarations
 from coilwork_cpp.rewrites.split import Scratch
 from coilwork_cpp.rewrites.table import Launch, rewrite_launch
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import SMALL_FLOATS, memory_type
+from coilwork_cpp.values.element_types import SMALL_FLOATS, memory_type
 from coilwork_ir.capabilities import Capabilities, RowWalks, Sorting
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError

@@ -45,7 +45,7 @@ from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import FIXED_LANES, Cut, PassPlan, Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import declare_array, value_type
+from coilwork_cpp.values.element_types import declare_array, value_type
 from coilwork_cpp.values.reductions import (
     add_block,
     components,

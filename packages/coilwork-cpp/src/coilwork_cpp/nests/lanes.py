@@ -15,7 +15,7 @@ from coilwork_cpp.planning.pass_directives import PrefetchRow
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import convert, declare_array
+from coilwork_cpp.values.element_types import convert, declare_array
 from coilwork_cpp.values.reductions import (
     components,
     is_positional,

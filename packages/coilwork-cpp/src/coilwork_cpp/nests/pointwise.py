@@ -14,7 +14,7 @@ from coilwork_cpp.planning.parallelism import lies_across
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block, decode_element
-from coilwork_cpp.values.elements import declare_array, memory_type
+from coilwork_cpp.values.element_types import declare_array, memory_type
 from coilwork_ir.index import Expr, as_expr, stride_of, substitute
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_ir.syntax.cpp import (

@@ -15,7 +15,7 @@ from typing import Final
 
 from coilwork_cpp.planning.passes import Pass, count_read_elements
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import value_type, word_type
+from coilwork_cpp.values.element_types import value_type, word_type
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, bounds, extent_of, minimum

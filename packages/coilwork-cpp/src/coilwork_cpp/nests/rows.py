@@ -35,7 +35,7 @@ from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import declare_array, value_type
+from coilwork_cpp.values.element_types import declare_array, value_type
 from coilwork_cpp.values.reductions import components, finish_reduction, merge_lanes
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_ir.index import Expr, as_int, extent_of, product

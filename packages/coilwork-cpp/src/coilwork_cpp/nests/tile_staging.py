@@ -25,7 +25,7 @@ from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import PassPlan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import declare_array, value_type
+from coilwork_cpp.values.element_types import declare_array, value_type
 from coilwork_cpp.values.reductions import merge_lanes
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Load, Reduce, Scalar

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Final
 
 from coilwork_cpp.guards import fold_decided_guards, split_comparison
-from coilwork_cpp.rewrites.normalization import (
+from coilwork_cpp.rewrites.normal_form import (
     find_divisors,
     index_expressions,
     normalise_ranges,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.rewrites.normalization import expand_reductions, normalise_ranges
+from coilwork_cpp.rewrites.normal_form import expand_reductions, normalise_ranges
 from coilwork_cpp.rewrites.piecewise import cut_into_pieces
 from coilwork_cpp.rewrites.split import Scratch, split_reductions
-from coilwork_cpp.values.elements import convert_constant
+from coilwork_cpp.values.element_types import convert_constant
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.conversions import convert_constants
 from coilwork_ir.kernels.strict import make_functions_strict

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Final
 
 from coilwork_cpp.facts import Facts, is_made_of_comparisons
-from coilwork_cpp.values.elements import convert, literal, memory_type, value_type
+from coilwork_cpp.values.element_types import convert, literal, memory_type, value_type
 from coilwork_cpp.values.ops import apply
 from coilwork_cpp.values.reductions import start_value
 from coilwork_ir.dtypes import DType

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from coilwork_cpp.values.elements import convert, literal, value_type, word_type
+from coilwork_cpp.values.element_types import convert, literal, value_type, word_type
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.syntax.cpp import ONE, ZERO, Binary, Call, Code, Literal, Select, Unary

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.values.elements import compute_type, convert, literal
+from coilwork_cpp.values.element_types import compute_type, convert, literal
 from coilwork_cpp.values.ops import apply
 from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ReduceKind

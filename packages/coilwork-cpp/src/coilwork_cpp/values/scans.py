@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.elements import compute_type, convert, literal, value_type
+from coilwork_cpp.values.element_types import compute_type, convert, literal, value_type
 from coilwork_cpp.values.ops import apply
 from coilwork_cpp.values.reductions import start_value
 from coilwork_ir.dtypes import DType
