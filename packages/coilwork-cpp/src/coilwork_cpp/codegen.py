@@ -403,7 +403,7 @@ def _write_body(unit: Block, work: _Work, spans: dict[Expr, Span]) -> tuple[Decl
         return ()
     if plan.vector is None:
         return write_row_body(unit, region, plan, work.kernel)
-    region = region.with_columns(plan.vector.symbol)
+    region = region.separate_columns(plan.vector.symbol)
     unit.facts = region.facts
     write_column_body(unit, region, plan, work.kernel, spans)
     return ()

@@ -97,13 +97,13 @@ def _write_ordered_pass(
             lanes[reduce] = Name(f"{stem}_lanes")
             block.add(declare_array(components(reduce)[0].type, lanes[reduce].text, FIXED_LANES * tile))
     if start:
-        block.add(_over(columns, *start))
+        block.add(_columns_loop(columns, *start))
 
     loops = open_blocks(block, shape)
     for reduce, name in lanes.items():
         every = Binary("+", Binary("*", Name("l"), Literal(str(tile))), lane)
         reset = Assign(Element(name, every), components(reduce)[0].start)
-        loops.block.add(For("l", ZERO, Literal(str(FIXED_LANES)), (_over(columns, reset),)))
+        loops.block.add(For("l", ZERO, Literal(str(FIXED_LANES)), (_columns_loop(columns, reset),)))
     _reduce_points(loops, region, tile, step, columns, lane, totals, lanes)
     for reduce, name in lanes.items():
         loops.block.add(*_fold_lanes(reduce, totals[reduce][0], name, tile, columns, lane))
@@ -136,7 +136,7 @@ def _reduce_points(
             state = tuple(Element(name, lane) for name in totals[reduce])
         combine_point(point, reduce, state, position)
     point.store_all(step.stores)
-    inner.add(_over(columns, *point.body()))
+    inner.add(_columns_loop(columns, *point.body()))
     close_loops(chain, loops.spans)
 
 
@@ -150,14 +150,10 @@ def _fold_lanes(
         low = Binary("+", Binary("*", Name("l"), Literal(str(tile))), lane)
         high = Binary("+", Binary("*", Binary("+", Name("l"), Literal(str(half))), Literal(str(tile))), lane)
         pair = fold_pair(reduce, Element(lanes, low), Element(lanes, high))
-        found.append(For("l", ZERO, Literal(str(half)), (_over(columns, *pair),)))
+        found.append(For("l", ZERO, Literal(str(half)), (_columns_loop(columns, *pair),)))
         half //= 2
-    found.append(_over(columns, fold_total(reduce, Element(total, lane), Element(lanes, lane))))
+    found.append(_columns_loop(columns, fold_total(reduce, Element(total, lane), Element(lanes, lane))))
     return found
-
-
-def _over(columns: Span, *body: Statement) -> For:
-    return For(columns.variable, columns.begin, columns.end, body, simd=True)
 
 
 # ---- columns ----
@@ -188,7 +184,7 @@ def write_column_body(
         point = block.inside()
         bind_ranges(point, columns.symbol)
         point.store_all(outer_stores)
-        block.add(_columns_loop(columns, point.body()))
+        block.add(_columns_loop(columns, *point.body()))
     close_loops(chain, serial)
 
 
@@ -225,7 +221,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
         code = point.value(value)
         point.add(Assign(element, Call("u8", (code,)) if value.dtype.is_bool else code))
         shared[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
-    block.add(_columns_loop(columns, point.body()))
+    block.add(_columns_loop(columns, *point.body()))
     block.known.update(shared)
 
 
@@ -274,7 +270,7 @@ def _write_pass(block: Block, region: Region, plan: Plan, step: Pass, columns: S
         copy_tile(loops.block, load, loops.rows, columns, plan.tile * (shape.size + 1), shape.size + 1)
     if state.totals:
         reset = tuple(Assign(Element(state.parts[r][0], lane), components(r)[0].start) for r in state.totals)
-        loops.block.add(_columns_loop(columns, reset))
+        loops.block.add(_columns_loop(columns, *reset))
     inner, chain = open_loops(loops.block, loops.spans)
     backward = any(scan.reverse for scan in step.scans)
     if backward:
@@ -286,7 +282,7 @@ def _write_pass(block: Block, region: Region, plan: Plan, step: Pass, columns: S
         fold = tuple(
             add_block(r, Element(t, lane), Element(state.parts[r][0], lane)) for r, t in state.totals.items()
         )
-        loops.block.add(_columns_loop(columns, fold))
+        loops.block.add(_columns_loop(columns, *fold))
     loops.close()
 
     for reduce, names in state.parts.items():
@@ -323,7 +319,7 @@ def _declare_state(
         else:
             for name, part in zip(names, components(reduce), strict=True):
                 start.append(Assign(Element(name, lane), part.total_start if fixed else part.start))
-    block.add(_columns_loop(columns, tuple(start)))
+    block.add(_columns_loop(columns, *start))
     return _State(parts=parts, totals=totals, scans=scans)
 
 
@@ -338,10 +334,10 @@ def _combine_row(inner: Block, region: Region, step: Pass, columns: Span, state:
     for reduce, names in state.parts.items():
         combine_point(point, reduce, tuple(Element(name, lane) for name in names), position)
     point.store_all(step.stores)
-    inner.add(_columns_loop(columns, point.body()))
+    inner.add(_columns_loop(columns, *point.body()))
 
 
-def _columns_loop(columns: Span, body: tuple[Statement, ...]) -> For:
+def _columns_loop(columns: Span, *body: Statement) -> For:
     return For(columns.variable, columns.begin, columns.end, body, simd=True)
 
 

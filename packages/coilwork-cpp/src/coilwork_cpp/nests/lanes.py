@@ -92,7 +92,7 @@ def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: C
     """
     fill_rows(point, step, kept, position)
     for value in step.keeps:
-        code = point.named(value)
+        code = point.name_value(value)
         point.add(
             Assign(Element(kept[value], position), Call("u8", (code,)) if value.dtype.is_bool else code)
         )
@@ -106,7 +106,7 @@ def _read_element(point: Block, reduce: Reduce) -> Code:
     if not is_atomic(element):
         element = point.declare(source.dtype.compute, "element", element)
     if len(reduce.operands) > 1:
-        mask = point.named(reduce.operands[1])
+        mask = point.name_value(reduce.operands[1])
         element = point.declare(source.dtype.compute, "element", mask_element(reduce, element, mask))
     return element
 
@@ -115,7 +115,7 @@ def combine_point(point: Block, reduce: Reduce, state: tuple[Code, ...], positio
     """One more element into the `state` of `reduce`; `position` is where it lies, for those that tell."""
     element = _read_element(point, reduce)
     if len(reduce.operands) > 1 and is_positional(reduce):
-        mask = point.named(reduce.operands[1])
+        mask = point.name_value(reduce.operands[1])
         position = point.declare(DType.I64, "position", mask_position(position, mask))
     statements = update_state(reduce, state, element, position)
     point.add(Scope(statements) if len(statements) > 1 else statements[0])

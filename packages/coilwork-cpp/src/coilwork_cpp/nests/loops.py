@@ -32,6 +32,12 @@ def whole_span(block: Block, symbol: Expr) -> Span:
     return Span(symbol, ZERO, block.index(extent_of(symbol)))
 
 
+def span_offset(span: Span) -> Code:
+    """The number of the current point, counted from where `span` begins."""
+    name = Name(span.variable)
+    return name if span.begin == ZERO else Binary("-", name, span.begin)
+
+
 def bind_ranges(block: Block, *symbols: Expr) -> None:
     """Give range symbols their C++ names in `block`."""
     for symbol in symbols:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_cpp.nests.loops import Span, bind_ranges, close_loops, open_loops, whole_span
+from coilwork_cpp.nests.loops import Span, bind_ranges, close_loops, open_loops, span_offset, whole_span
 from coilwork_cpp.planning.parallelism import lies_across
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
@@ -56,8 +56,8 @@ def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span
         tile = Name(block.names.numbered("tile"))
         block.add(declare_array(memory_type(load.dtype), tile.text, size * length))
         _transpose(block, "transpose", load, (tile, Literal(str(size))), rows, columns)
-        line = Binary("*", _inside(columns), Literal(str(size)))
-        found[load] = decode_element(Element(tile, Binary("+", line, _inside(rows))), load.dtype)
+        line = Binary("*", span_offset(columns), Literal(str(size)))
+        found[load] = decode_element(Element(tile, Binary("+", line, span_offset(rows))), load.dtype)
     return found
 
 
@@ -97,11 +97,6 @@ def _start_address(block: Block, buffer: str, index: Expr, *spans: Span) -> Code
 
 def _span_length(span: Span) -> Code:
     return span.end if span.begin == ZERO else Binary("-", span.end, span.begin)
-
-
-def _inside(span: Span) -> Code:
-    name = Name(span.variable)
-    return name if span.begin == ZERO else Binary("-", name, span.begin)
 
 
 # ---- points ----
@@ -145,7 +140,7 @@ def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Sp
     block.add(Declare("i64", failed.text, ZERO))
 
     def test(point: Block, condition: Scalar) -> None:
-        point.add(Assign(failed, Call("i64", (Unary("!", point.named(condition)),)), "|="))
+        point.add(Assign(failed, Call("i64", (Unary("!", point.name_value(condition)),)), "|="))
 
     if plan.vector is None:
         test(block, check.condition)

@@ -65,7 +65,7 @@ def fill_rows(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: C
 
 def _encode_record(point: Block, sort: Sort, position: Code) -> Code:
     source = sort.operands[0]
-    dtype, value = source.dtype, point.named(source)
+    dtype, value = source.dtype, point.name_value(source)
     form = f"{record_type(sort)}, {_key_arguments(sort)}"
     if not dtype.is_float:
         # the type is said: a constant's literal is an int, which has a sign where the elements may have none

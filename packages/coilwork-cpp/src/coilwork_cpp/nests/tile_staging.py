@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coilwork_cpp.nests.lanes import declare_lane_arrays, write_lane_loops
-from coilwork_cpp.nests.loops import Span, bind_ranges, close_loops, open_loops, whole_span
+from coilwork_cpp.nests.loops import Span, bind_ranges, close_loops, open_loops, span_offset, whole_span
 from coilwork_cpp.planning.pass_directives import find_staged_loads
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import PassPlan
@@ -105,11 +105,6 @@ def _close_block(around: Block, block: Block, symbol: Expr, span: Span, size: in
         around.add(For(f"{symbol.name}_begin", ZERO, limit, block.body(), step=size))
 
 
-def _inside(span: Span) -> Code:
-    name = Name(span.variable)
-    return name if span.begin == ZERO else Binary("-", name, span.begin)
-
-
 def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int, width: int) -> None:
     """Fill a tile of `elements` with what `load` reads, its lines along `rows`, and make it what the load's
     value is known by.
@@ -118,7 +113,7 @@ def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int
     """
     dtype, array = load.dtype, Name(block.names.numbered("tile"))
     block.add(declare_array("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
-    offset = Binary("+", Binary("*", _inside(columns), Literal(str(width))), _inside(rows))
+    offset = Binary("+", Binary("*", span_offset(columns), Literal(str(width))), span_offset(rows))
     element = Element(array, offset)
     line = block.inside()
     bind_ranges(line, columns.symbol)

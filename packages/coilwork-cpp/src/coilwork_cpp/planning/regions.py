@@ -55,7 +55,7 @@ class Region:
             found |= self.facts.varies[root]
         return found
 
-    def with_columns(self, vector: Expr) -> Region:
+    def separate_columns(self, vector: Expr) -> Region:
         """The region with facts in which every point of `vector` has variables of its own."""
         ranges = (*self.parallel, *self.serial, *self.reduction)
         return replace(self, facts=facts_of(self.roots, ranges, columns=frozenset((vector,))))

@@ -177,15 +177,15 @@ class Block:
 
     def value(self, root: Scalar) -> Code:
         """Code of `root`, after declaring what it needs."""
-        for node in _list_unknown(root, self.known):
-            code, named = self._define(node)
-            if not is_atomic(code) and (named or (node is root and self.facts.uses.get(node, 1) > 1)):
-                code = self.declare(node.dtype, _name_stem(node), code)
-                self._size[node] = 0
-            self.known[node] = code
+        for value in _list_unknown(root, self.known):
+            code, named = self._define(value)
+            if not is_atomic(code) and (named or (value is root and self.facts.uses.get(value, 1) > 1)):
+                code = self.declare(value.dtype, _name_stem(value), code)
+                self._size[value] = 0
+            self.known[value] = code
         return self.known[root]
 
-    def named(self, root: Scalar) -> Code:
+    def name_value(self, root: Scalar) -> Code:
         """As `value`, but a name or literal."""
         code = self.value(root)
         if not is_atomic(code):
@@ -208,14 +208,14 @@ class Block:
     def hoist(self, roots: Iterable[Scalar], inner: frozenset[Expr]) -> None:
         """Declare here whatever `roots` need that does not vary along `inner`."""
         for root in roots:
-            for node in _list_unknown(root, self.known):
-                if self.facts.varies[node] & inner:
-                    for operand in node.operands:
+            for value in _list_unknown(root, self.known):
+                if self.facts.varies[value] & inner:
+                    for operand in value.operands:
                         if operand in self.facts.varies and not self.facts.varies[operand] & inner:
                             if not isinstance(operand, Const):
-                                self.named(operand)
-                elif node is root and not isinstance(node, Const):
-                    self.named(node)
+                                self.name_value(operand)
+                elif value is root and not isinstance(value, Const):
+                    self.name_value(value)
 
     def store_all(self, stores: Iterable[Store]) -> None:
         """Perform `stores` at this point. Values come first: a store may overwrite what another one reads."""
@@ -231,7 +231,7 @@ class Block:
         value = self.value(store.value)
         symbols = dict(self.symbols)
         for position, operand in enumerate(store.indirect):
-            symbols[placeholder(position)] = self._as_position(operand)
+            symbols[placeholder(position)] = self._position_operand(operand)
         target = Element(Name(store.buffer), index_code(store.index, symbols))
         action: tuple[Statement, ...]
         wide = convert(value, store.value.dtype, arg.dtype)
@@ -252,66 +252,66 @@ class Block:
             action = (If(self.value(store.mask), action),)
         self.add(*action)
 
-    def _as_i64(self, operand: Scalar) -> Code:
+    def _integer_operand(self, operand: Scalar) -> Code:
         code = self.value(operand)
         return code if operand.dtype is DType.I64 else Call("i64", (code,))
 
-    def _as_position(self, operand: Scalar) -> Code:
-        code = self._as_i64(operand)
+    def _position_operand(self, operand: Scalar) -> Code:
+        code = self._integer_operand(operand)
         return Call("hidden_i64", (code,)) if is_made_of_comparisons(operand) else code
 
-    def _define(self, node: Scalar) -> tuple[Code, bool]:
-        """Code of `node`, whose operands are known, and whether it should be given a name."""
-        match node:
+    def _define(self, value: Scalar) -> tuple[Code, bool]:
+        """Code of `value`, whose operands are known, and whether it should be given a name."""
+        match value:
             case Const():
-                code = literal(node.value, node.dtype)
-                self._size[node] = 0
-                return code, not is_atomic(code) and node.dtype.is_low_precision
+                code = literal(value.value, value.dtype)
+                self._size[value] = 0
+                return code, not is_atomic(code) and value.dtype.is_low_precision
             case IndexValue():
                 symbols = dict(self.symbols)
-                for position, operand in enumerate(node.operands):
-                    symbols[placeholder(position)] = self._as_i64(operand)
-                return Call("i64", (index_code(node.expr, symbols),)), True
+                for position, operand in enumerate(value.operands):
+                    symbols[placeholder(position)] = self._integer_operand(operand)
+                return Call("i64", (index_code(value.expr, symbols),)), True
             case Load():
-                return self._load(node), True
+                return self._load(value), True
             case Op():
-                return self._op(node)
+                return self._op(value)
             case Reduce() | Scan() | Sort():
-                raise EmitError("unplaced-value", f"{type(node).__name__.lower()} outside a pass")
-        raise TypeError(f"not a scalar node: {node!r}")
+                raise EmitError("unplaced-value", f"{type(value).__name__.lower()} outside a pass")
+        raise TypeError(f"not a scalar node: {value!r}")
 
-    def _load(self, node: Load) -> Code:
-        arg = self.args.get(node.buffer)
+    def _load(self, value: Load) -> Code:
+        arg = self.args.get(value.buffer)
         if arg is None:
-            raise EmitError("unknown-buffer", f"load of {node.buffer!r}, which is no argument of the kernel")
+            raise EmitError("unknown-buffer", f"load of {value.buffer!r}, which is no argument of the kernel")
         symbols = dict(self.symbols)
-        for position, operand in enumerate(node.indirect):
-            symbols[placeholder(position)] = self._as_position(operand)
-        element = Element(Name(node.buffer), index_code(node.index[0], symbols))
-        loaded = decode_element(element, node.dtype)
-        if node.mask is None:
+        for position, operand in enumerate(value.indirect):
+            symbols[placeholder(position)] = self._position_operand(operand)
+        element = Element(Name(value.buffer), index_code(value.index[0], symbols))
+        loaded = decode_element(element, value.dtype)
+        if value.mask is None:
             return loaded
         # The mask guards the access itself, which may lie outside of the buffer.
-        return Select(self.known[node.mask], loaded, literal(node.other, node.dtype))
+        return Select(self.known[value.mask], loaded, literal(value.other, value.dtype))
 
-    def _op(self, node: Op) -> tuple[Code, bool]:
-        operands = [self.known[operand] for operand in node.operands]
-        if node.op == "where":
+    def _op(self, value: Op) -> tuple[Code, bool]:
+        operands = [self.known[operand] for operand in value.operands]
+        if value.op == "where":
             # Both branches are computed anyway; a conditional computation would not vectorise.
-            operands = [self._named_code(o) for o in node.operands]
-        elif node.op in ("isnan", "sign", "abs", "signbit") or node.dtype.is_low_precision:
-            operands = [self._named_code(o) for o in node.operands]
-        code = apply(node.op, [o.dtype for o in node.operands], node.dtype, operands)
-        size = 1 + sum(self._size.get(o, 0) for o in node.operands)
-        self._size[node] = size
-        named = self.facts.uses.get(node, 1) > 1 or size >= _INLINE_OPERATORS
+            operands = [self._name_operand(o) for o in value.operands]
+        elif value.op in ("isnan", "sign", "abs", "signbit") or value.dtype.is_low_precision:
+            operands = [self._name_operand(o) for o in value.operands]
+        code = apply(value.op, [o.dtype for o in value.operands], value.dtype, operands)
+        size = 1 + sum(self._size.get(o, 0) for o in value.operands)
+        self._size[value] = size
+        named = self.facts.uses.get(value, 1) > 1 or size >= _INLINE_OPERATORS
         return code, named
 
-    def _named_code(self, node: Scalar) -> Code:
-        code = self.known[node]
-        if isinstance(node, Const) or is_atomic(code):
+    def _name_operand(self, value: Scalar) -> Code:
+        code = self.known[value]
+        if isinstance(value, Const) or is_atomic(code):
             return code
-        return self.named(node)
+        return self.name_value(value)
 
 
 def _list_unknown(root: Scalar, known: Mapping[Scalar, Code]) -> list[Scalar]:

@@ -73,7 +73,7 @@ def combine_step(
     uses = Counter(operand for node in postorder(results.values()) for operand in node.operands)
     for node in postorder(results.values()):
         if isinstance(node, Op) and uses[node] > 1:
-            inside.named(node)
+            inside.name_value(node)
         elif isinstance(node, Parameter):
             late = node.position >= kind.count
             source = elements[node.position - kind.count] if late else state[node.position]
