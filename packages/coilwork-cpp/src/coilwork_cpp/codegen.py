@@ -332,7 +332,7 @@ def _arguments_struct(kernel: Kernel, tensors: Sequence[TensorArg]) -> Struct:
 def _group_works(planned: Planned) -> list[list[_Work]]:
     """The work of each nest of the file: what is joined shares one."""
     args = {t.name: t for t in planned.tensors}
-    found: list[list[_Work]] = []
+    groups: list[list[_Work]] = []
     for kernel, mapping in planned.pieces:
         check_nests_in_order(kernel, mapping.nests)
         for nest, region in zip(mapping.nests, regions_of(kernel, mapping.nests), strict=True):
@@ -341,14 +341,14 @@ def _group_works(planned: Planned) -> list[list[_Work]]:
             check_loops(kernel, region, plan, args)
             work = _Work(kernel=kernel, region=region, plan=plan)
             if find(nest.directives, Join) is None:
-                found.append([work])
-            elif found and found[-1][0].plan.threaded == work.plan.threaded:
-                found[-1].append(work)
+                groups.append([work])
+            elif groups and groups[-1][0].plan.threaded == work.plan.threaded:
+                groups[-1].append(work)
             else:
                 raise EmitError(
                     "mapping-join", f"a nest of {kernel.name} has other units than the one before"
                 )
-    return found
+    return groups
 
 
 def _write_nest(
@@ -423,7 +423,7 @@ def _describe_nest(regions: Sequence[Region], plan: Plan) -> str:
 def _write_prologue(
     kernel: Kernel, tensors: Sequence[TensorArg], regions: Sequence[Region], aliased: frozenset[str]
 ) -> tuple[Statement, ...]:
-    found: list[Statement] = [
+    declarations: list[Statement] = [
         Declare(
             "const Arguments&", "a", Unary("*", Call("static_cast<const Arguments*>", (Name("context"),)))
         )
@@ -432,12 +432,14 @@ def _write_prologue(
         spelled = f"const {kind}"
         if kind.endswith("*"):
             spelled = f"{kind} const" if name in aliased else f"{kind} __restrict const"
-        found.append(Declare(spelled, name, Name(f"a.{name}")))
+        declarations.append(Declare(spelled, name, Name(f"a.{name}")))
     if regions[0].check is not None:
-        found.append(Declare("u8* const", "failed_checks", Name("a.failed_checks")))
+        declarations.append(Declare("u8* const", "failed_checks", Name("a.failed_checks")))
     used = _list_used_names(regions, kernel)
     return tuple(
-        s for s in found if not isinstance(s, Declare) or s.name in used or s.name in ("a", "failed_checks")
+        s
+        for s in declarations
+        if not isinstance(s, Declare) or s.name in used or s.name in ("a", "failed_checks")
     )
 
 

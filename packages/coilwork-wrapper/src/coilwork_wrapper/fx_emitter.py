@@ -495,10 +495,10 @@ class FxEmitter:
             runtime=self.runtime,
             outer=outer,
         )
-        made = emitter.run()
+        module = emitter.run()
         # it may write its operands: FX must not remove it for want of users
-        made.__dict__["_is_impure"] = True
-        return made
+        module.__dict__["_is_impure"] = True
+        return module
 
     def _view(self, buffer: Buffer, source: str, offset: Any) -> Any:
         old, value = self.buffers[source], self.values[source]
@@ -569,8 +569,8 @@ def merge_symbols(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 def torch_type(buffer: Buffer) -> torch.dtype:
     """The element type as torch's."""
-    found: torch.dtype = getattr(torch, buffer.dtype.torch_name)
-    return found
+    dtype: torch.dtype = getattr(torch, buffer.dtype.torch_name)
+    return dtype
 
 
 def find_operator(target: str) -> Callable[..., Any]:
@@ -578,5 +578,5 @@ def find_operator(target: str) -> Callable[..., Any]:
     value: Any = torch.ops
     for part in target.split("."):
         value = getattr(value, part)
-    found: Callable[..., Any] = value
-    return found
+    operator: Callable[..., Any] = value
+    return operator

@@ -144,16 +144,16 @@ def _fold_lanes(
     reduce: Reduce, total: Name, lanes: Name, tile: int, columns: Span, lane: Code
 ) -> list[Statement]:
     """Lanes in pairs, as far apart as they can be, as the folds of rows do it; then into the total."""
-    found: list[Statement] = []
+    statements: list[Statement] = []
     half = FIXED_LANES // 2
     while half:
         low = Binary("+", Binary("*", Name("l"), Literal(str(tile))), lane)
         high = Binary("+", Binary("*", Binary("+", Name("l"), Literal(str(half))), Literal(str(tile))), lane)
         pair = fold_pair(reduce, Element(lanes, low), Element(lanes, high))
-        found.append(For("l", ZERO, Literal(str(half)), (_columns_loop(columns, *pair),)))
+        statements.append(For("l", ZERO, Literal(str(half)), (_columns_loop(columns, *pair),)))
         half //= 2
-    found.append(_columns_loop(columns, fold_total(reduce, Element(total, lane), Element(lanes, lane))))
-    return found
+    statements.append(_columns_loop(columns, fold_total(reduce, Element(total, lane), Element(lanes, lane))))
+    return statements
 
 
 # ---- columns ----

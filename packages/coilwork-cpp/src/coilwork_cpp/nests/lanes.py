@@ -53,15 +53,15 @@ def prefetch_lines(
     block: Block, rows: Sequence[PrefetchRow], inner: Expr, first: Name, points: int
 ) -> tuple[For, ...]:
     """Ask for the lines of `rows` at `points` points of `inner`, from number `first` on."""
-    found: list[For] = []
+    loops: list[For] = []
     for row in rows:
         place = block.inside()
         place.symbols[inner] = Binary("+", first, Name("p"))
         address = Binary("+", Name(row.buffer), place.index(row.index))
         arguments = (address, Literal("1")) if row.write else (address,)
         fetch = Do(Call("__builtin_prefetch", arguments))
-        found.append(For("p", ZERO, Literal(str(points)), (fetch,), step=_LINE_BYTES // row.itemsize))
-    return tuple(found)
+        loops.append(For("p", ZERO, Literal(str(points)), (fetch,), step=_LINE_BYTES // row.itemsize))
+    return tuple(loops)
 
 
 # ---- lanes ----
@@ -165,7 +165,7 @@ def write_peeled_points(
     point.add(Declare("const i64", span.variable, Binary("+", drop_last(span.end, left), lane)))
     bind_ranges(point, span.symbol)
     position = recall_point(point, region, step, kept)
-    found: list[Statement] = []
+    updates: list[Statement] = []
     for reduce, total in totals.items():
         if left == 1:
             combine_point(point, reduce, total, position)
@@ -175,12 +175,12 @@ def write_peeled_points(
         element = _read_element(point, reduce)
         is_bool = reduce.operands[0].dtype.is_bool
         point.add(Assign(Element(array, lane), Call("u8", (element,)) if is_bool else element))
-        found += update_state(reduce, total, Element(array, lane), position)
+        updates += update_state(reduce, total, Element(array, lane), position)
     finish_point(point, step, kept, position)
     count = Literal(str(left))
     block.add(For("l", ZERO, count, point.body(), simd=left > 1 and is_independent(step)))
-    if found:
-        block.add(For("l", ZERO, count, tuple(found)))
+    if updates:
+        block.add(For("l", ZERO, count, tuple(updates)))
 
 
 def write_lane_loops(

@@ -51,14 +51,14 @@ def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span
     assert length is not None
     size = plan.vector.block + -plan.vector.block % _ALIGNED
     staged = [v for v in region.values if isinstance(v, Load) and lies_across(v, plan.across, rows.symbol)]
-    found: dict[Scalar, Code] = {}
+    values: dict[Scalar, Code] = {}
     for load in staged:
         tile = Name(block.names.numbered("tile"))
         block.add(declare_array(memory_type(load.dtype), tile.text, size * length))
         _transpose(block, "transpose", load, (tile, Literal(str(size))), rows, columns)
         line = Binary("*", span_offset(columns), Literal(str(size)))
-        found[load] = decode_element(Element(tile, Binary("+", line, span_offset(rows))), load.dtype)
-    return found
+        values[load] = decode_element(Element(tile, Binary("+", line, span_offset(rows))), load.dtype)
+    return values
 
 
 def move_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:

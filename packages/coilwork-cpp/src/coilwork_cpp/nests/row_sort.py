@@ -86,10 +86,10 @@ def sort_rows(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Seq
         row = (records, spare_name(records), block.index(extent_of(sort.axis)))
         first = count_read_elements(sort, passes)
         if first is None:
-            found = Call(f"sort_records<{key}>", row)
+            in_order = Call(f"sort_records<{key}>", row)
         else:
-            found = Call(f"first_records<{key}>", (*row, Literal(str(first))))
-        block.add(Declare(f"const {record_type(sort)}* const", result_name(records).text, found))
+            in_order = Call(f"first_records<{key}>", (*row, Literal(str(first))))
+        block.add(Declare(f"const {record_type(sort)}* const", result_name(records).text, in_order))
 
 
 def spare_name(records: Name) -> Name:

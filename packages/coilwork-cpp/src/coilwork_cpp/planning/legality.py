@@ -61,21 +61,21 @@ def settle_user_mappings(
             f"it is {len(given)} mappings, and the kernel is written as {len(pieces)} pieces",
             "give each piece a mapping, in the order in which a trace shows them (kernels/NAME.mapping.txt)",
         )
-    found: list[Mapping] = []
+    mappings: list[Mapping] = []
     for piece, versions in zip(pieces, given, strict=True):
         if len(versions.versions) != 1 or versions.versions[0].guard is not None:
             raise _refuse(kernel, "mapping-versions", "C++ has one version, `otherwise`, for all sizes", "")
         mapping = _wrap_in_nests(kernel, piece, versions.general)
         check_closed(kernel, mapping)
         check_given(kernel, piece, mapping)
-        found.append(mapping)
-    for mapping in found:
-        if mapping.directives != found[0].directives:
+        mappings.append(mapping)
+    for mapping in mappings:
+        if mapping.directives != mappings[0].directives:
             raise _refuse(
                 kernel, "mapping", "what is said outside of nests is common to all pieces of a launch", ""
             )
-    _check_common(kernel, found[0].directives, proposed)
-    rest = iter(found)
+    _check_common(kernel, mappings[0].directives, proposed)
+    rest = iter(mappings)
     return tuple(tuple(next(rest) for _ in pieces) for pieces in phases)
 
 
@@ -91,8 +91,8 @@ def _wrap_in_nests(kernel: Kernel, piece: Kernel, mapping: Mapping) -> Mapping:
             f"a piece has {len(groups)} loop nests, and the mapping none",
             "say `nest store 0:` before the directives of each",
         )
-    common = tuple(one for one in mapping.directives if isinstance(one, _COMMON))
-    own = tuple(one for one in mapping.directives if not isinstance(one, _COMMON))
+    common = tuple(directive for directive in mapping.directives if isinstance(directive, _COMMON))
+    own = tuple(directive for directive in mapping.directives if not isinstance(directive, _COMMON))
     return Mapping(directives=common, nests=tuple(replace(nest, directives=own) for nest, _ in groups))
 
 

@@ -142,20 +142,20 @@ class _Access:
 
 def _accesses(region: Region, args: MappingOf[str, TensorArg]) -> list[_Access]:
     facts = region.facts
-    found: list[_Access] = []
+    accesses: list[_Access] = []
     for value in region.values:
         if isinstance(value, Load):
             gathers: frozenset[Expr] = frozenset()
             for operand in value.indirect:
                 gathers |= facts.varies[operand]
-            found.append(_Access(value.buffer, value.index[0], value.dtype.itemsize, gathers))
+            accesses.append(_Access(value.buffer, value.index[0], value.dtype.itemsize, gathers))
     for store in region.stores:
         gathers = frozenset()
         for operand in store.indirect:
             gathers |= facts.varies[operand]
         # A line that is written is read as well.
-        found.append(_Access(store.buffer, store.index, 2 * args[store.buffer].dtype.itemsize, gathers))
-    return found
+        accesses.append(_Access(store.buffer, store.index, 2 * args[store.buffer].dtype.itemsize, gathers))
+    return accesses
 
 
 def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
@@ -277,19 +277,21 @@ def weigh_units(proposal: Proposal) -> tuple[Directive, ...]:
     many.
     """
     weight = max(1, count_instructions(proposal.region.roots) // 3)
-    tiled = any(isinstance(one, Transpose) and one.step is None for one in proposal.nest.directives)
+    tiled = any(
+        isinstance(directive, Transpose) and directive.step is None for directive in proposal.nest.directives
+    )
     return (Grain(instructions=proposal.loops.grain, at=2 * weight if tiled else weight),)
 
 
 def join_pieces(proposal: Proposal, before: Proposal) -> tuple[Directive, ...]:
     """Keep pieces of the same rows together: the later one finds the rows' ends in the cache."""
-    for one in (proposal, before):
-        threads = find(one.nest.directives, Threads)
-        blocks = find(one.nest.directives, Block)
-        if one.region.reduction or threads is None or not threads.ranges or blocks is not None:
+    for piece in (proposal, before):
+        threads = find(piece.nest.directives, Threads)
+        blocks = find(piece.nest.directives, Block)
+        if piece.region.reduction or threads is None or not threads.ranges or blocks is not None:
             return ()
     same = find(proposal.nest.directives, Threads) == find(before.nest.directives, Threads)
-    symbols = [{r.symbol.name: r.symbol for r in one.kernel.ranges} for one in (proposal, before)]
+    symbols = [{r.symbol.name: r.symbol for r in piece.kernel.ranges} for piece in (proposal, before)]
     threads = find(proposal.nest.directives, Threads)
     assert threads is not None
     alike = same and all(symbols[0][name] is symbols[1][name] for name in threads.ranges)
@@ -303,11 +305,11 @@ def _unit_directives(
     *,
     together: bool = False,
 ) -> tuple[Directive, ...]:
-    found: list[Directive] = [Threads(ranges=tuple(r.name for r in shared), together=together)]
-    found += [Block(range=r.name, by=by) for r, by in blocks]
+    directives: list[Directive] = [Threads(ranges=tuple(r.name for r in shared), together=together)]
+    directives += [Block(range=r.name, by=by) for r, by in blocks]
     if serial:
-        found.append(Sequential(ranges=tuple(r.name for r in serial)))
-    return tuple(found)
+        directives.append(Sequential(ranges=tuple(r.name for r in serial)))
+    return tuple(directives)
 
 
 def _split_leading_units(ranges: tuple[Expr, ...], loops: Loops) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:

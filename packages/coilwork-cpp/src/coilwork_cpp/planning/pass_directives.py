@@ -78,12 +78,12 @@ def select_first_points(proposal: Proposal) -> tuple[Directive, ...]:
     if not any(isinstance(value, Sort) for value in proposal.region.values):
         return ()
     axis = proposal.region.reduction[-1]
-    found: list[Directive] = []
+    directives: list[Directive] = []
     for number, step in enumerate(_list_passes(proposal)):
         count = count_first_points(step, axis) if step.ordered else None
         if count is not None:
-            found.append(Select(range=axis.name, first=count, step=number))
-    return tuple(found)
+            directives.append(Select(range=axis.name, first=count, step=number))
+    return tuple(directives)
 
 
 def choose_lanes(proposal: Proposal) -> tuple[Directive, ...]:
@@ -92,13 +92,13 @@ def choose_lanes(proposal: Proposal) -> tuple[Directive, ...]:
     """
     if not proposal.region.reduction:
         return ()
-    found: list[Directive] = []
+    directives: list[Directive] = []
     for number, step in enumerate(_list_passes(proposal)):
         if proposal.vector is not None:
-            found += _column_directives(proposal, step, number, proposal.vector)
+            directives += _column_directives(proposal, step, number, proposal.vector)
         else:
-            found += _row_directives(proposal, step, number)
-    return tuple(found)
+            directives += _row_directives(proposal, step, number)
+    return tuple(directives)
 
 
 def prefetch_rows(proposal: Proposal) -> tuple[Directive, ...]:
@@ -176,24 +176,24 @@ def _row_directives(proposal: Proposal, step: Pass, number: int) -> list[Directi
     crossing = choose_staged_range(proposal.region, step) if lanes > 1 and not proposal.fixed else None
     if lanes == 1 or (not step.reduces and crossing is None):
         return []
-    found: list[Directive] = [Accumulators(count=lanes, step=number)]
+    directives: list[Directive] = [Accumulators(count=lanes, step=number)]
     if crossing is not None:
         extent = as_int(extent_of(ranges[-1]))
         size = _INNER if extent is None else min(_INNER, max(extent, 1))
         by = (min(_LONGEST, _POINTS // size), _INNER)
-        return [*found, Transpose(ranges=(crossing.name, ranges[-1].name), by=by, step=number)]
+        return [*directives, Transpose(ranges=(crossing.name, ranges[-1].name), by=by, step=number)]
     rounded = any(is_rounded(reduce) for reduce in step.reduces)
     if proposal.fixed:
         shape = cut_innermost(ranges, FIXED_BLOCK, rounded=rounded)
     else:
         shape = cut_ranges(ranges, _BLOCK, rounded=rounded)
-    found += _fold_directives(shape, number)
+    directives += _fold_directives(shape, number)
     left = (as_int(extent_of(ranges[-1])) or 0) % lanes
     whole = shape.middle is not ranges[-1]
     apart = 0 < left <= MOST_LEFT and whole and not proposal.fixed
     if apart and not any(map(is_positional, step.reduces)):
-        found.append(Peel(range=ranges[-1].name, count=left, step=number))
-    return found
+        directives.append(Peel(range=ranges[-1].name, count=left, step=number))
+    return directives
 
 
 def _column_directives(proposal: Proposal, step: Pass, number: int, vector: Expr) -> list[Directive]:
@@ -202,13 +202,13 @@ def _column_directives(proposal: Proposal, step: Pass, number: int, vector: Expr
     if proposal.fixed and step.reduces and not step.scans:
         return _fold_directives(cut_innermost(ranges, FIXED_BLOCK, rounded=rounded), number)
     rounded = rounded and not step.scans
-    found: list[Directive] = []
+    directives: list[Directive] = []
     tiled = bool(find_tiled_loads(proposal.region, step, vector))
     if tiled:
         by = (_COLUMN_BLOCK, proposal.tile)
-        found.append(Transpose(ranges=(ranges[-1].name, vector.name), by=by, step=number))
+        directives.append(Transpose(ranges=(ranges[-1].name, vector.name), by=by, step=number))
     shape = (cut_innermost if tiled else cut_ranges)(ranges, _COLUMN_BLOCK, rounded=rounded or tiled)
-    return [*found, *_fold_directives(shape, number)]
+    return [*directives, *_fold_directives(shape, number)]
 
 
 def _fold_directives(shape: Cut, number: int) -> list[Directive]:
@@ -240,17 +240,17 @@ def list_prefetch_rows(
     loops = (*(axis.symbol for axis in plan.threaded), *plan.serial)
     if not loops:
         return ()
-    found: dict[PrefetchRow, None] = {}
+    rows: dict[PrefetchRow, None] = {}
     for value in postorder(passes[number].roots):
         if isinstance(value, Load) and not value.operands and loops[-1] in value.index[0].free_symbols:
             after = substitute(value.index[0], {loops[-1]: loops[-1] + 1})
             size = value.dtype.itemsize
-            found[PrefetchRow(buffer=value.buffer, index=after, itemsize=size, write=False)] = None
+            rows[PrefetchRow(buffer=value.buffer, index=after, itemsize=size, write=False)] = None
     for store in passes[-1].stores:
         if store.mode == "store" and not store.indirect:
             size = store.value.dtype.itemsize
-            found[PrefetchRow(buffer=store.buffer, index=store.index, itemsize=size, write=True)] = None
-    return tuple(row for row in found if _is_dense(row, inner))
+            rows[PrefetchRow(buffer=store.buffer, index=store.index, itemsize=size, write=True)] = None
+    return tuple(row for row in rows if _is_dense(row, inner))
 
 
 def _is_dense(row: PrefetchRow, inner: Expr) -> bool:
@@ -282,13 +282,13 @@ def find_staged_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
     extent = as_int(extent_of(across))
     if extent is not None and extent < _SHORTEST:
         return []
-    found: list[Load] = []
+    staged: list[Load] = []
     for value in _list_values(step):
         if not isinstance(value, Load) or value.indirect or not _has_index_guard(value):
             continue
         if lies_along(value.index[0], across, region.reduction[-1]):
-            found.append(value)
-    return found
+            staged.append(value)
+    return staged
 
 
 def find_tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
@@ -299,21 +299,21 @@ def find_tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
     extent = as_int(extent_of(inner))
     if step.scans or (extent is not None and extent < _SHORTEST):
         return []
-    found = [v for v in _list_values(step) if isinstance(v, Load) and not v.indirect and _has_index_guard(v)]
-    return [load for load in found if lies_along(load.index[0], inner, columns)]
+    loads = [v for v in _list_values(step) if isinstance(v, Load) and not v.indirect and _has_index_guard(v)]
+    return [load for load in loads if lies_along(load.index[0], inner, columns)]
 
 
 def _list_values(step: Pass) -> list[Scalar]:
     """Values that `step` computes, in order; what an earlier pass kept or reduced ends the search."""
-    found: dict[Scalar, None] = {}
+    values: dict[Scalar, None] = {}
     stack = list(reversed(step.roots))
     while stack:
         value = stack.pop()
-        if value in found or value in step.recalls or isinstance(value, Reduce):
+        if value in values or value in step.recalls or isinstance(value, Reduce):
             continue
-        found[value] = None
+        values[value] = None
         stack.extend(reversed(value.operands))
-    return list(found)
+    return list(values)
 
 
 def _has_index_guard(load: Load) -> bool:

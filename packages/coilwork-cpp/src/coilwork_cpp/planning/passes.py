@@ -90,8 +90,8 @@ def passes_of(region: Region, kernel: Kernel, plan: Plan) -> tuple[tuple[Pass, .
 def choose_saves(region: Region, kernel: Kernel) -> dict[int, tuple[Scalar, ...]]:
     """Costly values that several passes of `region` need, by the number of the first, which keeps them."""
     passes, _ = _split_into_passes(region, kernel)
-    found = _choose_kept(list(passes), region.facts, region)
-    return {number: step.keeps for number, step in enumerate(found) if step.keeps}
+    kept = _choose_kept(list(passes), region.facts, region)
+    return {number: step.keeps for number, step in enumerate(kept) if step.keeps}
 
 
 def _split_into_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
@@ -114,7 +114,7 @@ def _split_into_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...]
     stage = {s: max(facts.ready(root) for root in store_roots(s)) for s in inner_stores}
     count = max([*reduces, *sorts, *stage.values()], default=-1) + 1
     stage = _delay_stores(stage, reduces, sorts, count, kernel)
-    found = []
+    passes = []
     for number in range(count):
         stores = tuple(s for s in inner_stores if stage[s] == number)
         step = Pass(
@@ -123,8 +123,8 @@ def _split_into_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...]
             stores=stores,
             sorts=tuple(sorts.get(number, ())),
         )
-        found.append(step)
-    return tuple(_add_scans(step) for step in found), outer_stores
+        passes.append(step)
+    return tuple(_add_scans(step) for step in passes), outer_stores
 
 
 def _delay_stores(
@@ -206,7 +206,7 @@ def _apply_saves(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], ke
 
 def _first_reached(step: Pass, have: Set[Scalar]) -> list[Scalar]:
     """The values in `have` that `step` reaches first from what it combines and stores."""
-    found: list[Scalar] = []
+    reached: list[Scalar] = []
     seen: set[Scalar] = set(step.recalls)
     stack = list(step.roots)
     while stack:
@@ -215,10 +215,10 @@ def _first_reached(step: Pass, have: Set[Scalar]) -> list[Scalar]:
             continue
         seen.add(value)
         if value in have:
-            found.append(value)
+            reached.append(value)
         else:
             stack.extend(value.operands)
-    return found
+    return reached
 
 
 def _find_costly_values(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[Expr]) -> list[Scalar]:
@@ -290,5 +290,5 @@ def _count_masked_points(store: Store, axis: Expr) -> int | None:
     return count if count is not None and length is not None and 1 <= count <= length else None
 
 
-def _is_same_row(one: Sort, other: Sort) -> bool:
-    return one.operands[0] is other.operands[0] and one.descending == other.descending
+def _is_same_row(sort: Sort, other: Sort) -> bool:
+    return sort.operands[0] is other.operands[0] and sort.descending == other.descending

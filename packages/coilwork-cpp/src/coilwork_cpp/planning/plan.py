@@ -207,12 +207,14 @@ def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive,
     """The plan of `nest`, which does `region` of `kernel`, by its directives and the `common` ones."""
     directives = nest.directives
     symbols = {r.symbol.name: r.symbol for r in kernel.ranges}
-    blocks = {one.range: one.by for one in find_all(directives, Block)}
+    blocks = {directive.range: directive.by for directive in find_all(directives, Block)}
     threads = find(directives, Threads) or Threads()
     grain = find(directives, Grain) or Grain(instructions=1, at=1)
     vector = find(directives, Vector)
-    whole = next((one for one in find_all(directives, Transpose) if one.step is None), None)
-    serial = tuple(symbols[name] for one in find_all(directives, Sequential) for name in one.ranges)
+    whole = next((directive for directive in find_all(directives, Transpose) if directive.step is None), None)
+    serial = tuple(
+        symbols[name] for directive in find_all(directives, Sequential) for name in directive.ranges
+    )
     axes = tuple(Axis(symbol=symbols[name], block=blocks.get(name)) for name in threads.ranges)
     axis = None if vector is None else Axis(symbol=symbols[vector.range], block=blocks.get(vector.range))
     reduces = bool(region.reduction)
@@ -232,24 +234,35 @@ def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive,
     )
 
 
-def _read_tile(one: Transpose, symbols: MappingOf[str, Expr]) -> Tile:
-    (across, along), (lines, points) = one.ranges, one.by
+def _read_tile(directive: Transpose, symbols: MappingOf[str, Expr]) -> Tile:
+    (across, along), (lines, points) = directive.ranges, directive.by
     return Tile(symbols[across], symbols[along], lines, points)
 
 
 def _read_passes(
     kernel: Kernel, directives: tuple[Directive, ...], symbols: MappingOf[str, Expr]
 ) -> dict[int, PassPlan]:
-    lanes = {one.step: one.count for one in find_all(directives, Accumulators)}
-    folds = {one.step: (symbols[one.range], one.by) for one in find_all(directives, Fold)}
-    peels = {one.step: one.count for one in find_all(directives, Peel)}
-    asked = {one.step: frozenset(one.args) for one in find_all(directives, Prefetch)}
-    firsts = {one.step: one.first for one in find_all(directives, Select) if one.step is not None}
-    tiles = {
-        one.step: _read_tile(one, symbols) for one in find_all(directives, Transpose) if one.step is not None
+    lanes = {directive.step: directive.count for directive in find_all(directives, Accumulators)}
+    folds = {
+        directive.step: (symbols[directive.range], directive.by) for directive in find_all(directives, Fold)
     }
-    named = value_names(kernel) if any(isinstance(one, Save) for one in directives) else {}
-    saves = {one.step: tuple(named[name] for name in one.values) for one in find_all(directives, Save)}
+    peels = {directive.step: directive.count for directive in find_all(directives, Peel)}
+    asked = {directive.step: frozenset(directive.args) for directive in find_all(directives, Prefetch)}
+    firsts = {
+        directive.step: directive.first
+        for directive in find_all(directives, Select)
+        if directive.step is not None
+    }
+    tiles = {
+        directive.step: _read_tile(directive, symbols)
+        for directive in find_all(directives, Transpose)
+        if directive.step is not None
+    }
+    named = value_names(kernel) if any(isinstance(directive, Save) for directive in directives) else {}
+    saves = {
+        directive.step: tuple(named[name] for name in directive.values)
+        for directive in find_all(directives, Save)
+    }
     numbers = {*lanes, *folds, *peels, *asked, *firsts, *tiles, *saves}
     return {
         number: PassPlan(
@@ -278,12 +291,15 @@ def refuse_unknown(kernel: Kernel, directives: Iterable[Directive]) -> None:
     Raises:
         EmitError: there is one, by its name.
     """
-    for one in directives:
-        if not isinstance(one, CAPABILITIES):
-            raise refuse(kernel, one.keyword(), f"no C++ is written for `{one.text}`")
-        if one.open_numbers:
-            raise refuse(kernel, one.keyword(), f"`{one.text}` is open")
-        if isinstance(one, Invariant) and (one.lanes, one.block) != (FIXED_LANES, FIXED_BLOCK):
+    for directive in directives:
+        if not isinstance(directive, CAPABILITIES):
+            raise refuse(kernel, directive.keyword(), f"no C++ is written for `{directive.text}`")
+        if directive.open_numbers:
+            raise refuse(kernel, directive.keyword(), f"`{directive.text}` is open")
+        if isinstance(directive, Invariant) and (directive.lanes, directive.block) != (
+            FIXED_LANES,
+            FIXED_BLOCK,
+        ):
             raise refuse(kernel, "invariant", f"the one order is `invariant {FIXED_LANES} by {FIXED_BLOCK}`")
 
 
@@ -314,24 +330,24 @@ class Proposal:
 
     def add(self, directives: tuple[Directive, ...]) -> Proposal:
         """The proposal with more directives, but for those of kinds that a template names."""
-        kinds = {type(one) for one in self.named}
-        more = tuple(one for one in directives if type(one) not in kinds)
+        kinds = {type(directive) for directive in self.named}
+        more = tuple(directive for directive in directives if type(directive) not in kinds)
         return replace(self, nest=replace(self.nest, directives=(*self.nest.directives, *more)))
 
     @property
     def vector(self) -> Expr | None:
         """The range that is the vector, if that has been said."""
-        found = find(self.nest.directives, Vector)
-        if found is None:
+        directive = find(self.nest.directives, Vector)
+        if directive is None:
             return None
-        return next(r.symbol for r in self.kernel.ranges if r.symbol.name == found.range)
+        return next(r.symbol for r in self.kernel.ranges if r.symbol.name == directive.range)
 
     @property
     def tile(self) -> int:
         """Points of the vector in one unit of work."""
         vector = find(self.nest.directives, Vector)
         blocks = find_all(self.nest.directives, Block)
-        return next((one.by for one in blocks if vector is not None and one.range == vector.range), 0)
+        return next((block.by for block in blocks if vector is not None and block.range == vector.range), 0)
 
     @property
     def fixed(self) -> bool:

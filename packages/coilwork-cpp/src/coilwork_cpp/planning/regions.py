@@ -50,10 +50,10 @@ class Region:
 
     def varies(self, store: Store) -> frozenset[Expr]:
         """The ranges that `store` varies along."""
-        found = store.index.free_symbols & frozenset((*self.parallel, *self.serial, *self.reduction))
+        ranges = store.index.free_symbols & frozenset((*self.parallel, *self.serial, *self.reduction))
         for root in store_roots(store):
-            found |= self.facts.varies[root]
-        return found
+            ranges |= self.facts.varies[root]
+        return ranges
 
     def separate_columns(self, vector: Expr) -> Region:
         """The region with facts in which every point of `vector` has variables of its own."""
@@ -93,17 +93,17 @@ def regions_of(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
 def _regions(kernel: Kernel, nests: Sequence[Nest], survey: _Survey) -> tuple[Region, ...]:
     keys = _grouping_keys(kernel, survey)
     ranges = tuple(r.symbol for r in kernel.ranges)
-    found = []
+    regions = []
     for nest in nests:
         if nest.check is not None:
-            found.append(_check_region(nest.check, kernel.checks[nest.check], ranges))
+            regions.append(_check_region(nest.check, kernel.checks[nest.check], ranges))
         elif len({keys[number] for number in nest.stores}) == 1:
-            found.append(_store_region(kernel, keys[nest.stores[0]][0], nest.stores, survey))
+            regions.append(_store_region(kernel, keys[nest.stores[0]][0], nest.stores, survey))
         else:
             raise EmitError(
                 "mapping-nest", f"stores {nest.stores} of {kernel.name} happen at points of other ranges"
             )
-    return tuple(found)
+    return tuple(regions)
 
 
 def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
@@ -143,10 +143,10 @@ def _survey_stores(kernel: Kernel) -> _Survey:
             taken.add(value)
     domains = []
     for store, of_one in zip(kernel.stores, roots, strict=True):
-        found = store.index.free_symbols & symbols
+        domain = store.index.free_symbols & symbols
         for root in of_one:
-            found |= facts.varies[root]
-        domains.append(found | parallel if store.mode != "store" else found)
+            domain |= facts.varies[root]
+        domains.append(domain | parallel if store.mode != "store" else domain)
     combines = tuple(not taken.isdisjoint(of_one) for of_one in roots)
     return _Survey(tuple(domains), combines, facts)
 

@@ -64,11 +64,11 @@ def compares_extremes(kernel: Kernel) -> bool:
     if not any(_is_extreme(value) for value in values):
         return False
     return any(
-        _is_extreme_of(one, other) or _is_extreme_of(other, one)
+        _is_extreme_of(left, right) or _is_extreme_of(right, left)
         for value in values
         if isinstance(value, Op) and value.op in _COMPARISONS
-        for one, other in (value.operands,)
-        if one.dtype.is_float
+        for left, right in (value.operands,)
+        if left.dtype.is_float
     )
 
 
@@ -76,15 +76,15 @@ def _is_extreme(value: Scalar) -> bool:
     return isinstance(value, Reduce) and value.kind in _EXTREMES
 
 
-def _is_extreme_of(found: Scalar, value: Scalar) -> bool:
-    """Tell if an extreme that takes part in `found` was taken of something computed that takes part in
+def _is_extreme_of(side: Scalar, value: Scalar) -> bool:
+    """Tell if an extreme that takes part in `side` was taken of something computed that takes part in
     `value`.
     """
-    extremes = tuple(one for one in postorder((found,)) if _is_extreme(one))
+    extremes = tuple(node for node in postorder((side,)) if _is_extreme(node))
     if not extremes:
         return False
-    computed = frozenset(one for one in postorder((value,)) if isinstance(one, Op))
-    return any(one in computed for one in postorder(extremes))
+    computed = frozenset(node for node in postorder((value,)) if isinstance(node, Op))
+    return any(node in computed for node in postorder(extremes))
 
 
 # ---- passes ----
@@ -158,7 +158,7 @@ MAPPING_PASSES: Final[PassTable[Proposal, None]] = PassTable(
 def has_ranges(piece: Kernel, named: Sequence[Directive]) -> bool:
     """True if `piece` has every range that a directive of `named` is of."""
     known = {r.symbol.name for r in piece.ranges}
-    return all(set(_ranges_of(one)) <= known for one in named)
+    return all(set(_ranges_of(directive)) <= known for directive in named)
 
 
 def _ranges_of(directive: Directive) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def propose(
     Raises:
         EmitError: stores of a piece can be put in no order, or a check combines.
     """
-    found: list[Mapping] = []
+    mappings: list[Mapping] = []
     last: Proposal | None = None
     for piece in pieces:
         nests: list[Nest] = []
@@ -209,8 +209,8 @@ def propose(
             else:
                 last = proposal
             nests.append(proposal.nest)
-        found.append(Mapping(directives=common, nests=tuple(nests)))
-    return tuple(found)
+        mappings.append(Mapping(directives=common, nests=tuple(nests)))
+    return tuple(mappings)
 
 
 def common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tuple[Directive, ...]:
@@ -222,9 +222,9 @@ def common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tu
     # is left over at the end of a loop gets libm's, so that an element's place would decide
     exact = options.batch_invariant or compares or kernel.numerics == "strict"
     vector = options.vector_math and not exact and "neon" not in target.features
-    found: list[Directive] = [Functions(kind="vector" if vector else "exact")]
+    directives: list[Directive] = [Functions(kind="vector" if vector else "exact")]
     if kernel.numerics == "fast" and not compares:
-        found.append(Contract())
+        directives.append(Contract())
     if options.batch_invariant:
-        found.append(Invariant(lanes=FIXED_LANES, block=FIXED_BLOCK))
-    return tuple(found)
+        directives.append(Invariant(lanes=FIXED_LANES, block=FIXED_BLOCK))
+    return tuple(directives)

@@ -147,16 +147,16 @@ def normalise_ranges(kernel: Kernel, least_lanes: int) -> Kernel:
 
 def index_expressions(kernel: Kernel) -> tuple[Expr, ...]:
     """Every index expression of loads, stores and index values."""
-    found: dict[Expr, None] = {store.index: None for store in kernel.stores}
+    expressions: dict[Expr, None] = {store.index: None for store in kernel.stores}
     for value in postorder(kernel_roots(kernel)):
         match value:
             case Load():
-                found.setdefault(value.index[0])
+                expressions.setdefault(value.index[0])
             case IndexValue():
-                found.setdefault(value.expr)
+                expressions.setdefault(value.expr)
             case _:
                 pass
-    return tuple(found)
+    return tuple(expressions)
 
 
 def replace_ranges(kernel: Kernel, ranges: Sequence[Range], mapping: Mapping[Expr, Expr]) -> Kernel:
@@ -208,20 +208,20 @@ def _drop_unit_ranges(kernel: Kernel) -> Kernel:
 
 def find_divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
     """Constants by which some expression divides a multiple of the symbol `at`."""
-    found: dict[Expr, None] = {}
+    divisors: dict[Expr, None] = {}
     pending = [e for e in expressions if at in e.free_symbols]
     while pending:
         expr = pending.pop()
         match node(expr):
             case FloorDiv(numerator, denominator) | Mod(numerator, denominator):
                 if at in numerator.free_symbols and at not in denominator.free_symbols:
-                    found.setdefault(denominator)
+                    divisors.setdefault(denominator)
                 pending.append(numerator)
             case Const() | Sym():
                 pass
             case Add(operands) | Mul(operands) | Min(operands) | Max(operands):
                 pending.extend(o for o in operands if at in o.free_symbols)
-    return sorted(found, key=lambda e: e.sort_key)
+    return sorted(divisors, key=lambda e: e.sort_key)
 
 
 def _split_at_divisors(kernel: Kernel, least_lanes: int) -> Kernel:

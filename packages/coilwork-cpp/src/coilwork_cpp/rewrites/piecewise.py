@@ -54,7 +54,7 @@ from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, postorder
 
 def find_guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
     """The points of `at` from which on some guard of `at` alone differs from the point before."""
-    found: set[int] = set()
+    points: set[int] = set()
     for value in postorder(kernel_roots(kernel)):
         sides = split_comparison(value)
         if sides is None or not isinstance(value, Op):
@@ -69,8 +69,8 @@ def find_guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
         # what changes is whether the difference reaches 0 (`<`, `>=`), or exceeds it (`<=`, `>`)
         change = _solve_crossing(slope, start, 0 if value.op in ("lt", "ge") else 1)
         if 0 < change < count:
-            found.add(change)
-    return found
+            points.add(change)
+    return points
 
 
 def find_index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int]:
@@ -79,11 +79,11 @@ def find_index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int
 
     Of an expression that bends at more than `most` points, none.
     """
-    found: set[int] = set()
+    points: set[int] = set()
     for expr in index_expressions(kernel):
         for part in _find_bends(expr, at):
-            found |= _bend_points(part, at, count, most) or set()
-    return found
+            points |= _bend_points(part, at, count, most) or set()
+    return points
 
 
 def has_bends(kernel: Kernel) -> bool:
@@ -131,13 +131,13 @@ def _bend_points(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None
     """Return where `expr`, of `at` alone, changes from one line to another; None where that is too often, or
     not known.
     """
-    found: set[int] = set()
+    points: set[int] = set()
     for operand in _operands(expr):
         if at in operand.free_symbols:
             below = _bend_points(operand, at, count, most)
             if below is None:
                 return None
-            found |= below
+            points |= below
     match node(expr):
         case FloorDiv(numerator, denominator) | Mod(numerator, denominator):
             divisor = as_int(denominator)
@@ -149,8 +149,8 @@ def _bend_points(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None
         case Mul(operands) if sum(at in o.free_symbols for o in operands) > 1:
             return None
         case _:
-            return found
-    for low, high in pairwise([0, *sorted(found), count]):
+            return points
+    for low, high in pairwise([0, *sorted(points), count]):
         for difference, period in pieces:
             at_low = _evaluate_at(difference, at, low)
             slope = _evaluate_at(difference, at, low + 1) - at_low if high - low > 1 else 0
@@ -160,19 +160,19 @@ def _bend_points(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None
                 if period
                 else (0,)
             )
-            if len(floors) + len(found) > most:
+            if len(floors) + len(points) > most:
                 return None
             if slope:
-                found |= {
+                points |= {
                     x for x in (_solve_crossing(slope, start, k * period) for k in floors) if low < x < high
                 }
-    return found
+    return points
 
 
 def _evaluate_at(expr: Expr, at: Expr, value: int) -> int:
-    found = as_int(substitute(expr, {at: as_expr(value)}))
-    assert found is not None
-    return found
+    result = as_int(substitute(expr, {at: as_expr(value)}))
+    assert result is not None
+    return result
 
 
 # ---- pieces ----
@@ -234,9 +234,9 @@ def _unroll(kernel: Kernel) -> Kernel:
     for r in kernel.ranges:
         extent = r.extent
         count = as_int(extent)
-        found = [as_int(d) for d in find_divisors(index_expressions(kernel), r.symbol)]
-        steps = [d for d in found if d is not None and 1 < d <= _LARGEST_STEP]
-        if len(found) != 1 or not steps or count is None or count % steps[0] or count == steps[0]:
+        known = [as_int(d) for d in find_divisors(index_expressions(kernel), r.symbol)]
+        steps = [d for d in known if d is not None and 1 < d <= _LARGEST_STEP]
+        if len(known) != 1 or not steps or count is None or count % steps[0] or count == steps[0]:
             continue
         if len(kernel.stores) * steps[0] > _MOST_STORES or not _has_distinct_stores(kernel, r.symbol):
             continue

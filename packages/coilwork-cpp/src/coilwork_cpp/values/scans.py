@@ -82,14 +82,14 @@ def combine_step(
             inside.known[node] = source
     codes = {k: inside.value(result) for k, result in results.items()}
     # all of them before any variable changes
-    found = {
+    combined = {
         k: inside.declare(kind.results[k].dtype, "combined", Select(started, code, elements[k]))
         for k, code in codes.items()
     }
     point.add(*inside.body())
-    for k, name in found.items():
+    for k, name in combined.items():
         point.add(Assign(state[k], Call("u8", (name,)) if kind.results[k].dtype.is_bool else name))
-    return found
+    return combined
 
 
 # ---- steps ----
@@ -102,11 +102,11 @@ def scan_states(scans: Sequence[Scan], names: FreshNames) -> dict[Scan, tuple[Na
     """Return what is carried for `scans`; results that one function gives have one entry, the
     first of them.
     """
-    found: dict[Scan, tuple[Name, ...]] = {}
+    states: dict[Scan, tuple[Name, ...]] = {}
     for scan in scans:
-        if not any(_is_joint(scan, other) for other in found):
-            found[scan] = _new_state(scan, names)
-    return found
+        if not any(_is_joint(scan, other) for other in states):
+            states[scan] = _new_state(scan, names)
+    return states
 
 
 def step_scans(point: Block, scans: Sequence[Scan], states: Mapping[Scan, Sequence[Code]]) -> None:

@@ -81,11 +81,11 @@ def functions(
     names[id(program)] = "call"
     taken = {*shared, *names.values()}
     outer = {id(part): outer_symbols(part) for part in (program, *nested.values())}
-    found: list[Function] = []
+    functions_: list[Function] = []
     for part in (*reversed(nested.values()), program):
         scope = _scope(part, taken, operators, kernels, constants, names, outer, used)
-        found.append(_function(part, scope))
-    return tuple(found)
+        functions_.append(_function(part, scope))
+    return tuple(functions_)
 
 
 def _scope(
@@ -319,11 +319,11 @@ def _write_heading(program: Program, target: str) -> str:
 
 def _constants(program: Program) -> Mapping[str, Constant]:
     """Constants of the program and of those nested in it, by key."""
-    found: dict[str, Constant] = {}
+    constants: dict[str, Constant] = {}
     for part in walk(program):
         for constant in part.constants:
-            found.setdefault(constant.key, constant)
-    return found
+            constants.setdefault(constant.key, constant)
+    return constants
 
 
 def _make_call(program: Program, keys: tuple[str, ...]) -> Function:

@@ -89,15 +89,15 @@ def _holds(check: CheckSize, sizes: Mapping[str, int]) -> bool:
 
 
 def _input_symbols(program: Program) -> tuple[Expr, ...]:
-    found: dict[str, Expr] = {}
+    symbols: dict[str, Expr] = {}
     for entry in program.inputs:
         exprs = (*entry.shape, *entry.strides) if isinstance(entry, Buffer) else (entry,)
         for expr in exprs:
             if expr.is_const:
                 continue
             for symbol in sorted(expr.free_symbols, key=lambda one: one.name):
-                found.setdefault(symbol.name, symbol)
-    return tuple(found.values())
+                symbols.setdefault(symbol.name, symbol)
+    return tuple(symbols.values())
 
 
 def _random(buffer: Buffer, names: Mapping[str, str]) -> Expression:
