@@ -85,7 +85,7 @@ def bind_arguments(call: ExternCall, schema: Schema) -> tuple[Bound, ...]:
         if parameter.name in given:
             bound.append((parameter, given.pop(parameter.name)))
         elif parameter.has_default:
-            bound.append((parameter, _default(parameter.default)))
+            bound.append((parameter, _default_value(parameter.default)))
         elif parameter.type.name == "Optional":
             bound.append((parameter, None))
         else:
@@ -95,9 +95,9 @@ def bind_arguments(call: ExternCall, schema: Schema) -> tuple[Bound, ...]:
     return tuple(bound)
 
 
-def _default(value: Any) -> Argument:
+def _default_value(value: Any) -> Argument:
     if isinstance(value, list | tuple):
-        return ListValue(tuple(_default(item) for item in value))
+        return ListValue(tuple(_default_value(item) for item in value))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UnsupportedArgument(f"its default {value!r} cannot be spelled")
@@ -133,7 +133,7 @@ def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
         element = kind.element
         return Call("rt::list", (Braces(tuple(_dispatch(element, item, scope) for item in value.items)),))
     if kind.name in CODES:
-        return Call("rt::code", (_code(kind, value),))
+        return Call("rt::code", (_enum_code(kind, value),))
     match kind.name, value:
         case "Tensor", Ref(name):
             return Call("rt::tensor", (Name(scope.name(name)),))
@@ -155,7 +155,7 @@ def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
             raise UnsupportedArgument(f"a {type(value).__name__} has no C form there")
 
 
-def _code(kind: Type, value: Argument) -> Code:
+def _enum_code(kind: Type, value: Argument) -> Code:
     match kind.name, value:
         case "ScalarType", DType():
             return dtype_code(value)
@@ -193,10 +193,10 @@ def shim_parameters(kind: Type) -> tuple[str, ...]:
     Raises:
         UnsupportedArgument: not a type that functions of the table have.
     """
-    found = c_types(kind)
-    if found is None:
+    types = c_types(kind)
+    if types is None:
         raise UnsupportedArgument(f"type {kind}")
-    return found
+    return types
 
 
 def shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tuple[Code, ...]:
@@ -210,7 +210,7 @@ def shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tuple[Co
         return _shim_optional(kind.element, value, scope)
     if isinstance(value, ListValue):
         return _shim_list(kind, value, scope)
-    return (_simple(kind, value, scope),)
+    return (_simple_value(kind, value, scope),)
 
 
 def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, ...]:
@@ -226,16 +226,16 @@ def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, 
         case "Tensor", Ref(name):
             return (Call(f"{scope.name(name)}.pointer"),)
         case _:
-            return (_slot(SIMPLE_TYPES[element.name], _simple(element, value, scope)),)
+            return (_slot(SIMPLE_TYPES[element.name], _simple_value(element, value, scope)),)
 
 
 def _slot(kind: str, value: Code) -> Code:
     return Member(Call(f"rt::Slot<{kind}>", (value,)), "data")
 
 
-def _simple(kind: Type, value: Argument, scope: Scope) -> Code:
+def _simple_value(kind: Type, value: Argument, scope: Scope) -> Code:
     if kind.name in CODES:
-        return _code(kind, value)
+        return _enum_code(kind, value)
     match kind.name, value:
         case "Tensor", Ref(name):
             return Call(f"{scope.name(name)}.get")
@@ -324,7 +324,7 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         EmitError: `cpp-unsupported`, torch's C interface cannot call it.
     """
     if call.target in NUMBER_READS:
-        yield from _item(call, scope)
+        yield from _read_number(call, scope)
         return
     schema = find_schema(call.target)
     if schema is None:
@@ -334,13 +334,13 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     try:
         bound = bind_arguments(call, schema)
         shim = C_FUNCTIONS.get(call.target)
-        if shim is not None and _suits(shim, bound, call, scope):
+        if shim is not None and _keeps_result_type(shim, bound, call, scope):
             yield from _call_shim(call, schema, shim, bound, scope)
         else:
             yield from _call_dispatcher(call, schema, bound, scope)
     except UnsupportedArgument as error:
         refuse(f"torch's C interface cannot call {call.target}", call.origins, str(error))
-    yield from _finish(call, scope)
+    yield from _settle_results(call, scope)
 
 
 def shim_prototype(schema: Schema, shim: CFunction) -> str:
@@ -353,7 +353,7 @@ def shim_prototype(schema: Schema, shim: CFunction) -> str:
     return f"AOTITorchError {shim.symbol}({', '.join(kinds)});"
 
 
-def used_shim(call: ExternCall) -> tuple[Schema, CFunction] | None:
+def find_shim(call: ExternCall) -> tuple[Schema, CFunction] | None:
     """The C function that `call` may go through, with the operator's schema."""
     shim, schema = C_FUNCTIONS.get(call.target), find_schema(call.target)
     return None if shim is None or schema is None else (schema, shim)
@@ -374,7 +374,7 @@ def _writes_in_place(schema: Schema) -> bool:
     return any(p.is_out for p in schema.parameters) or schema.name.endswith("_")
 
 
-def _suits(shim: CFunction, bound: tuple[Bound, ...], call: ExternCall, scope: Scope) -> bool:
+def _keeps_result_type(shim: CFunction, bound: tuple[Bound, ...], call: ExternCall, scope: Scope) -> bool:
     """False if taking `Scalar` arguments as `double` would change the result."""
     scalars = [value for p, value in bound if p.type.mentions("number") and value is not None]
     if not all(isinstance(v, bool | int | float) and _is_exact(v) for v in scalars):
@@ -384,22 +384,22 @@ def _suits(shim: CFunction, bound: tuple[Bound, ...], call: ExternCall, scope: S
     if shim.scalars == "cast":
         # without a tensor or an element type the operator would infer one from the Scalar
         return any(isinstance(value, Ref | DType) for _, value in bound)
-    return any(scope.buffer(name).dtype.is_float for name in _tensors(tuple(v for _, v in bound)))
+    return any(scope.buffer(name).dtype.is_float for name in _list_tensors(tuple(v for _, v in bound)))
 
 
 def _is_exact(value: Argument) -> bool:
     return not isinstance(value, int) or abs(value) <= EXACT_INTEGER
 
 
-def _tensors(values: tuple[Argument, ...]) -> Iterator[str]:
+def _list_tensors(values: tuple[Argument, ...]) -> Iterator[str]:
     for value in values:
         if isinstance(value, Ref):
             yield value.name
         elif isinstance(value, ListValue):
-            yield from _tensors(value.items)
+            yield from _list_tensors(value.items)
 
 
-def _item(call: ExternCall, scope: Scope) -> Iterator[Statement]:
+def _read_number(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     match call.args, call.outputs:
         case (Ref(name),), (SymbolOutput(symbol=symbol),):
             value = Call("rt::item", (Name(scope.name(name)),))
@@ -518,7 +518,7 @@ def _list_results(outputs: tuple[Declared, ...], raw: Code, parts: str, scope: S
                 raise UnsupportedArgument("an item of a list of tensors is no number")
 
 
-def _finish(call: ExternCall, scope: Scope) -> Iterator[Statement]:
+def _settle_results(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     """Bind the sizes that only the results know, then bring the results into their declared layouts."""
     for symbol, position, dim in call.binds:
         output = call.outputs[position]

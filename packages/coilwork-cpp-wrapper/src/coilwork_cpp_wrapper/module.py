@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Final, Literal
 
-from coilwork_cpp_wrapper.calls import is_relayed, shim_prototype, used_shim
+from coilwork_cpp_wrapper.calls import find_shim, is_relayed, shim_prototype
 from coilwork_cpp_wrapper.instructions import emit_instruction
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
@@ -23,7 +23,6 @@ from coilwork_ir.buffers import (
     GraphOutput,
     ListValue,
     Ref,
-    SymbolOutput,
 )
 from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
@@ -31,6 +30,7 @@ from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
 from coilwork_ir.program.regions import inline_regions
 from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.symbols import bound_symbols
 from coilwork_ir.program.walk import all_kernels, as_call, buffers, distinct_programs
 from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
 from coilwork_ir.syntax.cpp_printer import CppPrinter
@@ -167,7 +167,7 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     items: list[Item] = [Verbatim(preamble_text("shim.hpp")), Verbatim(preamble_text("support.hpp"))]
     items += [Verbatim(f"static const uint64_t TORCH_VERSION = 0x{abi_version():016x};")]
     items += [Verbatim(preamble_text("dispatch.hpp"))]
-    declarations = [*_entries(specs, kernels), *_prototypes(parts)]
+    declarations = [*_entries(specs, kernels), *_list_prototypes(parts)]
     if declarations:
         items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
     outer: dict[int, tuple[Expr, ...]] = {}
@@ -180,7 +180,7 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
         raise EmitError("unbound-symbol", f"size {unbound} is not bound in program @{program.name}")
     inputs = tuple(_input_port(entry, number) for number, entry in enumerate(program.inputs))
     outputs = _output_ports(program)
-    items.append(_entry(inputs, outputs, functions[id(program)]))
+    items.append(_write_entry(inputs, outputs, functions[id(program)]))
     return CppProgram(
         name=program.name,
         text=CppPrinter(width=WIDTH).source(Source(_write_heading(program), tuple(items))),
@@ -281,16 +281,16 @@ def _list_relayed(parts: tuple[Program, ...]) -> Iterator[str]:
                 yield call.target
 
 
-def _prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
+def _list_prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
     """Declarations of the operators' C functions."""
     seen: set[str] = set()
     for part in parts:
         for instruction in part.instructions:
             call = as_call(instruction)
-            found = None if call is None else used_shim(call)
-            if found is not None and found[1].symbol not in seen:
-                seen.add(found[1].symbol)
-                yield shim_prototype(*found)
+            shim = None if call is None else find_shim(call)
+            if shim is not None and shim[1].symbol not in seen:
+                seen.add(shim[1].symbol)
+                yield shim_prototype(*shim)
 
 
 class _Emission:
@@ -308,10 +308,11 @@ class _Emission:
         self._program = program
         self._functions = functions
         self._keys = keys
-        self._bound = frozenset(_bound_symbols(program))
+        own = tuple(symbol.name for symbol in bound_symbols(program))
+        self._bound = frozenset(own)
         self._outer: dict[str, Expr] = {}
-        self._symbol_names = dict(identifiers(_bound_symbols(program)))
-        names = identifiers(_names(program), taken=self._symbol_names.values())
+        self._symbol_names = dict(identifiers(own))
+        names = identifiers(_local_names(program), taken=self._symbol_names.values())
         self._taken = frozenset(names.values())
         self._scope = Scope(
             name=names.__getitem__,
@@ -334,7 +335,7 @@ class _Emission:
     def function(self) -> Function:
         """The function."""
         program, scope = self._program, self._scope
-        parameters = tuple(_parameters(program, self._keys, scope))
+        parameters = tuple(_declare_parameters(program, self._keys, scope))
         bound = {e.name for e in program.inputs if isinstance(e, Expr) and e.is_symbol}
         body: list[Statement] = []
         for number, instruction in enumerate(program.instructions):
@@ -362,7 +363,7 @@ class _Emission:
         return self._symbol_names[symbol.name]
 
 
-def _parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterator[Statement]:
+def _declare_parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterator[Statement]:
     tensors, numbers = 0, 0
     declared: set[str] = set()
     for entry in program.inputs:
@@ -380,22 +381,7 @@ def _parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterat
         yield Declare("rt::Tensor", scope.name(constant.buffer.name), Call("rt::Tensor::borrowed", (handle,)))
 
 
-def _bound_symbols(program: Program) -> Iterator[str]:
-    for entry in program.inputs:
-        if isinstance(entry, Expr) and entry.is_symbol:
-            yield entry.name
-    for instruction in program.instructions:
-        match instruction:
-            case BindSymbol(symbol=symbol):
-                yield symbol.name
-            case ExternCall():
-                yield from (symbol.name for symbol, _, _ in instruction.binds)
-                yield from (o.symbol.name for o in instruction.outputs if isinstance(o, SymbolOutput))
-            case _:
-                pass
-
-
-def _names(program: Program) -> Iterator[str]:
+def _local_names(program: Program) -> Iterator[str]:
     yield from buffers(program)
     yield from (i.pool for i in program.instructions if isinstance(i, AllocPool))
 
@@ -436,7 +422,7 @@ def _signature(inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> str:
     return f"({shown[0]}) -> ({shown[1]})"
 
 
-def _entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str) -> Item:
+def _write_entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str) -> Item:
     """The exported functions. Handles of inputs are taken over whatever happens, those of results are given
     away.
     """

@@ -122,10 +122,10 @@ def plain_loads(region: Region) -> list[Load]:
     return [v for v in region.values if isinstance(v, Load) and not v.indirect]
 
 
-def lies_along(index: Expr, one: Expr, other: Expr) -> bool:
-    """True if neighbours along `one` are neighbours in memory, and those along `other` are not."""
-    along, beside = stride_of(index, one), stride_of(index, other)
-    return along is not None and beside is not None and as_int(along) == 1 and as_int(beside) not in (0, 1)
+def lies_along(index: Expr, along: Expr, across: Expr) -> bool:
+    """True if neighbours along `along` are neighbours in memory, and those along `across` are not."""
+    near, far = stride_of(index, along), stride_of(index, across)
+    return near is not None and far is not None and as_int(near) == 1 and as_int(far) not in (0, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
     checks = tuple(Nest(check=number) for number in range(len(kernel.checks)))
     groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[int]] = {}
     survey = _survey_stores(kernel)
-    for number, key in enumerate(_grouping_keys(kernel, survey)):
+    for number, key in enumerate(_nest_keys(kernel, survey)):
         groups.setdefault(key, []).append(number)
     stores = [Nest(stores=tuple(numbers)) for numbers in groups.values()]
     nests = (*checks, *_readers_first(stores, kernel))
@@ -91,7 +91,7 @@ def regions_of(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
 
 
 def _regions(kernel: Kernel, nests: Sequence[Nest], survey: _Survey) -> tuple[Region, ...]:
-    keys = _grouping_keys(kernel, survey)
+    keys = _nest_keys(kernel, survey)
     ranges = tuple(r.symbol for r in kernel.ranges)
     regions = []
     for nest in nests:
@@ -151,7 +151,7 @@ def _survey_stores(kernel: Kernel) -> _Survey:
     return _Survey(tuple(domains), combines, facts)
 
 
-def _grouping_keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
+def _nest_keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
     """For each store of `kernel` the parallel ranges, and the reduced ones, at whose points it happens."""
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     pairs = zip(survey.domains, survey.combines, strict=True)

@@ -90,7 +90,7 @@ def _is_extreme_of(side: Scalar, value: Scalar) -> bool:
 # ---- passes ----
 
 
-def _as_pass(
+def _run_decision(
     decide: Callable[[Proposal], tuple[Directive, ...]],
 ) -> Callable[[Proposal, None], Proposal]:
     return lambda proposal, _: proposal.add(decide(proposal))
@@ -100,42 +100,42 @@ MAPPING_PASSES: Final[PassTable[Proposal, None]] = PassTable(
     passes=(
         Pass(
             name="vectorize",
-            run=_as_pass(vectorize),
+            run=_run_decision(vectorize),
             why="vectors load whole cache lines along the range that lies in memory",
         ),
         Pass(
             name="transpose-tiles",
-            run=_as_pass(transpose_tiles),
+            run=_run_decision(transpose_tiles),
             why="what lies along another range would be gathered from a cache line per element",
         ),
         Pass(
             name="share-units",
-            run=_as_pass(share_units),
+            run=_run_decision(share_units),
             why="threads need units of work, and a unit something to walk",
         ),
         Pass(
             name="weigh-units",
-            run=_as_pass(weigh_units),
+            run=_run_decision(weigh_units),
             why="a thread costs more to start than few instructions take",
         ),
         Pass(
             name="save-values",
-            run=_as_pass(save_values),
+            run=_run_decision(save_values),
             why="a costly value is computed once, not once per pass",
         ),
         Pass(
             name="select-first-points",
-            run=_as_pass(select_first_points),
+            run=_run_decision(select_first_points),
             why="the first elements of a sorted row are found faster than all of them",
         ),
         Pass(
             name="choose-lanes",
-            run=_as_pass(choose_lanes),
+            run=_run_decision(choose_lanes),
             why="a sum in one variable waits for itself at each element, and loses precision",
         ),
         Pass(
             name="prefetch-rows",
-            run=_as_pass(prefetch_rows),
+            run=_run_decision(prefetch_rows),
             why="a pass over what lies in the cache leaves memory idle",
         ),
     ),

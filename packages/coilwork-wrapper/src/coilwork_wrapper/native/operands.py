@@ -89,7 +89,7 @@ class Registers:
             self._symbols[symbol.name] = self._next()
         return self._symbols[symbol.name]
 
-    def of(self, value: Expr | int) -> int:
+    def allocate(self, value: Expr | int) -> int:
         """The register of `value`; what computes it comes with the next `take_pending`."""
         expr = as_expr(value)
         if expr not in self._known:
@@ -131,9 +131,9 @@ class Registers:
             case Mul(operands):
                 return self._chain(Operation.MULTIPLY, operands)
             case FloorDiv(left, right):
-                return self._operation(Operation.FLOOR_DIVIDE, self.of(left), self.of(right))
+                return self._operation(Operation.FLOOR_DIVIDE, self.allocate(left), self.allocate(right))
             case Mod(left, right):
-                return self._operation(Operation.MODULO, self.of(left), self.of(right))
+                return self._operation(Operation.MODULO, self.allocate(left), self.allocate(right))
             case Min(operands):
                 return self._chain(Operation.MINIMUM, operands)
             case Max(operands):
@@ -151,7 +151,8 @@ class Registers:
 
     def _chain(self, operation: Operation, operands: Sequence[Expr]) -> int:
         return reduce(
-            lambda left, right: self._operation(operation, left, right), [self.of(one) for one in operands]
+            lambda left, right: self._operation(operation, left, right),
+            [self.allocate(operand) for operand in operands],
         )
 
     def _operation(self, operation: Operation, left: int, right: int) -> int:
@@ -323,13 +324,13 @@ class Part:
         return self._layout(DType.U8, device, (size_bytes,), (as_expr(1),))
 
     def _layout(self, dtype: DType, device: str, shape: Sequence[Expr], strides: Sequence[Expr]) -> int:
-        registers = [self.registers.of(one) for one in (*shape, *strides)]
+        registers = [self.registers.allocate(size) for size in (*shape, *strides)]
         data = u32(self.text(dtype.torch_name)) + u32(self.text(device)) + u32(len(shape))
         return self._layouts.setdefault(data + b"".join(map(u32, registers)), len(self._layouts))
 
     def argument(self, value: Argument) -> bytes:
         """An argument of an operator."""
-        return argument_bytes(value, self._ref, self.registers.of, self.text)
+        return argument_bytes(value, self._ref, self.registers.allocate, self.text)
 
     def _ref(self, name: str) -> bytes:
         return u32(self.slot(name)) + u8(_kind(self.buffers[name].dtype))

@@ -78,7 +78,7 @@ HALF_A_LINE: Final = 42
 KNOWN: Final = Name("known_inputs")
 
 
-def fixed_checks(program: Program, scope: Scope) -> tuple[CheckLayout, ...]:
+def find_fixed_checks(program: Program, scope: Scope) -> tuple[CheckLayout, ...]:
     """Checks at the start of `program` whose shapes and strides depend on no symbol."""
     start = takewhile(
         lambda i: isinstance(i, BindSymbol | CheckLayout | CheckSize | Comment), program.instructions
@@ -91,7 +91,7 @@ def emit_fixed_checks(checks: Sequence[CheckLayout], scope: Scope) -> Iterator[S
     """Check inputs, unless they are like those of an earlier call, in every one of which they passed."""
     scope.used[KNOWN.id] = method(Name("rt"), "LayoutMemory")
     names = [scope.variable(check.buffer) for check in checks]
-    details = [_check(check, scope) for check in checks]
+    details = [_call_check(check, scope) for check in checks]
     learn = Do(Filled(method(KNOWN, "learn", *names)))
     yield If(Unary("not", Filled(method(KNOWN, "match", *names))), (*details, learn))
     for group in _short_groups([scope.name(check.buffer) for check in checks if check.aligned]):
@@ -103,9 +103,9 @@ def emit_fixed_checks(checks: Sequence[CheckLayout], scope: Scope) -> Iterator[S
 def emit_check(check: CheckLayout, scope: Scope) -> Statement:
     """Check one input, and align it if it has to be."""
     if not check.aligned:
-        return _check(check, scope)
+        return _call_check(check, scope)
     name = scope.name(check.buffer)
-    return Assign((name,), Filled(scope.runtime("check_aligned_layout", *_write_expected(check, scope))))
+    return Assign((name,), Filled(scope.runtime("check_aligned_layout", *_expected_layout(check, scope))))
 
 
 def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:
@@ -120,11 +120,11 @@ def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:
         yield group
 
 
-def _check(check: CheckLayout, scope: Scope) -> Statement:
-    return Do(Filled(scope.runtime("check_layout", *_write_expected(check, scope))))
+def _call_check(check: CheckLayout, scope: Scope) -> Statement:
+    return Do(Filled(scope.runtime("check_layout", *_expected_layout(check, scope))))
 
 
-def _write_expected(check: CheckLayout, scope: Scope) -> tuple[Expression, ...]:
+def _expected_layout(check: CheckLayout, scope: Scope) -> tuple[Expression, ...]:
     buffer = scope.buffer(check.buffer)
     shape, strides, dtype = scope.layout(buffer)
     return scope.variable(buffer.name), quote(buffer.name), dtype, quote(buffer.device), shape, strides

@@ -49,7 +49,7 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.syntax.python_printer import print_expression, print_module
-from coilwork_wrapper.python.instructions import emit_fixed_checks, emit_instruction, fixed_checks
+from coilwork_wrapper.python.instructions import emit_fixed_checks, emit_instruction, find_fixed_checks
 from coilwork_wrapper.python.sample_inputs import make_constants, make_inputs
 from coilwork_wrapper.python.scope import TORCH, Scope, identifiers, quote
 from coilwork_wrapper.surface import RUNTIME_MODULE
@@ -60,7 +60,7 @@ from coilwork_wrapper.surface import RUNTIME_MODULE
 ARGS: Final = Name("args")
 
 
-def functions(
+def write_functions(
     program: Program,
     *,
     operators: Mapping[str, str],
@@ -81,14 +81,14 @@ def functions(
     names[id(program)] = "call"
     taken = {*shared, *names.values()}
     outer = {id(part): outer_symbols(part) for part in (program, *nested.values())}
-    functions_: list[Function] = []
+    functions: list[Function] = []
     for part in (*reversed(nested.values()), program):
-        scope = _scope(part, taken, operators, kernels, constants, names, outer, used)
-        functions_.append(_function(part, scope))
-    return tuple(functions_)
+        scope = _make_scope(part, taken, operators, kernels, constants, names, outer, used)
+        functions.append(_write_function(part, scope))
+    return tuple(functions)
 
 
-def _scope(
+def _make_scope(
     part: Program,
     taken: set[str],
     operators: Mapping[str, str],
@@ -104,7 +104,7 @@ def _scope(
     )
     own = {constant.buffer.name: constants[constant.key] for constant in part.constants}
     local = identifiers(
-        (name for name in _names(part) if name not in own), taken, frozenset(symbols.values())
+        (name for name in _local_names(part) if name not in own), taken, frozenset(symbols.values())
     )
     known = buffers(part)
     return Scope(
@@ -121,7 +121,7 @@ def _scope(
     )
 
 
-def _function(part: Program, scope: Scope) -> Function:
+def _write_function(part: Program, scope: Scope) -> Function:
     name = scope.function(part)
     body: list[Statement] = []
     if name != "call":
@@ -142,7 +142,7 @@ def _function(part: Program, scope: Scope) -> Function:
     body.append(Do(method(ARGS, "clear")))
     ranked: set[str] = set()
     # Sizes that depend on symbols are checked on every call; the others are recognised, all in one go.
-    fixed = fixed_checks(part, scope) if name == "call" else ()
+    fixed = find_fixed_checks(part, scope) if name == "call" else ()
     if fixed:
         body.extend(emit_fixed_checks(fixed, scope))
     done = {id(check) for check in fixed}
@@ -164,7 +164,7 @@ def _function(part: Program, scope: Scope) -> Function:
     return Function(name, (Parameter(ARGS.id), *map(Parameter, sizes)), tuple(body))
 
 
-def _names(program: Program) -> Iterator[str]:
+def _local_names(program: Program) -> Iterator[str]:
     yield from buffers(program)
     for instruction in program.instructions:
         yield from defined_values(instruction)
@@ -177,7 +177,7 @@ FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType({"cpp": "CppKernel", "tri
 """By language, the function of the runtime's that describes a kernel in it; those of back ends share one."""
 
 
-def specification(source: KernelSource, text_name: str) -> Rows:
+def kernel_specification(source: KernelSource, text_name: str) -> Rows:
     """`rt.CppKernel(...)`, `rt.TritonKernel(...)` or `rt.DeviceKernel(...)`; the text itself is the constant
     `text_name`.
     """
@@ -187,7 +187,7 @@ def specification(source: KernelSource, text_name: str) -> Rows:
         ("name", quote(source.name)),
         ("source", Name(text_name)),
         ("entry", quote(source.entry)),
-        ("args", _texts(argument_spec(a) for a in source.args)),
+        ("args", _texts(argument_specification(a) for a in source.args)),
         ("arg_names", _texts(a.name for a in source.args)),
     ]
     if source.configs:
@@ -213,7 +213,7 @@ def _texts(texts: Iterable[str]) -> Filled:
     return Filled(Tuple(tuple(map(quote, texts))))
 
 
-def argument_spec(arg: SourceArg) -> str:
+def argument_specification(arg: SourceArg) -> str:
     """`"*in:f32:16"`, `"size:i64"`, `"*scratch:f32=4*n0"`."""
     pointer = "" if arg.role == "size" else "*"
     aligned = ":16" if arg.aligned else ""
@@ -283,10 +283,10 @@ def emit_python(
     for kernel in kernels:
         text_name = text_names[f"{kernel.name}_source".upper()]
         statements += [Assign((text_name,), RawText("\n" + sources[kernel.name].text)), Blank()]
-        specs.append(specification(sources[kernel.name], text_name))
+        specs.append(kernel_specification(sources[kernel.name], text_name))
     statements.append(Assign(("KERNELS",), Rows(Tuple(tuple(specs)))))
-    constants = _constants(program)
-    definitions = [_make_call(program, tuple(constants)), make_inputs(program)]
+    constants = _list_constants(program)
+    definitions = [_write_make_call(program, tuple(constants)), make_inputs(program)]
     if constants:
         definitions.append(make_constants(constants.values()))
     for definition in definitions:
@@ -317,7 +317,7 @@ def _write_heading(program: Program, target: str) -> str:
     )
 
 
-def _constants(program: Program) -> Mapping[str, Constant]:
+def _list_constants(program: Program) -> Mapping[str, Constant]:
     """Constants of the program and of those nested in it, by key."""
     constants: dict[str, Constant] = {}
     for part in walk(program):
@@ -326,13 +326,13 @@ def _constants(program: Program) -> Mapping[str, Constant]:
     return constants
 
 
-def _make_call(program: Program, keys: tuple[str, ...]) -> Function:
-    operators = identifiers(_operators(program))
+def _write_make_call(program: Program, keys: tuple[str, ...]) -> Function:
+    operators = identifiers(_list_operators(program))
     kernel_names = identifiers([k.name for k in all_kernels(program)], frozenset(operators.values()))
     taken = frozenset((*operators.values(), *kernel_names.values()))
     constants = identifiers(keys, taken)
     used: dict[str, Expression] = {}
-    definitions = functions(
+    definitions = write_functions(
         program,
         operators=operators,
         kernels=kernel_names,
@@ -344,7 +344,7 @@ def _make_call(program: Program, keys: tuple[str, ...]) -> Function:
             "`call(args)`, which runs the graph on the inputs in the list `args`, and empties it first."
         ),
         *sorted((Assign((name,), value) for name, value in used.items()), key=_print_value),
-        *(Assign((name,), _operator(operator)) for operator, name in operators.items()),
+        *(Assign((name,), _operator_path(operator)) for operator, name in operators.items()),
         *(Assign((name,), Subscript(KERNELS, (quote(kernel),))) for kernel, name in kernel_names.items()),
         *(Assign((name,), Subscript(CONSTANTS, (quote(key),))) for key, name in constants.items()),
     ]
@@ -358,7 +358,7 @@ def _print_value(assignment: Assign) -> str:
     return print_expression(assignment.value)
 
 
-def _operator(target: str) -> Expression:
+def _operator_path(target: str) -> Expression:
     """`torch.ops.aten.mm.out` of `aten.mm.out`."""
     value: Expression = Attribute(TORCH, "ops")
     for name in target.split("."):
@@ -366,7 +366,7 @@ def _operator(target: str) -> Expression:
     return value
 
 
-def _operators(program: Program) -> Iterator[str]:
+def _list_operators(program: Program) -> Iterator[str]:
     for part in walk(program):
         for instruction in part.instructions:
             if isinstance(instruction, ExternCall):
