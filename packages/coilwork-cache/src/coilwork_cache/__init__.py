@@ -1,8 +1,8 @@
 """Coilwork's store of compiled results, on local disk or in Redis, and the typed caches over it.
 
-Open `store.py` first: it says what a store is, and `key.py` what its keys are. `local.py`, `memory.py`,
-`redis_store.py` (extra `coilwork-cache[redis]`) and `tiered.py` are stores; `typed.py` and `graphs.py`
-are caches.
+Open `store.py` first: it says what a store is, and `key.py` what its keys are. `local_store.py`,
+`memory_store.py`, `redis_store.py` (extra `coilwork-cache[redis]`) and `tiered_store.py` are stores;
+`typed_cache.py` has the caches.
 """
 
 from coilwork_cache.codec import (

@@ -169,7 +169,7 @@ class Bundle:
 
 
 class BundleCodec:
-    """Bundles as bytes: magic b"COILBNDL", format version (4 bytes), header length (8 bytes), header, records.
+    """Bundles as bytes: magic b"COILBNDL", format version (4 bytes), header length (8), header, records.
 
     Integers are little-endian. The header is {"metadata": {…}, "records": [[name, length in bytes], …]} in
     JSON, records sorted by name. Every byte is accounted for, so a bundle that decodes is complete.

@@ -1,7 +1,7 @@
 """Coilwork programs as C++ source over torch's stable C interface, built into shared libraries and called.
 
 Open `module.py` first: it writes a program and its kernels. `instructions.py` has a case for each
-instruction, `calls.py` the calls of operators; `build.py` builds the text, and `call.py` calls the result.
+instruction, `calls.py` the calls of operators; `build.py` builds the text and calls the result.
 """
 
 from coilwork_cpp_wrapper.build import CompiledProgram, build_cpp, write_sources

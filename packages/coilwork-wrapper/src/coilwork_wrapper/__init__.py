@@ -1,7 +1,7 @@
 """A program as a Python module, a `torch.fx.GraphModule`, or bytes by which it runs.
 
-Open `drive.py` first: the callable that drives a program by the wrapper that is asked for. `python/`, `fx/`
-and `native/` write the three forms; `surface.py` lists what emitted code needs of a runtime.
+Open `module_wrapper.py` first: it drives a program by the wrapper that is asked for. `python/`, `native/` and
+`fx_emitter.py` write the three forms; `surface.py` lists what emitted code needs of a runtime.
 """
 
 from coilwork_wrapper.fx_emitter import FxEmitter, emit_fx
