@@ -1,4 +1,4 @@
-"""The local store: damage, failures of the disk, permissions, eviction."""
+"""The store on local disk, and its file format."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coilwork_cache import (
     CacheCorruptionWarning,
@@ -25,7 +27,7 @@ from coilwork_cache import (
     content_key,
     open_local_store,
 )
-from coilwork_cache.local_store import HEADER_BYTES
+from coilwork_cache.local_store import HEADER_BYTES, DamagedEntry, seal, unseal
 
 KEYS = [content_key("k", str(i)) for i in range(64)]
 KEY, OTHER = KEYS[:2]
@@ -387,3 +389,47 @@ def test_old_temporary_files_are_cleaned_and_young_ones_kept(store: LocalStore) 
     young.write_bytes(b"being written")
     LocalStore(store.root)
     assert not old.exists() and young.exists()
+
+
+ENTRY_KEY = content_key("k", "one")
+OTHER_ENTRY_KEY = content_key("k", "two")
+
+
+def reopen(data: bytes, key: str = ENTRY_KEY) -> bytes:
+    return unseal(key, data[:HEADER_BYTES], data[HEADER_BYTES:])
+
+
+@given(st.binary(max_size=200))
+def test_round_trip(payload: bytes) -> None:
+    assert reopen(seal(ENTRY_KEY, payload) + payload) == payload
+
+
+@given(st.binary(max_size=60))
+def test_every_prefix_is_damaged(payload: bytes) -> None:
+    whole = seal(ENTRY_KEY, payload) + payload
+    for length in range(len(whole)):
+        with pytest.raises(DamagedEntry):
+            reopen(whole[:length])
+
+
+def test_every_bit_flip_is_damaged() -> None:
+    whole = seal(ENTRY_KEY, b"payload") + b"payload"
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamagedEntry):
+            reopen(bytes(flipped))
+
+
+def test_appended_bytes_and_another_key_are_damaged() -> None:
+    whole = seal(ENTRY_KEY, b"payload") + b"payload"
+    with pytest.raises(DamagedEntry, match="extended"):
+        reopen(whole + b"\0")
+    with pytest.raises(DamagedEntry, match="checksum"):
+        reopen(whole, OTHER_ENTRY_KEY)
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_damaged(data: bytes) -> None:
+    with pytest.raises(DamagedEntry):
+        reopen(data)
