@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from coilwork_cpp.facts import split_comparison
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_lt
+from coilwork_ir.index import Expr, as_int, provably_le, provably_lt
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, const, load, rewrite
@@ -38,22 +39,6 @@ def fold_decided_guards(kernel: Kernel) -> Kernel:
             store = replace(store, mask=None)
         stores.append(store)
     return replace(changed, stores=tuple(stores))
-
-
-def split_comparison(node: Scalar) -> tuple[Expr, Expr] | None:
-    """Both sides of an ordering of two index values that no loaded value takes part in."""
-    if not isinstance(node, Op) or node.op not in _PROOFS:
-        return None
-    left, right = (_index_expression(operand) for operand in node.operands)
-    return None if left is None or right is None else (left, right)
-
-
-def _index_expression(value: Scalar) -> Expr | None:
-    if isinstance(value, IndexValue) and not value.operands:
-        return value.expr
-    if isinstance(value, Const) and value.dtype is DType.I64:
-        return as_expr(int(value.value))
-    return None
 
 
 def _fold_guard(node: Scalar) -> Scalar:

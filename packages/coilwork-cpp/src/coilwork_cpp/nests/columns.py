@@ -34,11 +34,11 @@ from coilwork_cpp.nests.loops import (
     Span,
     bind_ranges,
     close_loops,
+    copy_tile,
     open_blocks,
     open_loops,
     whole_span,
 )
-from coilwork_cpp.nests.tile_staging import copy_tile
 from coilwork_cpp.planning.legality import check_passes
 from coilwork_cpp.planning.pass_directives import find_tiled_loads
 from coilwork_cpp.planning.passes import Pass, passes_of

@@ -1,4 +1,4 @@
-"""Loops around points: the units of work of a nest, how many there are, and the blocks of a reduction."""
+"""Loops around points: units of work and how many there are, blocks of a reduction, and their copies in tiles."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from coilwork_cpp.planning.plan import Axis, Cut, Plan
 from coilwork_cpp.values.block import Block
+from coilwork_cpp.values.element_types import declare_array, value_type
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, extent_of, product, provably_divisible, total
-from coilwork_ir.syntax.cpp import ONE, ZERO, Binary, Call, Code, Declare, For, Literal, Name
+from coilwork_ir.scalar import Load
+from coilwork_ir.syntax.cpp import ONE, ZERO, Assign, Binary, Call, Code, Declare, Element, For, Literal, Name
 
 # ---- units of work ----
 
@@ -194,3 +196,28 @@ def open_blocks(block: Block, cut: Cut) -> BlockLoops:
         holder.add(Declare("const i64", end.text, Call("min_i64", (next_block, limit))))
         spans = (Span(cut.middle, begin, end), *spans)
     return BlockLoops(cut=cut, block=holder, spans=spans, chain=tuple(chain), outer=outer)
+
+
+# ---- tiles ----
+
+
+def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int, width: int) -> None:
+    """Fill a tile of `elements` with what `load` reads, its lines along `rows`, and make it what the load's
+    value is known by.
+
+    Lines are `width` elements apart, padded against cache set conflicts.
+    """
+    dtype, array = load.dtype, Name(block.names.numbered("tile"))
+    block.add(declare_array("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
+    offset = Binary("+", Binary("*", span_offset(columns), Literal(str(width))), span_offset(rows))
+    element = Element(array, offset)
+    line = block.inside()
+    bind_ranges(line, columns.symbol)
+    line.hoist((load,), frozenset((rows.symbol,)))
+    point = line.inside()
+    bind_ranges(point, rows.symbol)
+    code = point.value(load)
+    point.add(Assign(element, Call("u8", (code,)) if dtype.is_bool else code))
+    line.add(For(rows.variable, rows.begin, rows.end, point.body(), simd=True))
+    block.add(For(columns.variable, columns.begin, columns.end, line.body()))
+    block.known[load] = Binary("!=", element, ZERO) if dtype.is_bool else element

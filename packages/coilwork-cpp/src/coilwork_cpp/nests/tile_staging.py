@@ -19,24 +19,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coilwork_cpp.nests.lanes import declare_lane_arrays, write_lane_loops
-from coilwork_cpp.nests.loops import Span, bind_ranges, close_loops, open_loops, span_offset, whole_span
+from coilwork_cpp.nests.loops import (
+    Span,
+    bind_ranges,
+    close_loops,
+    copy_tile,
+    open_loops,
+    whole_span,
+)
 from coilwork_cpp.planning.pass_directives import find_staged_loads
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import PassPlan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.values.block import Block
-from coilwork_cpp.values.element_types import declare_array, value_type
 from coilwork_cpp.values.reductions import merge_lanes
 from coilwork_ir.index import Expr, as_int, extent_of
-from coilwork_ir.scalar import Load, Reduce, Scalar
+from coilwork_ir.scalar import Reduce, Scalar
 from coilwork_ir.syntax.cpp import (
     ZERO,
-    Assign,
     Binary,
     Call,
     Code,
     Declare,
-    Element,
     For,
     Literal,
     Name,
@@ -103,25 +107,3 @@ def _close_block(around: Block, block: Block, symbol: Expr, span: Span, size: in
     else:
         limit = around.index(extent_of(symbol))
         around.add(For(f"{symbol.name}_begin", ZERO, limit, block.body(), step=size))
-
-
-def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int, width: int) -> None:
-    """Fill a tile of `elements` with what `load` reads, its lines along `rows`, and make it what the load's
-    value is known by.
-
-    Lines are `width` elements apart, padded against cache set conflicts.
-    """
-    dtype, array = load.dtype, Name(block.names.numbered("tile"))
-    block.add(declare_array("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
-    offset = Binary("+", Binary("*", span_offset(columns), Literal(str(width))), span_offset(rows))
-    element = Element(array, offset)
-    line = block.inside()
-    bind_ranges(line, columns.symbol)
-    line.hoist((load,), frozenset((rows.symbol,)))
-    point = line.inside()
-    bind_ranges(point, rows.symbol)
-    code = point.value(load)
-    point.add(Assign(element, Call("u8", (code,)) if dtype.is_bool else code))
-    line.add(For(rows.variable, rows.begin, rows.end, point.body(), simd=True))
-    block.add(For(columns.variable, columns.begin, columns.end, line.body()))
-    block.known[load] = Binary("!=", element, ZERO) if dtype.is_bool else element

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from coilwork_cpp.facts import Facts, recompute_cost
-from coilwork_cpp.guards import split_comparison
+from coilwork_cpp.facts import Facts, recompute_cost, split_comparison
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError

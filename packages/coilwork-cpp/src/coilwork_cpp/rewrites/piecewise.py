@@ -20,7 +20,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from coilwork_cpp.guards import fold_decided_guards, split_comparison
+from coilwork_cpp.facts import split_comparison
+from coilwork_cpp.guards import fold_decided_guards
 from coilwork_cpp.rewrites.normal_form import (
     find_divisors,
     index_expressions,
