@@ -1,4 +1,4 @@
-"""Loops around points: units of work and how many there are, blocks of a reduction, and their copies in tiles."""
+"""Loops around points: units of work, blocks of a reduction, and the copies of blocks in tiles."""
 
 from __future__ import annotations
 
