@@ -168,12 +168,12 @@ READING: Sequence[Function] = (
         for function in (READING if layout == "overlapping windows" else PROGRAMS)
     ],
 )
-def test_one_input(layout: str, function: Function) -> None:
+def test_programs_agree_for_every_layout_of_an_input(layout: str, function: Function) -> None:
     agrees(function, compiled(function), lambda: [LAYOUTS[layout]()])
 
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)
-def test_one_input_of_any_size(function: Function) -> None:
+def test_programs_agree_for_inputs_of_dynamic_size(function: Function) -> None:
     ours = compiled(function, dynamic=True)
     for rows, columns in ((6, 8), (9, 5)):
         agrees(
@@ -181,7 +181,7 @@ def test_one_input_of_any_size(function: Function) -> None:
         )
 
 
-def test_what_is_written_in_equal_parts_of_any_size_is_one_memory() -> None:
+def test_writes_to_equal_chunks_of_dynamic_size_share_memory() -> None:
     """The size of a part is a third of a size that is not known."""
 
     def written_in_parts(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,7 +195,7 @@ def test_what_is_written_in_equal_parts_of_any_size_is_one_memory() -> None:
         agrees(written_in_parts, ours, lambda count=rows: [numbers(4 * count).view(count, 4)])
 
 
-def test_parts_of_an_offset_input_of_any_size_stay_in_its_storage() -> None:
+def test_views_of_an_offset_input_of_dynamic_size_stay_in_its_storage() -> None:
     def cut_and_merged(x: Tensor) -> Tensor:
         return x.unflatten(1, (4, -1)).reshape(-1)
 
@@ -219,7 +219,7 @@ def test_an_update_of_another_layout_and_its_view_share_memory() -> None:
 
 
 @pytest.mark.parametrize("cut", [lambda x: x.chunk(2), lambda x: x.unbind(0)], ids=["chunk", "unbind"])
-def test_parts_that_coincide_have_gradients_of_their_own(cut: Function) -> None:
+def test_overlapping_slices_have_separate_gradients(cut: Function) -> None:
     """Of a tensor whose rows are one row."""
 
     def gradient(function: Function) -> Tensor:
@@ -239,7 +239,7 @@ def test_parts_that_coincide_have_gradients_of_their_own(cut: Function) -> None:
     torch.testing.assert_close(found, gradient(cut))
 
 
-def test_what_is_read_before_a_write_to_overlapping_memory_is_as_it_was() -> None:
+def test_reads_before_a_write_to_overlapping_memory_see_old_values() -> None:
     windows = LAYOUTS["overlapping windows"]
     before, _ = compiled(read_before_and_after)(windows())
     torch.testing.assert_close(before, windows().sin())
@@ -261,12 +261,12 @@ def test_what_is_read_before_a_write_to_overlapping_memory_is_as_it_was() -> Non
     ],
     ids=["written", "viewed", "written through a view", "copied into"],
 )
-def test_no_dimensions(function: Function, make: Make) -> None:
+def test_scalars_agree(function: Function, make: Make) -> None:
     agrees(function, compiled(function), lambda: [make()])
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.bfloat16, torch.float64, torch.complex64])
-def test_other_types(dtype: torch.dtype) -> None:
+def test_every_dtype_agrees(dtype: torch.dtype) -> None:
     def function(x: Tensor) -> tuple[Tensor, Tensor]:
         x[1:].copy_(x[:-1].clone())
         return x[::2], x.t().clone()
@@ -284,7 +284,7 @@ def overwritten_in_a_storage_of_its_own(x: Tensor) -> Tensor:
     return found
 
 
-def test_a_place_in_the_storage_of_a_temporary_tensor() -> None:
+def test_as_strided_of_a_temporary_counts_from_its_storage() -> None:
     """Where it is placed among others in memory, its storage still begins with it."""
     agrees(
         overwritten_in_a_storage_of_its_own,

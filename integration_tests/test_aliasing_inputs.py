@@ -52,11 +52,11 @@ PAIRS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {
     ids=lambda f: f.__name__,
 )
 @pytest.mark.parametrize("pair", PAIRS)
-def test_inputs_that_share_memory(pair: str, function: Function) -> None:
+def test_inputs_that_share_memory_agree(pair: str, function: Function) -> None:
     agrees(function, compiled(function), lambda: PAIRS[pair](numbers(24)))
 
 
-def test_memory_shared_in_one_call_and_not_in_the_next() -> None:
+def test_sharing_may_change_from_call_to_call() -> None:
     ours = compiled(one_written)
     agrees(one_written, ours, lambda: [numbers(8), numbers(8)])
     agrees(one_written, ours, lambda: PAIRS["the same"](numbers(24)))
@@ -88,7 +88,7 @@ def placed_before_a_row_changes(x: Tensor) -> Tensor:
     [strided_anew, placed_before_a_slice_changes, placed_before_a_row_changes],
     ids=lambda f: f.__name__,
 )
-def test_as_strided(function: Function, offset: int) -> None:
+def test_as_strided_of_an_input_agrees(function: Function, offset: int) -> None:
     agrees(function, compiled(function), lambda: [numbers(30)[offset : offset + 20]])
 
 
@@ -103,7 +103,7 @@ def placed_from_a_part(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "function", [strided_anew, placed_in_storage, placed_from_a_part], ids=lambda f: f.__name__
 )
-def test_as_strided_of_inputs_that_begin_elsewhere(function: Function) -> None:
+def test_as_strided_counts_from_the_storage_of_each_call(function: Function) -> None:
     """Offsets count in the storage, and Dynamo does not compile anew for an input that begins elsewhere in
     its own.
     """
@@ -124,7 +124,7 @@ def the_sum(x: Tensor) -> Tensor:
     return x.sum()
 
 
-def test_an_aligned_input_and_then_one_that_is_not() -> None:
+def test_a_later_input_may_be_unaligned() -> None:
     ours = compiled(overwritten)
     for start in (0, 1, 2, 3, 4):
         agrees(overwritten, ours, lambda at=start: [numbers(70)[at:].as_strided((6, 8), (8, 1))])
@@ -133,7 +133,7 @@ def test_an_aligned_input_and_then_one_that_is_not() -> None:
 @pytest.mark.parametrize(
     "settings", [{"executor": "native"}, {"executor": "python"}, {"wrapper": "fx"}, {"wrapper": "cpp"}]
 )
-def test_repeated_elements_that_are_not_aligned_in_a_later_call(settings: dict[str, Any]) -> None:
+def test_a_later_expanded_input_may_be_unaligned(settings: dict[str, Any]) -> None:
     ours = compiled(the_sum, settings=settings)
     for start in (0, 1, 3):
         agrees(the_sum, ours, lambda at=start: [numbers(99)[at : at + 65].expand(3, 65)])

@@ -13,7 +13,7 @@ from integration_tests.beside_eager import compiled, numbers
 pytestmark = pytest.mark.usefixtures("own_caches")
 
 
-def test_a_leaf_is_written_without_gradients() -> None:
+def test_a_leaf_is_updated_under_no_grad() -> None:
     def update(weight: Tensor, x: Tensor) -> Tensor:
         with torch.no_grad():
             weight.sub_(0.5)
@@ -28,7 +28,7 @@ def test_a_leaf_is_written_without_gradients() -> None:
     torch.testing.assert_close(weights[1].grad, weights[0].grad)
 
 
-def test_an_input_that_is_no_leaf_is_written_and_differentiated() -> None:
+def test_a_non_leaf_input_is_updated_and_differentiated() -> None:
     def update(x: Tensor) -> Tensor:
         x[1:].mul_(3)
         x.t()[:1].exp_()
@@ -44,7 +44,7 @@ def test_an_input_that_is_no_leaf_is_written_and_differentiated() -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-def test_views_that_are_returned_carry_gradients() -> None:
+def test_returned_views_carry_gradients() -> None:
     def views(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y = x * 2
         return y[1:], y.t(), x[:1]
@@ -78,7 +78,7 @@ class Counter(nn.Module):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_buffers_and_shared_parameters(training: bool) -> None:
+def test_buffers_and_tied_parameters_are_updated_as_in_eager(training: bool) -> None:
     eager = Counter().train(training)
     model = copy.deepcopy(eager)
     ours = compiled(model)

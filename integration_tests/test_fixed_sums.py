@@ -10,7 +10,7 @@ from integration_tests.interpreting import answers_of
 
 
 @pytest.mark.interpreter
-def test_units_that_sums_share_and_units_of_their_own(tmp_path: Path) -> None:
+def test_fixed_point_sums_agree(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     found = answers_of("integration_tests.interpreted_fixed_sums", tmp_path, COILWORK_ACCUMULATION="fixed")
     assert not any(found.values()), "\n".join(found.values())

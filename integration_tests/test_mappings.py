@@ -53,7 +53,7 @@ def normalise(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.softmax(-1), x.sum(0)
 
 
-def test_what_a_trace_shows_is_handed_in_changed(tmp_path: Path) -> None:
+def test_a_traced_mapping_may_be_changed_and_given_back(tmp_path: Path) -> None:
     x = torch.randn(64, 200)
 
     def compiled(**options: object) -> tuple[Tensor, Tensor]:
@@ -84,7 +84,7 @@ def test_what_a_trace_shows_is_handed_in_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_mapping_that_is_not_legal_is_the_users_to_hear_of(strict: bool) -> None:
+def test_an_illegal_user_mapping_is_an_error(strict: bool) -> None:
     torch._dynamo.reset()
     options = {"mappings": {"*": "threads over x0 accumulators 48 pass 0"}, "strict": strict, "cache": False}
     with warnings.catch_warnings():

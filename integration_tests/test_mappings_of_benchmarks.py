@@ -49,7 +49,7 @@ def statements(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_mappings_are_legal_and_give_the_text(name: str) -> None:
+def test_benchmark_mappings_are_legal_and_determine_the_text(name: str) -> None:
     generator = TritonCodegen()
     for kernel in kernels_of(name):
         for most in (1, 3):
@@ -74,7 +74,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_open_sizes_that_are_likely_small_are_planned(name: str) -> None:
+def test_likely_small_dynamic_sizes_are_planned(name: str) -> None:
     """Candidates may have more threads than a search would try: they are launched all the same."""
     function, x = SMALL[name]
     torch._dynamo.reset()

@@ -12,13 +12,13 @@ from integration_tests.interpreting import answers_of
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", list(CASES))
-def test_each_element_counts(name: str, dynamic: bool) -> None:
+def test_every_element_scattered_to_one_place_counts(name: str, dynamic: bool) -> None:
     compared(CASES[name], dynamic=dynamic)
 
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("accumulation", ["fixed", "sorted", "atomic"])
-def test_each_element_counts_in_triton(tmp_path: Path, accumulation: str) -> None:
+def test_every_element_scattered_to_one_place_counts_in_triton(tmp_path: Path, accumulation: str) -> None:
     pytest.importorskip("triton")
     found = answers_of(
         "integration_tests.interpreted_one_place", tmp_path, COILWORK_ACCUMULATION=accumulation

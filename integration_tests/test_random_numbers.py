@@ -22,7 +22,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_in_cpp(name: str) -> None:
+def test_cpp_random_numbers(name: str) -> None:
     CHECKS[name]()
 
 
@@ -33,5 +33,5 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("name", CHECKS)
-def test_in_triton(name: str, answers: dict[str, str]) -> None:
+def test_triton_random_numbers(name: str, answers: dict[str, str]) -> None:
     assert answers[name] == ""

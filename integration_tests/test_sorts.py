@@ -19,6 +19,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kernels_give_what_eager_gives(answers: dict[str, str], name: str) -> None:
+def test_triton_sorts_agree(answers: dict[str, str], name: str) -> None:
     if answers[name]:
         pytest.fail(answers[name], pytrace=False)

@@ -73,13 +73,13 @@ def ordered(x: Tensor, dim: int = -1, *, descending: bool = False) -> tuple[Tens
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sorts_of_every_type(dtype: torch.dtype, descending: bool) -> None:
+def test_sorts_of_every_dtype_agree(dtype: torch.dtype, descending: bool) -> None:
     for length in (37, 700):
         compared(partial(ordered, descending=descending), drawn(5, length, dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
-def test_sorts_of_every_layout(dtype: torch.dtype) -> None:
+def test_sorts_of_every_layout_agree(dtype: torch.dtype) -> None:
     x = drawn(4, 9, 6, dtype=dtype)
     for dim in range(3):
         torch._dynamo.reset()
@@ -88,13 +88,13 @@ def test_sorts_of_every_layout(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1,), (4, 1), (1, 4), (1, 70000), ()])
-def test_sorts_of_few_and_of_many(shape: tuple[int, ...]) -> None:
+def test_sorts_of_any_length_agree(shape: tuple[int, ...]) -> None:
     x = drawn(*shape) if shape else torch.tensor(2.0)
     compared(ordered, x)
     compared(lambda x: (torch.argsort(x, stable=True),), x)
 
 
-def test_what_is_around_a_sort() -> None:
+def test_sorts_fuse_with_producers_and_consumers() -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         values, positions = torch.sort(x.softmax(-1), dim=-1, descending=True)
         return values.cumsum(-1), positions.to(torch.int32), values.amax(-1), values * 2
@@ -104,7 +104,7 @@ def test_what_is_around_a_sort() -> None:
         torch.testing.assert_close(mine, its)
 
 
-def test_other_names_of_sorts() -> None:
+def test_operators_based_on_sorts_agree() -> None:
     x = torch.stack(
         [torch.randperm(50, generator=torch.Generator().manual_seed(k)) for k in range(6)]
     ).float()
@@ -114,14 +114,14 @@ def test_other_names_of_sorts() -> None:
 
 @pytest.mark.parametrize("largest", [False, True])
 @pytest.mark.parametrize("dtype", [*DTYPES[:-1]])
-def test_first_elements_of_every_type(dtype: torch.dtype, largest: bool) -> None:
+def test_topk_of_every_dtype_agrees(dtype: torch.dtype, largest: bool) -> None:
     x = drawn(4, 300, dtype=dtype)
     for k in (1, 2, 7, 150, 300):
         got = compiled(lambda x, k=k: tuple(torch.topk(x, k, -1, largest)), x)
         chosen(x, got, -1, k, largest=largest)
 
 
-def test_first_elements_of_every_layout() -> None:
+def test_topk_of_every_layout_agrees() -> None:
     x = drawn(20, 40, 6)
     for dim in range(3):
         torch._dynamo.reset()
@@ -144,7 +144,7 @@ def test_first_elements_of_every_layout() -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
 )
-def test_elements_by_rank(dtype: torch.dtype) -> None:
+def test_kthvalue_and_median_agree(dtype: torch.dtype) -> None:
     # no two equal ones in a row: which of them is found is free
     rows = torch.stack([torch.randperm(99, generator=torch.Generator().manual_seed(k)) for k in range(5)]).to(
         dtype
@@ -176,7 +176,7 @@ def test_elements_by_rank(dtype: torch.dtype) -> None:
         lambda x: torch.msort(x.exp()).cumsum(0),
     ],
 )
-def test_gradients(function: Callable[[Tensor], Tensor]) -> None:
+def test_gradients_of_sorts_agree(function: Callable[[Tensor], Tensor]) -> None:
     x = torch.randn(12, 30, generator=torch.Generator().manual_seed(2))
     mine, its = x.clone().requires_grad_(), x.clone().requires_grad_()
     with no_fallback():
@@ -185,7 +185,7 @@ def test_gradients(function: Callable[[Tensor], Tensor]) -> None:
     torch.testing.assert_close(mine.grad, its.grad)
 
 
-def test_rows_of_unknown_length() -> None:
+def test_sorts_of_dynamic_length_agree() -> None:
     function = torch.compile(
         lambda x: (*torch.sort(x, dim=-1, stable=True), torch.argsort(x * 2, dim=0, stable=True)),
         backend=resolve_backend("coilwork"),
