@@ -1,4 +1,4 @@
-"""Elements that all go to one place, through every generator of code."""
+"""Elements added to places from data, many to one place among them, through every generator of code."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def test_every_element_scattered_to_one_place_counts_in_triton(tmp_path: Path, a
     # GPUs have no atomic products: without `strict` these are ATen's
     assert "EmitError[atomic]" in found.pop("halved")
     assert not any(found.values()), found
+
+
+@pytest.mark.interpreter
+def test_fixed_point_sums_agree(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    found = answers_of("integration_tests.interpreted_fixed_sums", tmp_path, COILWORK_ACCUMULATION="fixed")
+    assert not any(found.values()), "\n".join(found.values())
