@@ -1,4 +1,4 @@
-"""How values become bytes and return, without pickle: decoding data can't run code.
+"""Codecs: values as bytes and back, without pickle, so that decoding data can't run code.
 
 `Codec` is the contract; `BytesCodec`, `JsonCodec` and `BundleCodec` implement it. A bundle holds named byte
 records with JSON metadata, for what consists of several files. A typed cache puts a frame in front of each
@@ -269,7 +269,7 @@ def frame_head(kind: str, codec: str) -> bytes:
 
 
 def strip_head(data: bytes, kind: str, codec: str) -> bytes:
-    """Return what follows the head; CodecError if the head is not exactly that of `kind` and `codec`."""
+    """Return the bytes behind the head; CodecError if the head is not exactly that of `kind` and `codec`."""
     head = frame_head(kind, codec)
     if not data.startswith(head):
         raise CodecError(f"{kind} entry", f"its head is not that of kind {kind!r} written by codec {codec!r}")

@@ -120,7 +120,7 @@ _DAMAGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveReport:
-    """How much was exported or imported; `size_bytes` counts payloads before compression."""
+    """The amount that was exported or imported; `size_bytes` counts payloads before compression."""
 
     entries: int
     size_bytes: int

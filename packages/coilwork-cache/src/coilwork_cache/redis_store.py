@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class RedisClient(Protocol):
-    """What is used of `redis.Redis`; any client with these methods will do."""
+    """The methods of `redis.Redis` that are used; any client that has them will do."""
 
     def get(self, name: str, /) -> object: ...
 
@@ -212,7 +212,7 @@ class RedisStore:
         return data
 
     def _attempt(self, doing: str, operation: Callable[[], T]) -> T | None:
-        """Return what `operation` returns; None if the server failed or is being left alone."""
+        """Return the result of `operation`; None if the server failed or is not asked for a while."""
         if not self._breaker.is_closed():
             return None
         try:

@@ -42,7 +42,7 @@ class ForkedLock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """What one store object did since it was made. Counts, except the two sizes in bytes."""
+    """Counters of one store object since it was made. Counts, except the two sizes in bytes."""
 
     hits: int = 0
     misses: int = 0

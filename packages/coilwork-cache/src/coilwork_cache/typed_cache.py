@@ -108,7 +108,7 @@ class KernelCache(TypedCache[bytes]):
 
 
 class TuningCache(TypedCache[dict[str, JsonValue]]):
-    """What was measured of kernels, as JSON objects. Without a store, nothing is kept."""
+    """Measurements of kernels, as JSON objects. Without a store, nothing is kept."""
 
     def __init__(self, store: Store | None) -> None:
         super().__init__(NullStore() if store is None else store, kind="tuning", codec=JsonCodec())
@@ -130,7 +130,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEntry:
-    """What is kept of a compiled graph.
+    """The entry of a compiled graph.
 
     Attributes:
         module: text of the Python module, which people read.

@@ -477,7 +477,7 @@ def _call_dispatcher(
 
 
 def _group_by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, ...], ...]:
-    """Return what is declared of each result of the schema: the items of a list, or one thing."""
+    """Return the declarations for each result of the schema: the items of a list, or a single value."""
     count = len(schema.results)
     if call.paths:
         placed = tuple(zip(call.paths, call.outputs, strict=True))

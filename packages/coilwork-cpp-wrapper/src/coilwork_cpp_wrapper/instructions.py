@@ -204,7 +204,7 @@ def _line(key: tuple[str, int, str, str], ops: list[str]) -> str:
 
 
 def error_lines(what: str, origins: tuple[Origin, ...]) -> str:
-    """Return what a failing instruction adds to its message: what it is, and up to three source lines."""
+    """Return the lines that name a failing instruction in its message, with up to three source lines."""
     lines = [f"  node    {what}"]
     for origin in origins[:3]:
         where = f"{origin.file}:{origin.line}" if origin.file else "unknown"

@@ -79,7 +79,7 @@ from coilwork_ir.target import Target
 
 
 def capabilities_of(target: Target) -> Capabilities:
-    """Return what kernels for `target`, a CPU, can do."""
+    """Return the capabilities of kernels for `target`, a CPU."""
     return Capabilities(
         # nothing is kept, but a row is read again at no cost from the share of the cache that a core has
         rows=RowWalks(kept_bytes=target.l2_bytes // target.multiprocessors),
@@ -495,7 +495,7 @@ class CppCodegen:
         return target.kind == "cpu"
 
     def capabilities(self, target: Target) -> Capabilities:
-        """Return what its kernels can do on `target`, and how they go through rows."""
+        """Return the capabilities of its kernels on `target`, with the way they walk rows."""
         return capabilities_of(target)
 
     def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
@@ -508,8 +508,7 @@ class CppCodegen:
         return emit_kernel(kernel, target, options_from(options))
 
     def describe(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> str:
-        """How `kernel` runs as `emit` writes it, for people to read: its mapping, or each piece of it and
-        that piece's.
+        """Return the mapping of `kernel` as text for people, or each of its pieces with that piece's mapping.
 
         Raises:
             EmitError: as `emit`.

@@ -1,4 +1,4 @@
-"""What values depend on: ranges, earlier reductions, and how often they are used."""
+"""Facts about values: the ranges and reductions they depend on, their uses, costs and comparisons."""
 
 from __future__ import annotations
 

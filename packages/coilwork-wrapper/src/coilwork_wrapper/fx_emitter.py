@@ -249,7 +249,7 @@ class FxEmitter:
     # Values
 
     def define(self, buffer: Buffer, node: Any) -> None:
-        """From here on `buffer` is what `node` computes."""
+        """Let `buffer` be the value of `node` from here on."""
         self.values[buffer.name] = node
         self.buffers[buffer.name] = buffer
 

@@ -1,4 +1,4 @@
-"""What emitted code does with tensors, in plain torch: the default `Surface` of FX graphs.
+"""The functions that emitted code calls, in plain torch: the default `Surface` of FX graphs.
 
 The messages and codes are those of `coilwork_runtime.generated`, which does the same faster.
 """

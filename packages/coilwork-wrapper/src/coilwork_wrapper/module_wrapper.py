@@ -33,7 +33,7 @@ from coilwork_wrapper.python.module import emit_python
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleOptions(WrapOptions):
-    """What a compilation has ready for these two.
+    """The options of these two wrappers: the parts that a compilation has ready.
 
     Attributes:
         graph: the module, the bytes and the kernels' manifests, written already.
@@ -129,9 +129,7 @@ NATIVE: Final = ModuleWrapper(name="native", executor="native")
 
 
 def choose_executor(wrapper: Wrapper, executor: Executor) -> Executor | None:
-    """Return who runs what `wrapper` makes where a caller asks for `executor`; None if that is no module
-    or bytes.
-    """
+    """Return the executor of `wrapper`'s programs if a caller asks for `executor`; None if it has none."""
     return (wrapper.executor or executor) if isinstance(wrapper, ModuleWrapper) else None
 
 
@@ -233,7 +231,7 @@ def _try_wrapper(
     options: ModuleOptions,
     kernels: _Kernels,
 ) -> Artifact | None:
-    """Return what `wrapper` makes of the program; without `strict`, None with a warning where it cannot."""
+    """Return the artefact of `wrapper`; None, with a warning, if it fails and `strict` is off."""
     try:
         refused = wrapper.refuses(program)
         if refused:

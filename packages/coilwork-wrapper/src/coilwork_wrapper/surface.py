@@ -1,6 +1,4 @@
-"""What emitted code needs of a runtime besides built kernels: the functions it calls, and the error they
-raise.
-"""
+"""The surface of a runtime for emitted code: the functions it calls besides kernels, and their error."""
 
 from __future__ import annotations
 

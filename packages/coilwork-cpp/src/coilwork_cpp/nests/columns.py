@@ -189,7 +189,7 @@ def write_column_body(
 
 
 def _lane_index(columns: Span) -> Code:
-    """Return which element of the tile's arrays belongs to the current column."""
+    """Return the index of the current column in the tile's arrays."""
     name = Name(columns.variable)
     return name if columns.begin == ZERO else Binary("-", name, columns.begin)
 

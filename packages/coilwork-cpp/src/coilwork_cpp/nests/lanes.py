@@ -100,7 +100,7 @@ def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: C
 
 
 def _read_element(point: Block, reduce: Reduce) -> Code:
-    """Return what `reduce` combines at this point: the neutral element where its mask is false."""
+    """Return the element that `reduce` combines at this point: the neutral one where its mask is false."""
     source = reduce.operands[0]
     element = convert(point.value(source), source.dtype, source.dtype.compute)
     if not is_atomic(element):

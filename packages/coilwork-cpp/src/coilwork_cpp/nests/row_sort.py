@@ -98,7 +98,7 @@ def spare_name(records: Name) -> Name:
 
 
 def result_name(records: Name) -> Name:
-    """Return what holds `records` in order."""
+    """Return the name of the array that holds `records` in order."""
     return Name(f"{records.text}_ordered")
 
 
@@ -119,6 +119,6 @@ def _decode_record(sort: Sort, record: Code) -> Code:
 
 
 def count_spare_records(sort: Sort, passes: Sequence[Pass]) -> Expr:
-    """How many records sorting needs beside a row's; see `first_records`."""
+    """Return the number of records that sorting needs beside a row's; see `first_records`."""
     length, first = extent_of(sort.axis), count_read_elements(sort, passes)
     return length if first is None else minimum(length, max(2 * first, 32) + 32)

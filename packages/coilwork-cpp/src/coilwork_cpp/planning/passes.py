@@ -51,7 +51,7 @@ class Pass:
 
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
-        """Return what it computes at each point."""
+        """The values that it computes at each point."""
         combined = tuple(operand for node in (*self.reduces, *self.sorts) for operand in node.operands)
         return combined + tuple(root for store in self.stores for root in store_roots(store)) + self.keeps
 

@@ -60,7 +60,7 @@ class Cut:
 
     @property
     def is_whole(self) -> bool:
-        """True where everything is one block."""
+        """True if all points are one block."""
         return self.middle is None and not self.outer
 
 

@@ -122,8 +122,12 @@ def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """Of each store of a kernel: the ranges at whose points it happens, and if it takes a reduction, scan or
-    sort; and facts of all.
+    """Facts about a kernel's stores, one entry for each.
+
+    Attributes:
+        domains: the ranges at whose points it happens.
+        combines: whether it takes a reduction, scan or sort.
+        facts: about the values of all stores.
     """
 
     domains: tuple[frozenset[Expr], ...]

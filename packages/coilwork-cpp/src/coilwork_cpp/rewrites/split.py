@@ -159,8 +159,9 @@ def split_reductions(kernel: Kernel, options: CppOptions, loops: Loops) -> tuple
 
 
 def _plan_space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
-    """How to cut `kernel`, or None where it has no reductions, scans, sorts, many results, or little to
-    reduce.
+    """Return the space of `kernel` cut into pieces; None if that does not pay or is not possible.
+
+    That is so without reductions, with scans, sorts or many results, and where there is little to reduce.
     """
     roots = kernel_roots(kernel)
     values = list(postorder(roots))

@@ -1,7 +1,6 @@
-"""From a kernel to the pieces that loops are written for: passes over the computation, in their order, each
-with its reason.
+"""The kernel passes: from a kernel to the pieces that loops are written for, in a table with reasons.
 
-None of them decides how a piece runs: that is its mapping's (`coilwork_cpp.planning.table`).
+None of them decides how a piece runs: its mapping does (`coilwork_cpp.planning.table`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteContext:
-    """What the passes read: the settings, and what was measured of the machine's loops."""
+    """The inputs of the passes: the settings, and the measured figures of the machine's loops."""
 
     options: CppOptions
     loops: Loops

@@ -186,7 +186,7 @@ class Block:
         return self.known[root]
 
     def name_value(self, root: Scalar) -> Code:
-        """As `value`, but a name or literal."""
+        """Return the code of `root` as a name or literal, after declaring it if necessary."""
         code = self.value(root)
         if not is_atomic(code):
             code = self.known[root] = self.declare(root.dtype, _name_stem(root), code)

@@ -1,4 +1,4 @@
-"""How each scalar op of the op table is written in C++: one row per op."""
+"""The C++ of each scalar op of the op table: one row per op."""
 
 from __future__ import annotations
 

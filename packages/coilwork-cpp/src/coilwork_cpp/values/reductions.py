@@ -1,5 +1,4 @@
-"""What it takes to compute each reduction with several lanes: start values, updates, and the fold of the
-lanes.
+"""Reductions in several lanes: start values, updates, and the fold of the lanes.
 
 A reduction's *state* is one variable per component: the value, and for `argmin` and `argmax` its position
 too. While a loop runs, each component is an array of lanes; lane `l` takes every L-th element. At the end of
@@ -59,7 +58,7 @@ class Component:
 
 
 def is_rounded(reduce: Reduce) -> bool:
-    """True where the order of combination changes the result: sums and products of floats."""
+    """True if the order of combination changes the result: for sums and products of floats."""
     return reduce.kind in ("sum", "prod") and reduce.operands[0].dtype.is_float
 
 

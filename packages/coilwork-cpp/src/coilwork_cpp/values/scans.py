@@ -41,7 +41,7 @@ def combine_types(kind: Combine) -> tuple[str, ...]:
 
 
 def find_carried(kind: Combine, outputs: Iterable[int]) -> tuple[int, ...]:
-    """Return which values must be carried from point to point for the results `outputs`."""
+    """Return the numbers of the values that a scan carries from point to point for the results `outputs`."""
     needed = set(outputs)
     pending = list(needed)
     while pending:
@@ -99,9 +99,7 @@ _COMBINE: Final[Mapping[str, str]] = {"sum": "add", "prod": "mul", "min": "minim
 
 
 def scan_states(scans: Sequence[Scan], names: FreshNames) -> dict[Scan, tuple[Name, ...]]:
-    """Return what is carried for `scans`; results that one function gives have one entry, the
-    first of them.
-    """
+    """Return the variables of each scan; results of one function have one entry, the first of them."""
     states: dict[Scan, tuple[Name, ...]] = {}
     for scan in scans:
         if not any(_is_joint(scan, other) for other in states):
@@ -125,7 +123,7 @@ def step_scans(point: Block, scans: Sequence[Scan], states: Mapping[Scan, Sequen
 
 
 def _list_joint_scans(scan: Scan, scans: Sequence[Scan]) -> list[Scan]:
-    """Return those of `scans` that are computed with `scan`."""
+    """Return the members of `scans` that are computed with `scan`."""
     return [other for other in scans if other is scan or _is_joint(other, scan)]
 
 

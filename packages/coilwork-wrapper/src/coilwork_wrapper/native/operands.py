@@ -1,4 +1,4 @@
-"""What native instructions refer to: registers, buffers, sizes and arguments of one program, in binary form.
+"""The operands of native instructions: registers, buffers, sizes and arguments, in binary form.
 
 Every distinct subexpression of a size has a register, computed once before its first use. A buffer that only
 kernels and further views touch is plain memory, for which no tensor has to stand. What an argument means to
@@ -97,7 +97,7 @@ class Registers:
         return self._known[expr]
 
     def take_pending(self) -> Sequence[tuple[_Key, int]]:
-        """Return what has to be computed before the instruction at hand; asked for once."""
+        """Return the computations that come before the instruction at hand, and forget them."""
         pending, self._pending = self._pending, []
         return pending
 
@@ -113,7 +113,7 @@ class Registers:
 
     @property
     def count(self) -> int:
-        """How many registers there are that are no constants."""
+        """The number of registers that hold no constants."""
         return self._count
 
     def _next(self) -> int:
@@ -175,7 +175,7 @@ def compute_bytes(steps: Sequence[tuple[_Key, int]], place: int) -> bytes:
 
 
 def constants_bytes(registers: Registers) -> bytes:
-    """How many registers there are, and the values of the constants."""
+    """Encode the number of registers, and the values of the constants."""
     return u32(registers.count) + encode_list(registers.constants, i64)
 
 
@@ -247,7 +247,7 @@ def tensors_needed(program: Program) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all parts of a file have in common; `calls` is filled as parts are written.
+    """The tables that all parts of a file share; `calls` is filled as parts are written.
 
     Attributes:
         strings: the table of strings.

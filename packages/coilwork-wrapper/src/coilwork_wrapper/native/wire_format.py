@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class Code(IntEnum):
-    """What an instruction does, and its operands.
+    """The code of an instruction; comments list its operands.
 
     A *view* is one of a source's memory: `u8 View`, then an offset register in elements of the new layout.
     `plain` (u8) says that nothing but kernels' pointers and further views use a buffer.
@@ -94,7 +94,7 @@ class Code(IntEnum):
 
 
 class Ordering(IntEnum):
-    """What is done to a stream or an event."""
+    """An operation on a stream or an event."""
 
     FORK = 0
     """stream, stream that it is behind, device"""
@@ -146,7 +146,7 @@ class Result(IntEnum):
 
 
 class View(IntEnum):
-    """How memory is seen anew: as the same tensor, under another layout, or as another element type."""
+    """The kind of a view: the same tensor, another layout, or another element type."""
 
     SAME = 0
     LAYOUT = 1
@@ -154,7 +154,7 @@ class View(IntEnum):
 
 
 class Relation(IntEnum):
-    """What a check of sizes requires."""
+    """The relation that a check of sizes requires."""
 
     EQ = 0
     NE = 1
@@ -163,7 +163,7 @@ class Relation(IntEnum):
 
 
 class Tag(IntEnum):
-    """What an argument of a call is, and what follows it."""
+    """The kind of an argument of a call; comments say what follows it."""
 
     NONE = 0
     REF = 1
@@ -193,7 +193,7 @@ class Tag(IntEnum):
 
 
 class Numbers(IntEnum):
-    """What a tensor holds."""
+    """The kind of numbers that a tensor holds."""
 
     OTHERS = 0
     FLOATS = 1
