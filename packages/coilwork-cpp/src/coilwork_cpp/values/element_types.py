@@ -138,7 +138,7 @@ def _wide_integer(to: DType) -> DType:
 
 
 def convert_constant(value: float, source: DType, to: DType) -> int:
-    """Return `value` as an integer `to`, not `U64`, as x86 converts it; `source` has no effect. See `convert`."""
+    """Return `value` as an integer `to`, not `U64`, as x86 converts it; see `convert`. `source` is unused."""
     wide = _wide_integer(to)
     least = -(1 << (8 * wide.itemsize - 1))
     whole = math.trunc(value) if math.isfinite(value) else least
