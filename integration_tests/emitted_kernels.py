@@ -13,7 +13,7 @@ from coilwork_ir.target import target
 from coilwork_runtime import generated
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_triton import TritonCodegen
-from coilwork_wrapper.python.kernels import specification
+from coilwork_wrapper.python.module import kernel_specification
 
 OPEN = """kernel @softmax fast {
   size n0 in [0, inf]
@@ -39,7 +39,9 @@ def several(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
 def spec_of(source: KernelSource) -> KernelSpec:
     """What a generated module says of `source`."""
-    spec = eval(print_expression(specification(source, "TEXT")), {"rt": generated, "TEXT": source.text})
+    spec = eval(
+        print_expression(kernel_specification(source, "TEXT")), {"rt": generated, "TEXT": source.text}
+    )
     assert isinstance(spec, KernelSpec)
     return spec
 

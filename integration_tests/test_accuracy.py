@@ -59,7 +59,7 @@ def test_nan_and_infinity_are_not_interchangeable() -> None:
     assert distance(torch.tensor([0.0, 0.0]), reference).max_abs == float("inf")
 
 
-def test_what_is_finite_is_judged_where_infinities_agree() -> None:
+def test_finite_elements_are_judged_beside_equal_infinities() -> None:
     reference = torch.tensor([1.0, float("inf"), float("nan"), 3.0], dtype=torch.float64)
     near = torch.tensor([1.0, float("inf"), float("nan"), 3.5])
     found = distance(near, reference)
@@ -67,7 +67,7 @@ def test_what_is_finite_is_judged_where_infinities_agree() -> None:
     assert found.relative_l2 == pytest.approx(0.5 / 10**0.5)
 
 
-def test_a_group_as_a_whole_is_judged_as_one_vector() -> None:
+def test_a_group_is_judged_as_one_vector() -> None:
     generator = torch.Generator().manual_seed(GENERATOR_SEED)
     reference = [torch.randn(size, generator=generator, dtype=torch.float64) for size in (5, 50, 500)]
     off = [(value + 1e-3 * torch.randn(value.shape, generator=generator)).float() for value in reference]
@@ -116,7 +116,7 @@ def test_a_wrong_member_of_a_group_is_named() -> None:
         )
 
 
-def test_further_eager_runs_are_made_only_for_a_failure() -> None:
+def test_eager_runs_again_only_after_a_failure() -> None:
     def none_wanted() -> Iterator[list[Tensor]]:
         raise AssertionError("nothing failed")
 
@@ -137,7 +137,7 @@ def jumping_gradient(jump: float) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("jump", "accepted"), [(0.01, True), (0.018, True), (0.04, False)])
-def test_a_jump_is_as_large_as_those_of_other_eager_runs(jump: float, accepted: bool) -> None:
+def test_a_jump_may_be_as_large_as_in_other_eager_runs(jump: float, accepted: bool) -> None:
     further = [jumping_gradient(0.0), jumping_gradient(0.01), jumping_gradient(-0.005)]
     found, eager = jumping_gradient(jump), jumping_gradient(0.0)
     reference = [value.double() for value in eager]
@@ -220,7 +220,7 @@ def outcome_with(instance: Instance, gradient: Tensor) -> Outcome:
     return replace(eager_outcome(instance, training=True), gradients=found, parameters=updated)
 
 
-def test_the_other_side_of_a_kink_is_right() -> None:
+def test_gradients_of_either_side_of_a_kink_are_right() -> None:
     instance = kinked()
     _, here = loss_and_gradients(instance)
     assert here["weight"].abs().max() == 0.0
@@ -229,14 +229,14 @@ def test_the_other_side_of_a_kink_is_right() -> None:
     check_all(judge(outcome_with(instance, instance.inputs[0]), instance, training=True))
 
 
-def test_what_no_side_of_a_kink_gives_is_wrong() -> None:
+def test_gradients_of_neither_side_of_a_kink_are_wrong() -> None:
     instance = kinked()
     for wrong in (4 * instance.inputs[0], -4 * instance.inputs[0], torch.full((4,), float("nan"))):
         with pytest.raises(AccuracyError, match="gradient weight"):
             check_all(judge(outcome_with(instance, wrong), instance, training=True))
 
 
-def test_parameters_that_no_eager_step_comes_to_are_wrong() -> None:
+def test_parameters_that_no_eager_step_reaches_are_wrong() -> None:
     instance = kinked()
     outcome = outcome_with(instance, instance.inputs[0])
     stale = replace(outcome, parameters={"weight": instance.module.get_parameter("weight").detach() * 1.01})
@@ -250,7 +250,7 @@ def test_a_missing_gradient_is_an_error() -> None:
         judge(replace(outcome_with(instance, instance.inputs[0]), gradients={}), instance, training=True)
 
 
-def test_nearby_instances_leave_the_model_as_it_is_and_differ_from_it() -> None:
+def test_nearby_instances_are_copies_that_differ() -> None:
     instance = kinked()
     before = instance.module.get_parameter("weight").detach().clone()
     first, again, other = (nearby(instance, seed).module.get_parameter("weight") for seed in (1, 1, 2))
@@ -260,7 +260,7 @@ def test_nearby_instances_leave_the_model_as_it_is_and_differ_from_it() -> None:
     assert (first - before).abs().max() <= torch.finfo(torch.float32).eps
 
 
-def test_a_step_as_compilers_get_it_is_right() -> None:
+def test_a_captured_optimizer_step_is_right() -> None:
     # in the first step 1 - 0.999 is off by 1e-5 of itself in f32, which shows where the parameter was zero
     module = nn.Linear(4, 3, bias=False)
     nn.init.zeros_(module.weight)

@@ -25,18 +25,18 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["convbert", "mamba", "qwen2", "resnet"])
-def test_architecture(name: str) -> None:
+def test_architecture_agrees_with_eager(name: str) -> None:
     assert [one for one in check_architecture(name) if one["status"] != "ok"] == []
 
 
-def test_configurations_are_reduced_also_inside_of_others() -> None:
+def test_nested_configurations_are_reduced() -> None:
     config = configuration("clip")
     for part in (config.text_config, config.vision_config):
         assert (part.hidden_size, part.num_hidden_layers, part.num_attention_heads) == (64, 2, 4)
     assert config.text_config.vocab_size == VOCABULARY and config.vision_config.image_size == 32
 
 
-def test_samples_are_the_same_each_time() -> None:
+def test_samples_are_reproducible() -> None:
     first, second = (sample("bert", training=False) for _ in range(2))
     torch.testing.assert_close(first.keywords, second.keywords, rtol=0, atol=0)
     torch.testing.assert_close(

@@ -23,12 +23,12 @@ def fresh() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cpu_kernels_give_what_a_loop_gives(name: str) -> None:
+def test_cpu_scans_agree_with_a_loop(name: str) -> None:
     with no_fallback():
         CASES[name]()
 
 
-def test_what_feeds_and_follows_is_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_and_consumers_fuse_with_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COILWORK_TRACE", str(tmp_path))
     monkeypatch.setenv("COILWORK_CACHE", "0")
     CASES["strided"]()
@@ -38,7 +38,7 @@ def test_what_feeds_and_follows_is_one_kernel(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_gradients(reverse: bool) -> None:
+def test_gradients_of_a_scan_agree(reverse: bool) -> None:
     def function(x: Tensor, gate: Tensor) -> Tensor:
         return by_operator(recurrence, [gate.sigmoid(), x], 1, reverse=reverse)[1].cos()
 
@@ -54,7 +54,7 @@ def test_gradients(reverse: bool) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_generic_combining() -> None:
+def test_generic_combine_mode_agrees() -> None:
     from torch._higher_order_ops import associative_scan
 
     def function(x: Tensor) -> Tensor:
@@ -76,6 +76,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.interpreter
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_gpu_kernels_give_what_a_loop_gives(answers: dict[str, str], name: str) -> None:
+def test_triton_scans_agree_with_a_loop(answers: dict[str, str], name: str) -> None:
     if answers[name]:
         pytest.fail(answers[name], pytrace=False)

@@ -117,7 +117,7 @@ ON_GPUS: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], bool, int]] = {
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_kernels_of_gpus_are_called_as_captured(name: str) -> None:
+def test_gpu_attention_is_called_as_captured(name: str) -> None:
     function, shapes, dynamic, nodes = ON_GPUS[name]
     assert_called_as_captured(function, fakes(shapes, torch.bfloat16, "cuda", dynamic), nodes)
 
@@ -147,7 +147,7 @@ def on_cpus(q: Tensor, k: Tensor, b: Tensor | None = None, **options: Any) -> An
     ],
     ids=["training", "open sizes", "scaled", "masked", "by torch's function", "transposed"],
 )
-def test_the_kernel_of_cpus_is_called_as_captured(
+def test_cpu_attention_is_called_as_captured(
     function: Callable[..., Any], shapes: tuple[Shape, ...], dynamic: bool, nodes: int
 ) -> None:
     assert_called_as_captured(function, fakes(shapes, torch.float32, "cpu", dynamic), nodes)

@@ -49,7 +49,9 @@ ROUNDED = ("softmax", "layer-norm", "product", "mlp", "gpt2 block")
         *((name, torch.float64) for name in WIDE),
     ],
 )
-def test_rows_on_the_cpu(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_rows_do_not_depend_on_the_batch(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COILWORK_STRICT", "1")
     with torch.no_grad():
         assert differences(CASES[name], dtype, FEWER.get(name, BATCHES)) == []
@@ -57,7 +59,7 @@ def test_rows_on_the_cpu(name: str, dtype: torch.dtype, monkeypatch: pytest.Monk
 
 @pytest.mark.interpreter
 @pytest.mark.slow
-def test_rows_in_triton(tmp_path: Path) -> None:
+def test_triton_rows_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     alike = _numpy_multiplies_rows_alike()
     cases = [case for case in INTERPRETED if alike or case[0] not in MULTIPLYING]
@@ -78,14 +80,14 @@ def _numpy_multiplies_rows_alike() -> bool:
     return True
 
 
-def test_a_function_of_the_batch_is_found_out() -> None:
+def test_a_mean_over_the_batch_is_detected() -> None:
     def centred(x: Tensor) -> Tensor:
         return x - x.mean(0)
 
     assert differences(Case(run=centred, width=8), torch.float32, (4, 1))
 
 
-def test_products_of_doubles() -> None:
+def test_products_of_f64_agree() -> None:
     def products(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         batches = torch.baddbmm(b, x.expand(2, *x.shape), w.expand(2, *w.shape), beta=0.5, alpha=2)
         return torch.addmm(b, x, w, beta=0), batches, torch.addmv(b, x, w[:, 0]), x @ w[:, 1], w[:, 1] @ w
@@ -95,7 +97,7 @@ def test_products_of_doubles() -> None:
     torch.testing.assert_close(compiled(*given), products(*given), check_stride=True)
 
 
-def test_what_cannot_be_promised_is_an_error_that_names_operator_and_line() -> None:
+def test_an_operator_without_the_promise_is_an_error_with_its_line() -> None:
     def convolved(x: Tensor) -> Tensor:
         return torch.nn.functional.conv1d(x, torch.ones(1, 2, 3))
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import breakdown, calls
 
 
-def test_the_page_shows_ratios_of_what_backends_add() -> None:
+def test_the_page_shows_ratios_with_and_without_dynamo() -> None:
     cost = {"dynamo": 10.0, "aot": 12.0, "inductor": 50.0, "python": 40.0, "native": 20.0}
     found = {(b, c): {"us": cost[b], "launches": 50} for b in calls.BACKENDS for c in calls.CASES}
     page = calls.page(found, "python -m benchmarks.calls")
@@ -20,13 +20,13 @@ def test_the_page_shows_ratios_of_what_backends_add() -> None:
     assert "`python -m benchmarks.calls`" in page
 
 
-def test_a_case_is_measured_apart() -> None:
+def test_a_case_is_measured_in_its_own_process() -> None:
     found = calls.measure_apart("native", "one")
     assert found["us"] > 0 and found["launches"] == 1
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
-def test_a_model_is_broken_down(train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_call_is_broken_down_by_kind(train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breakdown, "SECONDS", 0.0)
     table = breakdown.breakdown("gpt2", train=train, options={})
     assert f"outside of {3 if train else 1} programs" in table

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.gpus import VARIABLE, gpu_environment, gpu_names, side_by_side
 
 
-def test_names_are_those_that_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_names_are_those_visible_to_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "5,3,6")
     assert gpu_names(1) == ("",)
     assert gpu_names(2) == ("5", "3")
@@ -21,7 +21,7 @@ def test_names_are_those_that_this_process_sees(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("gpus", [("",), ("0", "1")])
-def test_everything_is_done_once(gpus: tuple[str, ...]) -> None:
+def test_every_item_is_done_once(gpus: tuple[str, ...]) -> None:
     items = iter(range(50))
     assert sorted(side_by_side(gpus, lambda gpu: iter(list(items)))) == list(range(50))
 
@@ -36,7 +36,7 @@ def test_gpus_work_at_the_same_time() -> None:
     assert set(side_by_side(("0", "1"), work)) == {"0", "1"}
 
 
-def test_what_goes_wrong_on_one_is_raised_after_the_others_results() -> None:
+def test_an_error_is_raised_after_the_other_results() -> None:
     def work(gpu: str) -> Iterator[str]:
         if gpu == "1":
             raise OSError("no such GPU")

@@ -34,7 +34,7 @@ def options(*backends: str, limit: int = 60) -> Options:
     return Options(backends=backends, shapes=("tree", "chain"), sizes=(1000, 3000), limit=limit)
 
 
-def test_waiting_does_not_count_and_working_does() -> None:
+def test_the_limit_counts_processor_time_alone() -> None:
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (OVER_LIMIT, "slept\n"), done.stderr
 
@@ -86,7 +86,7 @@ def test_a_worker_that_dies_says_why() -> None:
     )
 
 
-def test_runs_are_put_together_and_the_last_one_wins(tmp_path: Path) -> None:
+def test_the_last_of_merged_runs_wins(tmp_path: Path) -> None:
     first = Figures(
         (options("coilwork"),),
         (measured("coilwork", "tree", 1000, 1.0), measured("coilwork", "tree", 3000, None)),
@@ -120,7 +120,7 @@ def test_runs_are_put_together_and_the_last_one_wins(tmp_path: Path) -> None:
     assert "--shapes chain tree --backends coilwork inductor --sizes 1000 3000 --limit 60" in text
 
 
-def test_machines_are_told_apart_and_runs_of_single_shapes_as_one(tmp_path: Path) -> None:
+def test_runs_are_merged_per_machine(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.json" for number in range(3)]
     for path, machine, shape in zip(paths, ("fast", "slow", "fast"), ("tree", "tree", "chain"), strict=True):
         run = replace(options("coilwork"), shapes=(shape,))

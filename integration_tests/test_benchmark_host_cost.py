@@ -26,7 +26,7 @@ def library() -> ctypes.CDLL:
     return built()
 
 
-def test_a_floor_is_the_mean_of_calls_with_their_arguments(library: ctypes.CDLL) -> None:
+def test_a_floor_calls_with_its_arguments(library: ctypes.CDLL) -> None:
     seen: list[tuple[int, ...]] = []
     multiply = Multiply(lambda *handles: seen.append(handles) or 0)
     handles = (ctypes.c_void_p(1), ctypes.c_void_p(2), ctypes.c_void_p(3))
@@ -34,7 +34,7 @@ def test_a_floor_is_the_mean_of_calls_with_their_arguments(library: ctypes.CDLL)
     assert seen == [(1, 2, 3)] * 5
 
 
-def test_a_launch_is_of_one_warp(library: ctypes.CDLL) -> None:
+def test_the_launch_floor_launches_one_warp(library: ctypes.CDLL) -> None:
     seen: list[tuple[object, ...]] = []
     launch = Launch(lambda *arguments: seen.append(arguments) or 0)
     kernel, stream, parameters = ctypes.c_void_p(7), ctypes.c_void_p(8), ctypes.c_void_p(9)
@@ -42,7 +42,7 @@ def test_a_launch_is_of_one_warp(library: ctypes.CDLL) -> None:
     assert seen == [(7, 1, 1, 1, 32, 1, 1, 0, 8, 9, None)] * 2
 
 
-def test_what_is_made_is_dropped(library: ctypes.CDLL) -> None:
+def test_the_allocation_floor_frees_its_tensors(library: ctypes.CDLL) -> None:
     asked: list[tuple[int, ...]] = []
     dropped: list[int] = []
 
@@ -58,13 +58,13 @@ def test_what_is_made_is_dropped(library: ctypes.CDLL) -> None:
     assert dropped == [4097, 4098, 4099]
 
 
-def test_a_call_that_fails_is_no_floor(library: ctypes.CDLL) -> None:
+def test_a_failed_call_gives_no_floor(library: ctypes.CDLL) -> None:
     multiply = Multiply(lambda *handles: 1)
     handles = (ctypes.c_void_p(1), ctypes.c_void_p(2), ctypes.c_void_p(3))
     assert library.products(multiply, *handles, ctypes.c_int64(5)) == -1
 
 
-def test_the_page_says_what_one_more_costs() -> None:
+def test_the_page_shows_marginal_costs() -> None:
     kinds = {"kernels": (1000.0, 2800.0), "allocations": (2.0, 60.0), "frees": (9.0, 40.0)}
     found = {
         ("kernels-1", "dynamo"): Cost(us=10.0),
@@ -92,7 +92,7 @@ def test_the_page_says_what_one_more_costs() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.launches])
-def test_chains_are_as_long_as_they_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chains_have_the_stated_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for maker in ("rand", "eye"):
         original = getattr(torch, maker)
         monkeypatch.setattr(torch, maker, lambda *a, original=original, device, **k: original(*a, **k))
@@ -102,7 +102,7 @@ def test_chains_are_as_long_as_they_say(name: str, monkeypatch: pytest.MonkeyPat
     assert math.isfinite(result.float().sum().item())
 
 
-def test_programs_can_be_asked_for() -> None:
+def test_programs_can_be_selected() -> None:
     assert {program for program, _ in command.pairs()} == set(PROGRAMS)
     assert ("kernels-1", "dynamo") in command.pairs()
     assert command.pairs(["products-10"]) == (
@@ -113,7 +113,7 @@ def test_programs_can_be_asked_for() -> None:
     )
 
 
-def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_the_command_explains(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(SystemExit):

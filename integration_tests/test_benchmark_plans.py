@@ -24,7 +24,7 @@ SMALL = {"target": "sm_90", "dtype": torch.bfloat16, "size": Size.REDUCED}
 
 
 @pytest.mark.parametrize(("name", "train"), [("gpt2", True), ("resnet50", False)])
-def test_peaks_are_those_that_the_planner_predicts(name: str, train: bool) -> None:
+def test_peak_memory_is_that_of_the_planner(name: str, train: bool) -> None:
     programs = programs_of(find_case(name), train=train, **SMALL)
     assert len(programs) == (2 if train else 1)
     for program in programs:
@@ -51,7 +51,7 @@ def test_gradients_of_an_activation_and_of_its_bias_share_a_kernel() -> None:
     assert both.read == 2 * 8192 * 3072 * 2 and rest.total < both.total / 100
 
 
-def test_a_function_with_numbers_in_it_is_planned() -> None:
+def test_a_function_with_a_tensor_constant_is_planned() -> None:
     def shifted(x: Tensor) -> Tensor:
         return x - torch.tensor([1.0, 2.0, 3.0])
 
@@ -63,7 +63,7 @@ def test_a_function_with_numbers_in_it_is_planned() -> None:
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("has_end", [False, True])
-def test_offsets_of_bags_are_checked_by_the_kernel_that_reads_them(mode: str, has_end: bool) -> None:
+def test_bag_offsets_are_checked_in_the_kernel_that_reads_them(mode: str, has_end: bool) -> None:
     """No kernel of its own, also where more is computed with the bags."""
 
     def combined(rows: Tensor, table: Tensor, offsets: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def test_offsets_of_bags_are_checked_by_the_kernel_that_reads_them(mode: str, ha
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_offsets_of_rows_of_indices_are_neither_checked_nor_bounded(mode: str) -> None:
+def test_offsets_of_equal_bags_are_not_checked(mode: str) -> None:
     """They are counted up by the program; those that are data are bounded and checked at every bag."""
 
     def combined(rows: Tensor, table: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def test_offsets_of_rows_of_indices_are_neither_checked_nor_bounded(mode: str) -
     assert names.count("minimum") == 0
 
 
-def test_views_move_nothing() -> None:
+def test_views_move_no_bytes() -> None:
     """What a graph is given is complex: its parts are an operator's, a view."""
     planner = Planner(target="sm_90")
     torch._dynamo.reset()
@@ -108,7 +108,7 @@ def test_views_move_nothing() -> None:
     assert (step.read, step.written) == (8000, 4000)
 
 
-def test_the_table_names_what_moves_most_first() -> None:
+def test_the_table_is_sorted_by_bytes_moved() -> None:
     (program,) = programs_of(find_case("gpt2"), train=False, **SMALL)
     lines = text_of(program, target("sm_90"), most=3).splitlines()
     assert "kernels" in lines[0] and len([line for line in lines if " read " in line]) == 3
@@ -116,7 +116,7 @@ def test_the_table_names_what_moves_most_first() -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-def test_reused_and_reinterpreted_memory_is_one_block() -> None:
+def test_reused_memory_counts_once() -> None:
     program = parse_program(
         """
 program @p {

@@ -171,13 +171,13 @@ def expected() -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_calls_get_what_eager_gives(driver: str, expected: Mapping[str, Any]) -> None:
+def test_calls_without_memory_agree_with_eager(driver: str, expected: Mapping[str, Any]) -> None:
     ours = compiler("coilwork", DRIVERS[driver])
     for situation in SITUATIONS:
         assert told(situation(ours)) == expected[situation.__name__], situation.__name__
 
 
-def test_a_graph_from_the_cache_has_its_operators(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_graph_keeps_its_operators(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COILWORK_CACHE_DIR", str(tmp_path))
     for _ in range(2):
         f = compiler("coilwork", DRIVERS["native"])(several)
@@ -186,7 +186,7 @@ def test_a_graph_from_the_cache_has_its_operators(tmp_path: Any, monkeypatch: py
             assert {type(value).__name__ for value in f(*inputs())} == {"FakeTensor"}
 
 
-def test_operators_keep_no_graph() -> None:
+def test_operators_do_not_keep_the_graph_alive() -> None:
     graph = make_fx(several, tracing_mode="fake")(*inputs())
     call, gone = operator_call(graph), weakref.ref(graph.graph)
     expected = several(*(given := inputs()))
@@ -197,7 +197,7 @@ def test_operators_keep_no_graph() -> None:
         torch.testing.assert_close(found, wanted)
 
 
-def test_memory_that_was_given_back_is_said() -> None:
+def test_released_memory_is_reported() -> None:
     f = compiler("coilwork", DRIVERS["native"])(lambda x: (x * 2).sum(0))
     f(torch.ones(3, 4))
     given = torch.ones(3, 4)

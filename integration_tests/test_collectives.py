@@ -249,7 +249,7 @@ def results(function: Callable[..., Any], given: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_every_level_is_eager(group: DelayedGroup, function: Callable[..., Any]) -> None:
+def test_every_level_agrees_with_eager(group: DelayedGroup, function: Callable[..., Any]) -> None:
     group.holds = True
     backend = AllLevels(store=MemoryStore())
     if function not in NOT_AT_EVERY_LEVEL:
@@ -269,7 +269,7 @@ def test_every_level_is_eager(group: DelayedGroup, function: Callable[..., Any])
                 torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4, msg=name)
 
 
-def test_the_group_shows_what_is_freed_and_overwritten(group: DelayedGroup) -> None:
+def test_the_test_group_detects_freed_and_overwritten_operands(group: DelayedGroup) -> None:
     """The judge: an operand that is gone is an error, one that changed is in the result."""
     group.holds = False
     g = gathered(torch.ones(ROWS, ROWS))
@@ -282,7 +282,7 @@ def test_the_group_shows_what_is_freed_and_overwritten(group: DelayedGroup) -> N
     assert ops.wait_tensor(g)[0, 0] == 2
 
 
-def test_gradients_of_collectives(group: DelayedGroup) -> None:
+def test_gradients_of_collectives_agree(group: DelayedGroup) -> None:
     """Started and waited for in the forward graph, the backward graph, or one in each."""
     from torch.distributed import _functional_collectives as funcol
 
@@ -305,7 +305,7 @@ def test_gradients_of_collectives(group: DelayedGroup) -> None:
     assert sorted(backend.graphs) == ["backward", "forward"]
 
 
-def test_a_result_in_flight_is_an_input(group: DelayedGroup) -> None:
+def test_a_result_in_flight_may_be_an_input(group: DelayedGroup) -> None:
     """As itself, and as the tensor subclass that waits when it is read; with work on it before the wait in
     the graph.
     """
@@ -339,7 +339,7 @@ def test_a_result_in_flight_is_an_input(group: DelayedGroup) -> None:
         torch.testing.assert_close(list(compiled(flying, x)), expected)
 
 
-def test_an_operator_that_keeps_its_operand_finds_it_as_it_was(group: DelayedGroup) -> None:
+def test_an_operand_kept_by_an_unknown_operator_is_unchanged(group: DelayedGroup) -> None:
     """Nothing is known of it; it reads what it was given when its result is asked for, as a future does."""
     kept: dict[int, Tensor] = {}
 
@@ -378,7 +378,7 @@ def results_without_waits(function: Callable[..., Any]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("number, driver", list(enumerate(DRIVERS)))
-def test_random_programs_with_everything_done_at_the_wait(
+def test_random_programs_agree_with_work_done_at_the_wait(
     group: DelayedGroup, number: int, driver: str
 ) -> None:
     for seed in range(20 * number, 20 * number + 20):
@@ -387,7 +387,7 @@ def test_random_programs_with_everything_done_at_the_wait(
         )
 
 
-def test_random_programs_over_gloo() -> None:
+def test_random_programs_agree_over_gloo() -> None:
     """A few; `python -m integration_tests.fuzz.collectives` runs as many as one likes, over more ranks."""
     outcomes = list(run_gloo(2, range(12), {}, 240.0))
     assert [outcome for outcome in outcomes if outcome.error] == []

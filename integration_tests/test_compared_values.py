@@ -103,7 +103,7 @@ def test_gradients_of_extremes_of_16_bits_are_finite(make: str, dtype: torch.dty
         torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=2e-2)
 
 
-def test_zeros_that_autograd_knows_times_infinity() -> None:
+def test_a_zero_tensor_of_autograd_times_infinity_is_zero() -> None:
     """The derivative of a sign is a zero without memory, and stays zero whatever it is multiplied by."""
 
     def function(x: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def test_zeros_that_autograd_knows_times_infinity() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("scale", [1.0, 0.7], ids=["widened", "computed on"])
-def test_a_value_that_is_widened_equals_itself(scale: float, dtype: torch.dtype) -> None:
+def test_a_widened_value_equals_itself(scale: float, dtype: torch.dtype) -> None:
     """Nothing of 16 bits is stored: what torch's operators and kernels read is the widened value."""
     x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype)
 
@@ -131,7 +131,7 @@ def test_a_value_that_is_widened_equals_itself(scale: float, dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_values_that_occur_often_are_counted_as_rounded(dtype: torch.dtype) -> None:
+def test_frequent_values_are_counted_after_rounding(dtype: torch.dtype) -> None:
     """Unrounded, hardly two of them would be equal."""
     x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype)
 
@@ -145,7 +145,7 @@ def test_values_that_occur_often_are_counted_as_rounded(dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_gradients_of_what_is_selected_of_widened_values_go_somewhere(dtype: torch.dtype) -> None:
+def test_selected_widened_values_have_gradients(dtype: torch.dtype) -> None:
     """The backward rounds before it widens and compares; so must the forward, which compares nothing."""
     x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype).requires_grad_()
     chains: tuple[Callable[[Tensor], Tensor], ...] = (

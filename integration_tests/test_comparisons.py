@@ -58,12 +58,12 @@ MODULES = [
 ]
 
 
-def test_seeds_that_follow_one_another() -> None:
+def test_consecutive_seeds_become_ranges() -> None:
     assert ranges([7, 1, 2, 3, 9, 8]) == [(1, 3), (7, 9)]
     assert ranges([]) == []
 
 
-def test_counts_and_failures_are_told() -> None:
+def test_the_page_shows_counts_and_failures() -> None:
     runs = [
         of_operators(OPERATORS, torch="2.1"),
         of_programs(PROGRAMS, torch="2.1"),
@@ -83,19 +83,19 @@ def test_counts_and_failures_are_told() -> None:
     assert "- nn.A(2): wrong, output: 3 of 4 differ" in text
 
 
-def test_operators_that_pass_now() -> None:
+def test_fixed_failures_are_counted_apart() -> None:
     later = of_operators([unit("sub", "ok"), unit("clamp", "strides", way="hard")], torch="2.1")
     text = page([of_operators(OPERATORS, torch="2.1"), later])
     assert "Failures: 2, 1 of them known, 1 in units that pass now." in text
     assert "result 0: 1 of 2 differ; passes now" in text
 
 
-def test_folders_are_left_out() -> None:
+def test_messages_hold_no_folders() -> None:
     text = page([of_operators([unit("add", "wrong", "raised in /home/someone/deep/code.py:3")], torch="2.1")])
     assert "raised in code.py:3" in text and "someone" not in text
 
 
-def test_summaries_are_kept_and_read_again(tmp_path: Path) -> None:
+def test_summaries_round_trip(tmp_path: Path) -> None:
     runs = [
         of_operators(OPERATORS, torch="2.1"),
         of_programs(PROGRAMS, torch="2.1"),
@@ -116,7 +116,7 @@ def test_a_seed_that_ran_before_is_not_counted_again(tmp_path: Path) -> None:
     assert "IndexError: out of \\| range | ok |" in text
 
 
-def test_the_page_is_that_of_the_summaries() -> None:
+def test_the_page_is_up_to_date() -> None:
     runs = load(ROOT / "docs" / "comparisons")
     assert sum(isinstance(run, ProgramRun) for run in runs) > 0
     assert (ROOT / "docs" / "comparisons.md").read_text() == page(runs)

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.usefixtures("own_caches")
 
 
 @pytest.mark.parametrize("name", list(RULES))
-def test_constants_on_the_cpu(name: str) -> None:
+def test_cpu_constants_are_exact(name: str) -> None:
     rule = RULES[name]
     assert {d: difference(rule, d) for d in rule.dtypes} == dict.fromkeys(rule.dtypes, "")
 
 
 @pytest.mark.interpreter
-def test_constants_in_triton(tmp_path: Path) -> None:
+def test_triton_constants_are_exact(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     found = answers_of("integration_tests.constant_rules", tmp_path)
     assert len(found) > 100

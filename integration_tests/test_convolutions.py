@@ -69,7 +69,7 @@ def trained(call: Callable[..., list[Tensor]], given: list[Tensor], model: nn.Mo
     return results + list(torch.autograd.grad(sum(one.float().square().sum() for one in results), leaves))
 
 
-def test_every_kind_computes_what_eager_does() -> None:
+def test_every_kind_agrees_with_eager() -> None:
     """With layouts and kernels as they are chosen, and every representation verified."""
     model, given = Every(), images()
     compiled = torch.compile(model, backend=backend, options={"strict": True, "verify": True})
@@ -79,7 +79,7 @@ def test_every_kind_computes_what_eager_does() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_calls_are_eagers_to_the_bit(dtype: torch.dtype) -> None:
+def test_captured_calls_agree_to_the_bit(dtype: torch.dtype) -> None:
     """As captured, with eager's rounding: the same library computes the same sums."""
     model = Every(dtype)
     compiled = torch.compile(
@@ -93,7 +93,7 @@ def test_calls_are_eagers_to_the_bit(dtype: torch.dtype) -> None:
         assert torch.equal(one, expected)
 
 
-def test_frozen_weights_have_gradients_of_images_alone() -> None:
+def test_frozen_weights_leave_gradients_of_images_alone() -> None:
     model = Every()
     for number, parameter in enumerate(model.parameters()):
         # here a weight, there a bias, of some layers both
@@ -108,7 +108,7 @@ def test_frozen_weights_have_gradients_of_images_alone() -> None:
     torch.testing.assert_close(gradients(compiled), gradients(model))
 
 
-def test_sizes_that_change() -> None:
+def test_dynamic_sizes_agree() -> None:
     model = Every()
     compiled = torch.compile(model, backend=backend, dynamic=True, options={"strict": True})
     for larger in (0, 3):

@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[str]]] = 
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_template_computes_what_eager_does(name: str, dtype: torch.dtype, numerics: str) -> None:
+def test_core_templates_agree_with_eager(name: str, dtype: torch.dtype, numerics: str) -> None:
     function, shapes, wanted = CASES[name]
     given = draw(*shapes, dtype=dtype)
     made = scheduled(function, given, numerics)

@@ -41,12 +41,12 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_packages_have_none() -> None:
+def test_the_packages_have_no_dead_code() -> None:
     allowed = dead_code.read_allowed(dead_code.ROOT / "devtools" / "dead_code.toml")
     assert dead_code.judge(dead_code.list_unused(dead_code.ROOT), allowed) == []
 
 
-def test_what_only_tests_use_is_found(tree: Path) -> None:
+def test_code_that_only_tests_use_is_found(tree: Path) -> None:
     assert [(one.name, one.line) for one in dead_code.list_unused(tree)] == [("unused", 8), ("forgotten", 16)]
 
 
@@ -56,7 +56,7 @@ def test_a_use_by_a_benchmark_counts(tree: Path) -> None:
     assert [one.name for one in dead_code.list_unused(tree)] == ["forgotten"]
 
 
-def test_a_row_excuses_and_must_be_needed(tree: Path) -> None:
+def test_an_exception_must_be_needed(tree: Path) -> None:
     found = dead_code.list_unused(tree)
     assert dead_code.judge(found, {"unused": "", "forgotten": ""}) == []
     wrong = dead_code.judge(found, {"unused": "", "gone": ""})

@@ -71,7 +71,7 @@ def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
     return [s.text for s in emit_kernels(program, generation, options, Trace(None)).values()]
 
 
-def test_kernels_for_gpus_add_no_floats_by_atomics_unless_asked() -> None:
+def test_gpu_scatters_use_float_atomics_only_if_asked() -> None:
     found = {}
     for name in SCATTERS:
         texts = texts_for_a_gpu(name, "sorted")
@@ -84,7 +84,7 @@ def test_kernels_for_gpus_add_no_floats_by_atomics_unless_asked() -> None:
     assert all(found.values()), found
 
 
-def test_deterministic_algorithms_do_without_atomics_and_have_a_key_of_their_own() -> None:
+def test_deterministic_algorithms_disable_atomics_and_change_the_key() -> None:
     jobs = {}
     gm = make_fx(lambda x: x + 1)(torch.zeros(3))
     for setting in (False, True):
@@ -96,7 +96,7 @@ def test_deterministic_algorithms_do_without_atomics_and_have_a_key_of_their_own
     assert "aten.index_put" not in jobs[True].options.fallback
 
 
-def test_stores_at_equal_positions_are_left_to_torch_on_accelerators() -> None:
+def test_deterministic_stores_on_accelerators_are_torch_calls() -> None:
     torch.use_deterministic_algorithms(True)
     with FakeTensorMode():
         x = torch.empty(3, device="cuda")
@@ -106,9 +106,7 @@ def test_stores_at_equal_positions_are_left_to_torch_on_accelerators() -> None:
 
 
 @pytest.mark.parametrize("filled", [True, False])
-def test_tensors_without_contents_are_filled_as_in_eager(
-    filled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_tensors_are_filled_as_in_eager(filled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(x: Tensor) -> tuple[Tensor, ...]:
         part = torch.empty(4)
         part[:2] = x
@@ -141,7 +139,7 @@ def test_calls_that_eager_refuses_are_refused(executor: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCATTERS)
-def test_what_kernels_compute_in_order_is_taken_by_deterministic_algorithms(name: str) -> None:
+def test_deterministic_algorithms_accept_ordered_scatters(name: str) -> None:
     function, inputs = CASES[name]
     torch.use_deterministic_algorithms(True)
     compiled = torch.compile(function, backend=backend, options={**STRICT, "accumulation": "atomic"})

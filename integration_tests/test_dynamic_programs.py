@@ -75,7 +75,7 @@ def test_one_graph_serves_all_sizes(name: str) -> None:
     "settings", [{"executor": "native"}, {"executor": "python"}, {"wrapper": "fx"}, {"wrapper": "cpp"}]
 )
 @pytest.mark.parametrize("name", ["scanned", "mapped"])
-def test_loops_over_rows_in_every_driver(name: str, settings: dict[str, Any]) -> None:
+def test_loops_over_rows_agree_in_every_driver(name: str, settings: dict[str, Any]) -> None:
     function = TABLE[name].run
     run = torch.compile(function, backend=backend, fullgraph=True, options={**STRICT, **settings})
     for arguments in TABLE[name].arguments:
@@ -83,7 +83,7 @@ def test_loops_over_rows_in_every_driver(name: str, settings: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("executor", ["native", "python"])
-def test_a_broken_promise_raises_and_says_which(executor: str) -> None:
+def test_a_broken_check_is_an_error_with_its_message(executor: str) -> None:
     def promised(x: Tensor, n: Tensor) -> Tensor:
         k: Any = n.item()
         torch._check(k >= 0)
@@ -99,14 +99,14 @@ def test_a_broken_promise_raises_and_says_which(executor: str) -> None:
 
 
 @pytest.mark.parametrize("pair", [(0, 6), (-7, 2)])
-def test_a_row_that_is_not_there_raises(pair: tuple[int, int]) -> None:
+def test_a_row_out_of_range_is_an_error(pair: tuple[int, int]) -> None:
     run, _ = compiled(TABLE["at items"].run)
     run(X, torch.tensor([0, 0]))
     with pytest.raises(RuntimeError, match=r"out of range|>= -6"):
         run(X, torch.tensor(pair))
 
 
-def test_gradients_of_parts_that_data_decides() -> None:
+def test_gradients_of_data_dependent_slices_agree() -> None:
     def part(x: Tensor, n: Tensor) -> Tensor:
         low, high = (value.item() for value in n)
         return x[low:high].sin() * 2 + x[low].cos()
@@ -122,7 +122,7 @@ def test_gradients_of_parts_that_data_decides() -> None:
 
 
 @pytest.mark.parametrize("name, broken", [("known by promise", 7), ("even", 5)])
-def test_a_number_known_by_a_promise_is_held_to_it(name: str, broken: int) -> None:
+def test_a_number_known_by_a_check_is_checked(name: str, broken: int) -> None:
     program = TABLE[name]
     run, _ = compiled(program.run)
     run(*program.arguments[0])
@@ -130,7 +130,7 @@ def test_a_number_known_by_a_promise_is_held_to_it(name: str, broken: int) -> No
         run(X, torch.tensor(broken))
 
 
-def test_a_size_from_a_call_that_writes_is_held_to_what_is_promised() -> None:
+def test_a_size_from_a_mutating_call_is_checked() -> None:
     def four(x: Tensor) -> Tensor:
         found = pick(torch.zeros(3), x)
         torch._check(found.size(0) == 4)
@@ -148,7 +148,7 @@ def test_a_size_from_a_call_that_writes_is_held_to_what_is_promised() -> None:
     [{"executor": "native"}, {"executor": "python"}, {"wrapper": "cpp"}, {"wrapper": "fx"}],
     ids=str,
 )
-def test_a_promise_that_fixes_a_size_raises_as_eager_does(settings: dict[str, str]) -> None:
+def test_a_check_that_fixes_a_size_is_checked(settings: dict[str, str]) -> None:
     def three(x: Tensor) -> Tensor:
         found = x.nonzero()
         torch._check(found.size(0) == 3)
@@ -176,7 +176,7 @@ def test_marked_dimensions_serve_all_sizes_in_one_graph() -> None:
     assert counted.graphs == 1
 
 
-def test_unbacked_dimensions_serve_no_rows_and_a_single_one_as_well() -> None:
+def test_unbacked_dimensions_serve_zero_and_one() -> None:
     def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sum(0) * 2, torch.cat([x, x]) * x.size(0)
 
@@ -224,7 +224,7 @@ def test_compiling_adds_no_guard(name: str, caplog: pytest.LogCaptureFixture) ->
     assert guard_warnings(caplog) == []
 
 
-def test_parts_of_open_sizes_add_no_guard(caplog: pytest.LogCaptureFixture) -> None:
+def test_slices_of_dynamic_sizes_add_no_guard(caplog: pytest.LogCaptureFixture) -> None:
     """Torch asks whether half of a height is divisible by all of it: what holds for all sizes is no guard."""
 
     def patches(x: Tensor) -> tuple[Tensor, Tensor]:

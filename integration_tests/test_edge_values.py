@@ -31,14 +31,16 @@ def taken_apart(x: Tensor) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_frexp(dtype: torch.dtype) -> None:
+def test_frexp_agrees_at_edges(dtype: torch.dtype) -> None:
     agrees(taken_apart, compiled(taken_apart), lambda: edges(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("inner", [torch.atan, torch.atanh], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("outer", [torch.sin, torch.cos, torch.sinh, torch.cosh], ids=lambda f: f.__name__)
-def test_functions_of_inverses(outer: Function, inner: Function, dtype: torch.dtype) -> None:
+def test_functions_of_their_inverses_agree_at_edges(
+    outer: Function, inner: Function, dtype: torch.dtype
+) -> None:
     """C++ compilers know formulas for some of these pairs, which do without the functions, and not of NaN."""
 
     def function(x: Tensor) -> Tensor:
@@ -58,7 +60,7 @@ SPREADS = (torch.var, torch.std, torch.var_mean, torch.std_mean)
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 1e38])
 @pytest.mark.parametrize("spread", SPREADS, ids=lambda f: f.__name__)
-def test_spread_beside_an_infinity(spread: Callable[..., Any], value: float) -> None:
+def test_variance_beside_an_infinity_agrees(spread: Callable[..., Any], value: float) -> None:
     def both(x: Tensor) -> Any:
         return spread(x, dim=1), spread(x)
 
@@ -69,7 +71,7 @@ def test_spread_beside_an_infinity(spread: Callable[..., Any], value: float) -> 
 
 @pytest.mark.parametrize("shape", [(5, 700), (3, 7), (64, 4096)], ids=str)
 @pytest.mark.parametrize("number", [1.0444, 0.1, 123.456])
-def test_equal_numbers_are_their_mean_and_do_not_spread(number: float, shape: tuple[int, int]) -> None:
+def test_equal_numbers_have_their_mean_and_no_variance(number: float, shape: tuple[int, int]) -> None:
     """Along memory, and in all."""
 
     def moments(x: Tensor) -> tuple[Tensor, ...]:
@@ -85,7 +87,7 @@ def test_equal_numbers_are_their_mean_and_do_not_spread(number: float, shape: tu
         assert torch.equal(found[-1], torch.zeros_like(x))
 
 
-def test_running_means_beside_an_infinity() -> None:
+def test_running_means_beside_an_infinity_agree() -> None:
     """Norms add up, and do not update a mean."""
 
     def normed(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
@@ -98,7 +100,7 @@ def test_running_means_beside_an_infinity() -> None:
 
 @pytest.mark.parametrize("size", [(6, 2), (3, 7), (4, 4), (4, 6)], ids=str)
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_an_infinity_outside_a_window_is_left_out(mode: str, size: tuple[int, int]) -> None:
+def test_an_infinity_outside_a_window_has_no_effect(mode: str, size: tuple[int, int]) -> None:
     def resized(x: Tensor) -> Tensor:
         return torch.nn.functional.interpolate(x, size=size, mode=mode, antialias=True)
 
@@ -119,7 +121,7 @@ def test_an_infinity_outside_a_window_is_left_out(mode: str, size: tuple[int, in
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_a_scale_that_keeps_a_size(mode: str) -> None:
+def test_a_scale_that_keeps_the_size_copies(mode: str) -> None:
     """Four rows by 1.1 are four, which eager takes as they are."""
 
     def resized(x: Tensor, scale: tuple[float, float]) -> Tensor:
@@ -132,7 +134,7 @@ def test_a_scale_that_keeps_a_size(mode: str) -> None:
     assert ours(x, (1.1, 1.2)).data_ptr() != x.data_ptr()
 
 
-def test_windows_over_a_padding_of_nothing() -> None:
+def test_windows_over_padding_of_an_empty_input_agree() -> None:
     """There is no memory to read."""
 
     def windows(x: Tensor) -> Tensor:

@@ -46,13 +46,13 @@ def run(environment: dict[str, str], *arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("when", ["new", "from the cache"])
-def test_a_model_trains(installed: dict[str, str], tmp_path: Path, when: str) -> None:
+def test_a_model_trains_on_the_example_device(installed: dict[str, str], tmp_path: Path, when: str) -> None:
     found = run(installed, str(EXAMPLE / "train.py"), cwd=tmp_path)
     wanted = (EXAMPLE / "expected.txt").read_text()
     assert re.fullmatch(re.escape(wanted).replace(r"\*", ".*"), found), found
 
 
-def test_it_conforms_and_is_listed(installed: dict[str, str], tmp_path: Path) -> None:
+def test_the_example_device_conforms_and_is_listed(installed: dict[str, str], tmp_path: Path) -> None:
     listing = run(installed, "-m", "coilwork.cli", "info", cwd=tmp_path)
     assert re.search(r"queued +│ queued: queued-\S+ +│ queued-device 0\.1\.0 ", listing), listing
     assert "queued:0" in listing
@@ -60,7 +60,7 @@ def test_it_conforms_and_is_listed(installed: dict[str, str], tmp_path: Path) ->
     assert re.findall(r"^(.*): \d+ passed, 0 failed", kits, re.M) == ["kernels", "cores of kernels", "device"]
 
 
-def test_nothing_of_ours_knows_it() -> None:
+def test_our_packages_do_not_mention_the_example_device() -> None:
     ours = (
         path for path in HERE.parent.glob("packages/*/src/**/*") if path.suffix in (".py", ".cpp", ".hpp")
     )

@@ -17,7 +17,7 @@ from integration_tests.consumers.test_consumers import check_output
 HERE = Path(__file__).parent / "consumers" / "example_wrapper"
 
 
-def test_a_wrapper_is_installed_and_chosen_by_its_name(tmp_path: Path) -> None:
+def test_an_installed_wrapper_is_chosen_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="wrapper cannot be 'plan'"):
         coilwork.compile(abs, wrapper="plan")
     pip = (sys.executable, "-m", "pip", "-q", "--disable-pip-version-check")

@@ -22,7 +22,7 @@ from coilwork_runtime import Builder, LifetimeChecker, load_interpreted, load_na
 from coilwork_runtime.executor import recorded_parts
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_native, emit_python, encode_program
-from coilwork_wrapper.native import encoding
+from coilwork_wrapper.native import wire_format
 from integration_tests.all_levels import Call, clone
 from integration_tests.aot_backend import compile_by_role
 from integration_tests.memory_events import NativeRecorder, allocator_events, recording
@@ -126,7 +126,7 @@ def store() -> MemoryStore:
 
 def test_both_readers_know_the_same_instructions() -> None:
     known = {code.name: code.value for code in recorded_parts.Code}
-    assert known == {code.name: code.value for code in encoding.Code}
+    assert known == {code.name: code.value for code in wire_format.Code}
 
 
 BEYOND = """program @beyond {

@@ -76,7 +76,7 @@ def outer_sums(x: Tensor) -> tuple[Tensor, Tensor]:
     return (y[:, None] + y[None, :]).cumsum(0), y
 
 
-def test_memory_that_is_not_there() -> None:
+def test_an_allocation_failure_is_recovered_from() -> None:
     call = compiled(outer_sums, dynamic=True)
     small = torch.randn(7)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def product_of_parts(x: Tensor, index: Tensor) -> Tensor:
     return torch.index_select(y, 0, index).cumsum(0) @ y.t()
 
 
-def test_an_operator_or_kernel_that_refuses_its_input() -> None:
+def test_a_refused_input_is_recovered_from() -> None:
     call = compiled(product_of_parts)
     x, good, bad = torch.randn(5, 4), torch.tensor([0, 4]), torch.tensor([0, 9])
     with torch.no_grad():
@@ -146,7 +146,7 @@ def long_loop(x: Tensor, turns: Tensor) -> Tensor:
     ],
     ids=["program", "loop"],
 )
-def test_an_interrupt(
+def test_an_interrupt_is_recovered_from(
     function: Callable[..., Any],
     slow: Callable[[], tuple[Tensor, ...]],
     quick: Callable[[], tuple[Tensor, ...]] | None,
@@ -182,7 +182,7 @@ PLACES: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", PLACES)
-def test_as_strided_reaches_no_further_than_the_memory(name: str, dynamic: bool) -> None:
+def test_as_strided_beyond_the_memory_is_an_error(name: str, dynamic: bool) -> None:
     call = compiled(PLACES[name], dynamic=dynamic)
     x = torch.randn(10)
     for count in (10, 7):

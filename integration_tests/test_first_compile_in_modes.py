@@ -51,9 +51,9 @@ def run(program: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_first_compile(name: str) -> None:
+def test_first_compile_may_be_in_a_mode(name: str) -> None:
     run(FIRST.format(mode=MODES[name]))
 
 
-def test_all_modules_can_be_imported_there() -> None:
+def test_all_modules_can_be_imported_in_a_mode() -> None:
     run(IMPORTS.format(mode=", ".join(MODES.values()), packages=PACKAGES))

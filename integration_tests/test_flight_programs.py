@@ -12,13 +12,13 @@ EVERY_DRIVER = (
 )  # fmt: skip
 
 
-def test_programs_that_communicate_are_eager_over_two_processes() -> None:
+def test_communicating_programs_agree_over_two_processes() -> None:
     outcomes = list(run(drivers=("native",)))
     assert [outcome for outcome in outcomes if outcome[2]] == []
     assert len(outcomes) == len(programs_on("cpu"))
 
 
-def test_programs_that_communicate_are_eager_in_other_drivers() -> None:
+def test_communicating_programs_agree_in_other_drivers() -> None:
     names = [program.name for program in programs_on("cpu") if program.name in EVERY_DRIVER]
     drivers = ("python", "fx", "cpp")
     outcomes = list(run(names, drivers))

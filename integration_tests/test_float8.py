@@ -25,13 +25,13 @@ E4M3 = torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize("name", list(RULES))
-def test_on_the_cpu(name: str) -> None:
+def test_cpu_conversions_agree(name: str) -> None:
     rule = RULES[name]
     assert {d: difference(rule, d) for d in rule.dtypes} == dict.fromkeys(rule.dtypes, "")
 
 
 @pytest.mark.interpreter
-def test_in_triton(tmp_path: Path) -> None:
+def test_triton_conversions_agree(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     found = answers_of("integration_tests.float8_rules", tmp_path)
     assert len(found) > 40
@@ -61,7 +61,7 @@ def test_what_eager_refuses_is_refused(dtype: torch.dtype) -> None:
                 pytest.fail(f"{name} of {dtype} gives {one(x)}")
 
 
-def test_a_type_without_kernels_passes_through() -> None:
+def test_float4_passes_through() -> None:
     def moved(x: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
         return x.view(4, 8).t(), x.clone(), x[3:9], x.view(torch.uint8), scale * 2
 
@@ -89,13 +89,13 @@ def by_row(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("product", [by_tensor, by_row], ids=lambda f: f.__name__)
-def test_scaled_products_of_quantised_operands(product: Callable[..., Tensor]) -> None:
+def test_scaled_products_agree_to_the_bit(product: Callable[..., Tensor]) -> None:
     torch.manual_seed(0)
     given = torch.randn(32, 64), torch.randn(48, 64), torch.randn(48).bfloat16()
     assert torch.equal(compiled(product)(*given), product(*given))
 
 
-def test_gradients_of_simulated_quantisation() -> None:
+def test_gradients_of_simulated_quantisation_agree() -> None:
     def loss(x: Tensor) -> Tensor:
         return (x.to(E4M3).float() * x.to(torch.float8_e5m2).to(x.dtype)).square().sum()
 
@@ -119,7 +119,7 @@ def roundings(function: Callable[..., object], small: torch.dtype, *given: Tenso
 
 
 @pytest.mark.parametrize("saturates", [True, False])
-def test_8_bit_floats_are_rounded_to_once(saturates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_8_bit_floats_are_rounded_once(saturates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also as before torch 2.13, where what is too large for `float8_e4m3fn` becomes NaN."""
     monkeypatch.setattr("coilwork_lowering.scalar_math.E4M3_SATURATES", saturates)
     x = torch.ones(256)

@@ -38,7 +38,7 @@ from integration_tests.fuzz.ties import StableSorts
 PROGRAMS, LIMIT_S = 200, 90.0
 
 
-def test_programs_at_every_level() -> None:
+def test_random_programs_agree_at_every_level() -> None:
     """Ends after the limit with as many as were done; a slow machine checks fewer."""
     records = list(command.findings(0, PROGRAMS, seconds=LIMIT_S, limit_s=90, shrinking_s=0))
     failed = [record for record in records if record["kind"] in ("wrong", "raises", "crash", "timeout")]
@@ -60,13 +60,13 @@ WRITE = Step(text="x0.add_(1)", reads=("x0",), writes=("x0",))
 # Programs
 
 
-def test_a_seed_is_one_program() -> None:
+def test_a_seed_determines_the_program() -> None:
     assert generate(7) == generate(7) != generate(8)
     first, second = (materialize(generate(7)) for _ in range(2))
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True))
 
 
-def test_programs_have_every_family() -> None:
+def test_programs_cover_every_operator_family() -> None:
     text = "\n".join(generate(seed).source() for seed in range(150))
     for words in (
         "sum(",
@@ -83,7 +83,7 @@ def test_programs_have_every_family() -> None:
         assert words in text, words
 
 
-def test_layouts() -> None:
+def test_inputs_have_drawn_layouts() -> None:
     value = replace(plain("x0", (3, 4), "int32", "small"), order=(1, 0), steps=(2, 1), offset=5)
     assert value.stride == (2, 6) and value.span == 5 + 1 + 2 * 2 + 3 * 6
     assert replace(value, steps=(0, 1)).stride == (0, 1)
@@ -91,7 +91,7 @@ def test_layouts() -> None:
     assert made.stride() == (2, 6) and made.storage_offset() == 5 and made.dtype is torch.int32
 
 
-def test_inputs_that_share_memory() -> None:
+def test_inputs_may_share_memory() -> None:
     base = plain("x0", (6,), "float32", "grid")
     program = small(results=("x0",), inputs=(base, replace(base, name="x1", offset=3, base="x0")))
     one, other = materialize(program)
@@ -99,23 +99,23 @@ def test_inputs_that_share_memory() -> None:
     assert other[0] == 99 and other.shape == (6,)
 
 
-def test_dead_steps_go_and_writes_to_inputs_stay() -> None:
+def test_dead_steps_are_dropped_but_not_writes_to_inputs() -> None:
     program = small(SINE, SUM, WRITE, results=("v0",)).live()
     assert program.steps == (SINE, WRITE)
 
 
-def test_float64_stands_for_every_narrower_type() -> None:
+def test_widening_replaces_every_float_by_float64() -> None:
     assert widened("x.to(torch.bfloat16) + y.to(torch.int8)") == "x.to(torch.float64) + y.to(torch.int8)"
 
 
-def test_other_sizes() -> None:
+def test_resizing_changes_dynamic_sizes() -> None:
     index = plain("x1", (5,), "int64", "index:7")
     program = small(SINE, results=("v0",), sizes=((5, 9), (7, 4)))
     program = replace(program, inputs=(*program.inputs, index)).resized()
     assert [value.shape for value in program.inputs] == [(9, 4), (9,)] and program.inputs[1].fill == "index:4"
 
 
-def test_other_sizes_are_not_huge() -> None:
+def test_resized_inputs_are_not_huge() -> None:
     resized = [generate(seed).resized() for seed in range(30_600, 30_620)]
     assert max(torch.Size(value.shape).numel() for program in resized for value in program.inputs) < 3_000_000
 
@@ -123,7 +123,7 @@ def test_other_sizes_are_not_huge() -> None:
 # Judging
 
 
-def test_rounding_is_measured_by_eager() -> None:
+def test_tolerance_is_measured_by_jittered_eager_runs() -> None:
     wide = torch.tensor([1.0, 2.0], dtype=torch.float64) / 3
     eager = wide.float()
     assert not difference(eager.clone(), eager, wide, list)
@@ -131,7 +131,7 @@ def test_rounding_is_measured_by_eager() -> None:
     assert not difference(eager + 1e-3, eager, wide, lambda _: [eager + 1e-3])
 
 
-def test_equal_numbers_may_be_apart_by_the_rounding_of_their_mean() -> None:
+def test_std_of_equal_numbers_may_be_a_rounding_of_the_mean() -> None:
     x = torch.full((2, 27), 0.13322724401950836)
     eager, wide = x.std(1), x.double().std(1)
     assert eager.eq(0).all()
@@ -158,7 +158,7 @@ def test_equal_numbers_may_be_apart_by_the_rounding_of_their_mean() -> None:
         lambda x: torch.nn.functional.group_norm(x, 1),
     ],
 )
-def test_a_norm_of_equal_numbers_may_be_that_of_a_rounding(norm: Any) -> None:
+def test_norms_of_equal_numbers_may_be_norms_of_a_rounding(norm: Any) -> None:
     x = torch.full((3, 5), -3.761691093444824)
     eager, wide = norm(x), norm(x.double())
     assert eager.eq(0).all()
@@ -176,7 +176,7 @@ def test_a_norm_of_equal_numbers_may_be_that_of_a_rounding(norm: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [torch.nn.functional.hardsigmoid, torch.nn.functional.hardswish])
-def test_float64_by_a_short_constant_is_no_measure(function: Any) -> None:
+def test_float64_with_a_f32_constant_is_no_reference(function: Any) -> None:
     x = torch.linspace(-2.5, 2.5, 9, dtype=torch.float64)
     short = torch.tensor(1 / 6, dtype=torch.float32).double()
     exact = function(x)
@@ -195,7 +195,7 @@ def test_float64_by_a_short_constant_is_no_measure(function: Any) -> None:
     assert "error" in difference(exact, eager, eager, lambda ulps: spread(ulps, []))
 
 
-def test_what_eager_makes_of_elements_one_by_one_is_right_too() -> None:
+def test_results_of_scalar_eager_loops_are_accepted() -> None:
     """The gradient at NaN is 0 in a vector, and 1 where elements lie apart; nowhere 2."""
     step = Step(text="v0 = F.relu6(x0 + float('nan'))", makes=("v0",), reads=("x0",))
     program = small(step, results=("v0",), gradients=True)
@@ -208,7 +208,7 @@ def test_what_eager_makes_of_elements_one_by_one_is_right_too() -> None:
     assert "gradient 1" in _compare(replace(apart, values=doubled), expected)
 
 
-def test_what_eager_makes_of_elements_in_vectors_is_right_too() -> None:
+def test_results_of_vectorised_eager_loops_are_accepted() -> None:
     """A single element has no vector in eager; compiled code may treat it as one of many."""
     step = Step(text="v0 = F.hardtanh(x0 + float('nan'))", makes=("v0",), reads=("x0",))
     one = (plain("x0", (1,), "float32", "grid"),)
@@ -224,13 +224,13 @@ def test_what_eager_makes_of_elements_in_vectors_is_right_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["x0.sum(0)", "x0 @ x0.t()", "F.softmax(x0, 1)", "x0.add_(1)", "x0.t()"])
-def test_only_what_takes_elements_one_by_one_is_repeated(text: str) -> None:
+def test_only_elementwise_steps_run_in_vectors(text: str) -> None:
     program = small(Step(text=f"v0 = {text}", makes=("v0",), reads=("x0",)), results=("v0",))
     found, wanted = run(program.function(), program, within=InVectors()), run(program.function(), program)
     assert torch.equal(found.values[0], wanted.values[0])
 
 
-def test_means_may_be_off_by_an_ulp_of_what_is_added() -> None:
+def test_means_may_be_off_by_an_ulp_of_the_summands() -> None:
     value = torch.tensor([1024.0, -1024.0, 0.25])
     with Jitter(1):
         _, mean = torch.var_mean(value, 0)
@@ -251,7 +251,7 @@ def test_means_may_be_off_by_an_ulp_of_what_is_added() -> None:
         "x0.median(0)[0]",
     ],
 )
-def test_which_of_equal_elements_has_a_gradient_is_free(text: str) -> None:
+def test_either_of_equal_elements_may_have_the_gradient(text: str) -> None:
     """Gradients as stable sorts have them are right, where eager's go to others; but not those of other
     elements.
     """
@@ -268,7 +268,7 @@ def test_which_of_equal_elements_has_a_gradient_is_free(text: str) -> None:
     assert torch.equal(expected.otherwise(1, StableSorts)[0], stable.values[1])
 
 
-def test_a_sort_of_equal_elements_is_judged_by_a_stable_one() -> None:
+def test_sorts_of_equal_elements_are_judged_by_a_stable_sort() -> None:
     x = torch.tensor([0.25, 2, 0, -1, 0, -0.5, -0.75, 2, 0, 1.75, 1, 1.25, 0, -1.75, -1.5, 0.25, -0.75])
     positions = x.sort(stable=True)[1]
     assert not torch.equal(x.sort()[1], positions), "eager's sort is stable, too: this mode is not needed"
@@ -286,18 +286,18 @@ def test_a_sort_of_equal_elements_is_judged_by_a_stable_one() -> None:
         (torch.tensor([[1, 1, 1], [1, 2, 1]]), "1 of 6 differ, first at (1, 1)"),
     ],
 )
-def test_integers_and_forms_are_exact(ours: torch.Tensor, words: str) -> None:
+def test_integers_dtypes_and_shapes_must_be_equal(ours: torch.Tensor, words: str) -> None:
     eager = torch.ones(2, 3, dtype=torch.int64)
     assert words in difference(ours, eager, eager, list)
 
 
-def test_what_fake_tensors_promise_is_right_too() -> None:
+def test_strides_of_fake_tensors_are_accepted() -> None:
     eager = torch.ones(2, 3)
     promised = Form(dtype=torch.float32, stride=(1, 2))
     assert not difference(torch.ones(3, 2).t(), eager, eager.double(), list, promised)
 
 
-def test_parts_of_what_lies_otherwise_begin_elsewhere() -> None:
+def test_slices_of_another_layout_begin_elsewhere() -> None:
     whole, turned = torch.arange(6.0).view(1, 2, 3), torch.arange(6.0).view(1, 2, 3).mT.contiguous().mT
     halves = [
         Ran(values=one.split([1, 2], 2), shared=((0, 1, distance),))
@@ -310,13 +310,13 @@ def test_parts_of_what_lies_otherwise_begin_elsewhere() -> None:
     assert "shared memory" in _compare(replace(halves[1], shared=()), replace(expected, promised=promised))
 
 
-def test_zeros_of_autograd_have_no_memory() -> None:
+def test_jitter_skips_zero_tensors_of_autograd() -> None:
     zeros = torch._efficientzerotensor(3)
     with Jitter(1):
         assert torch.equal(zeros + torch.ones(3), torch.ones(3))
 
 
-def test_what_overflows_on_the_way_is_a_matter_of_order() -> None:
+def test_overflow_in_between_depends_on_order() -> None:
     """A product with a zero: it is 0, or NaN where the others were infinite before it came."""
     wide = torch.zeros(3, dtype=torch.float64)
     nan, zero = torch.full((3,), float("nan")), torch.zeros(3)
@@ -325,14 +325,14 @@ def test_what_overflows_on_the_way_is_a_matter_of_order() -> None:
     assert "error inf" in difference(nan, zero, wide, lambda _: [zero])
 
 
-def test_promises_are_known_beside_sizes_that_depend_on_data() -> None:
+def test_fake_forms_are_known_beside_data_dependent_sizes() -> None:
     step = Step(text="v1 = x0.flatten().nonzero()", makes=("v1",), reads=("x0",))
     forms = _promised(small(SINE, step, results=("v0", "v1")))
     assert forms[0] is not None and forms[0].dtype == torch.float32
     assert len(forms) == 2
 
 
-def test_nothing_is_promised_of_what_fake_tensors_refuse() -> None:
+def test_fake_forms_are_unknown_where_fake_tensors_refuse() -> None:
     """They take it that a broadcast value has no more elements to select than it had before."""
     found = Step(text="v0 = x0[:1].masked_select(x0 == x0)", makes=("v0",), reads=("x0",))
     one = Step(text="v1 = v0.select(0, 22)", makes=("v1",), reads=("v0",))
@@ -340,7 +340,7 @@ def test_nothing_is_promised_of_what_fake_tensors_refuse() -> None:
     assert _expected(program) is not None and _promised(program) == ()
 
 
-def test_dimensions_that_fake_tensors_keep_are_dropped() -> None:
+def test_squeezed_dimensions_kept_by_fake_tensors_are_dropped() -> None:
     step = Step(text="v1 = x0.flatten()[:1].nonzero().flatten().squeeze()", makes=("v1",), reads=("x0",))
     assert check(small(SINE, step, results=("v0", "v1")), store=MemoryStore()).kind == "ok"
 
@@ -357,7 +357,7 @@ def test_dimensions_that_fake_tensors_keep_are_dropped() -> None:
         ("float32", "torch.var_mean(x0 * 0, 0)[1]", False),
     ],
 )
-def test_what_is_exact(dtype: str, text: str, exact: bool) -> None:
+def test_exactness_is_known_per_function(dtype: str, text: str, exact: bool) -> None:
     """A function that no kernel rounds as another does is exact by luck alone."""
     draw = Draw(random.Random(1), 1)
     draw.add_input(plain("x0", (5, 7), dtype, "grid"))
@@ -368,13 +368,13 @@ def test_what_is_exact(dtype: str, text: str, exact: bool) -> None:
 # Finding, shrinking, telling
 
 
-def test_eager_runs_with_gradients() -> None:
+def test_eager_runs_return_gradients() -> None:
     program = small(SINE, SUM, results=("v1",), gradients=True)
     found = run(program.function(), program)
     assert [tuple(value.shape) for value in found.values] == [(5,), (5, 7), (5, 7)]
 
 
-def test_gradients_may_lie_as_fake_tensors_do() -> None:
+def test_gradients_may_have_strides_of_fake_tensors() -> None:
     """Of a product in 16 bits with a factor that is expanded; `aot_eager` runs eager's kernel, and lays it
     out as that does.
     """
@@ -398,7 +398,7 @@ def test_a_broken_kernel_is_found_and_its_level_named(monkeypatch: pytest.Monkey
     assert "input x0 afterwards" in finding.detail
 
 
-def test_values_that_lie_as_torch_has_it_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_in_torch_layouts_are_still_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients, which eager lays out otherwise than what AOTAutograd captures."""
     step = Step(text="v0 = x0.mT * 2", makes=("v0",), reads=("x0",))
     inputs = (plain("x0", (3, 4, 4), "float32", "normal"),)
@@ -415,7 +415,7 @@ def test_values_that_lie_as_torch_has_it_may_be_wrong(monkeypatch: pytest.Monkey
     assert "error" in finding.detail
 
 
-def test_what_dynamo_asserts_of_sizes_from_data_is_torchs() -> None:
+def test_assertions_of_dynamo_on_data_dependent_sizes_are_torch_faults() -> None:
     """Of one element that is chosen: `where` would broadcast it, and the captured graph takes it
     for three.
     """
@@ -428,7 +428,7 @@ def test_what_dynamo_asserts_of_sizes_from_data_is_torchs() -> None:
     assert _differs_in_torch(program, [expected])
 
 
-def test_shrinking_keeps_what_fails_and_drops_the_rest() -> None:
+def test_shrinking_keeps_the_failure() -> None:
     def fails(program: Program) -> bool:
         """Stands for a bug of `cumsum` over more than two elements."""
         if not any("cumsum" in step.text for step in program.steps):

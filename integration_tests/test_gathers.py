@@ -15,7 +15,7 @@ from integration_tests.interpreting import answers_of
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("accumulation", ["sorted", "fixed"])
-def test_gathers_in_kernels_of_triton(tmp_path: Path, accumulation: str) -> None:
+def test_triton_gathers_agree(tmp_path: Path, accumulation: str) -> None:
     pytest.importorskip("triton")
     found = answers_of("integration_tests.interpreted_gathers", tmp_path, COILWORK_ACCUMULATION=accumulation)
     assert not any(found.values()), "\n".join(found.values())
@@ -23,11 +23,11 @@ def test_gathers_in_kernels_of_triton(tmp_path: Path, accumulation: str) -> None
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", CASES)
-def test_gathers_in_kernels_of_a_cpu(name: str, dynamic: bool) -> None:
+def test_cpu_gathers_agree(name: str, dynamic: bool) -> None:
     compared(CASES[name], dynamic=dynamic)
 
 
-def test_nothing_is_overwritten_where_a_position_is_refused() -> None:
+def test_a_refused_position_leaves_memory_unchanged() -> None:
     def add(total: Tensor, x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         return total.index_add_(0, dst, x[src])
 

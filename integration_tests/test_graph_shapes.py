@@ -155,7 +155,7 @@ def text_for_slices(rows: int, steps: int) -> int:
     return sum(len(source.text) for source in compiled.sources.values())
 
 
-def test_few_rows_of_many_make_kernels_no_longer() -> None:
+def test_slices_of_many_rows_do_not_lengthen_kernels() -> None:
     """Each slice is computed once, however little it costs to compute it again for the next one."""
     assert text_for_slices(2000, 60) <= 1.5 * text_for_slices(400, 60)
 
@@ -169,12 +169,12 @@ def count_texts(shape: str, size: int) -> int:
 
 
 @pytest.mark.parametrize("shape", STEPS_OF_ONE_KIND)
-def test_steps_that_differ_in_numbers_share_texts(shape: str) -> None:
+def test_steps_that_differ_in_constants_share_texts(shape: str) -> None:
     """A C++ compiler takes as long for each text, of which a loop that is unrolled has a few."""
     assert count_texts(shape, 4 * LARGE) <= MOST_TEXTS
 
 
-def test_quadratic_work_would_show() -> None:
+def test_the_line_counter_sees_quadratic_work() -> None:
     def count(size: int) -> int:
         with LineCounter() as counter:
             counted = [0]

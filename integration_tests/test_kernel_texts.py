@@ -46,7 +46,7 @@ def case(*steps: Step) -> Launched:
 CALL = Step(name="aten.mm.default")
 
 
-def test_comments_and_names_are_no_difference() -> None:
+def test_comments_and_names_are_ignored() -> None:
     assert not describe_difference(case(step("ab", line=7), CALL), case(step("cd", line=9), CALL))
     lines = normalize_text(step("ab").text, ["sum_ab"]).splitlines()
     assert "def KERNEL(in0, XBLOCK: tl.constexpr):" in lines
@@ -66,11 +66,11 @@ def test_comments_and_names_are_no_difference() -> None:
         (Launched(set="main", failure="ValueError: no"), "failed: ValueError: no"),
     ],
 )
-def test_differences_are_told_in_a_few_words(new: Launched, said: str) -> None:
+def test_differences_are_summarised(new: Launched, said: str) -> None:
     assert describe_difference(case(step("ab"), CALL), new) == said
 
 
-def test_a_file_of_texts_is_read_back() -> None:
+def test_texts_round_trip() -> None:
     found = {"a": case(step("ab"), CALL), "b": Launched(set="", failure="x")}
     assert from_json(to_json(found)) == found
 

@@ -159,7 +159,7 @@ def step(module: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> list
 
 
 @pytest.mark.parametrize("made, shape", CASES, ids=[made.__name__ for made, _ in CASES])
-def test_programs_beside_eager(made: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+def test_programs_agree_with_eager(made: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
     eager, x = made(), torch.randn(shape)
@@ -176,7 +176,7 @@ def test_programs_beside_eager(made: Callable[[], nn.Module], shape: tuple[int, 
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_no_norm_of_a_stream_writes_across_rows(tmp_path: Path, training: bool) -> None:
+def test_norms_of_a_stream_write_along_rows(tmp_path: Path, training: bool) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
     module, x = Vit(), torch.randn(2, 3, 16, 16)
@@ -259,7 +259,7 @@ def planned(program: Program) -> tuple[Counter[str], list[str]]:
     return launches, calls
 
 
-def test_the_pass_lays_convolutions_out_as_lowering_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pass_chooses_convolution_layouts_as_lowering_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same kernels and calls in inference, whether channels-last is chosen on the ATen graph or by the
     pass.
     """
@@ -288,7 +288,7 @@ def test_the_pass_lays_convolutions_out_as_lowering_does(monkeypatch: pytest.Mon
     assert any(", 1, " in call for call in by_pass[1])
 
 
-def test_the_page_shows_what_is_decided() -> None:
+def test_the_page_shows_the_decisions() -> None:
     text = page()
     written = Path(__file__).parent.parent.joinpath("docs", "layouts.md").read_text()
     stream, stack = text.split("## ")[1:]
@@ -327,7 +327,7 @@ TRAINED: tuple[tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]],
 
 
 @pytest.mark.parametrize("made, shape, _", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
-def test_training_steps_beside_eager(
+def test_training_steps_agree_with_eager(
     made: Callable[[], nn.Module], shape: tuple[int, ...], _: object
 ) -> None:
     """Where the pass lays both graphs out, gradients are eager's and lie as parameters do."""
@@ -345,7 +345,7 @@ def test_training_steps_beside_eager(
 
 
 @pytest.mark.parametrize("made, shape, _", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
-def test_training_steps_in_f32_beside_eager(
+def test_f32_training_steps_agree_with_eager(
     made: Callable[[], nn.Module], shape: tuple[int, ...], _: object
 ) -> None:
     """With images that outweigh the weights, so that CPUs compute in channels-last."""
@@ -372,7 +372,7 @@ def plan_step(made: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torc
 
 
 @pytest.mark.parametrize("made, _, shape", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
-def test_training_takes_no_more_than_with_lowerings_rewrite(
+def test_training_moves_no_more_bytes_than_with_the_rewrite(
     made: Callable[[], nn.Module], _: object, shape: tuple[int, ...]
 ) -> None:
     """As many calls in channels-last, no more copies, and bytes within half a percent."""
@@ -399,7 +399,7 @@ def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype) -> None:
     assert by_pass.moved_mb <= 1.001 * (by_rewrite.moved_mb + image)
 
 
-def test_training_of_open_sizes_keeps_what_is_saved_channels_last() -> None:
+def test_dynamic_training_saves_activations_channels_last() -> None:
     """Autograd is told strides as numbers, so lowering lays these graphs out, before they are cut."""
     torch.manual_seed(0)
     model, planner, x = Neighbours().train(), Planner(target="sm_90"), torch.zeros(16, 3, 128, 128)

@@ -310,7 +310,7 @@ def test_a_cpu_reads_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read - own == set(), "figures of a GPU stand in for those"
 
 
-def test_every_figure_is_some_devices_own() -> None:
+def test_every_figure_is_set_by_some_device() -> None:
     own = {name for path in TUNING.glob("*.toml") for name in read_entries(path)}
     assert own == list_figures(TARGETS["sm_90"].machine)
 

@@ -111,7 +111,7 @@ def test_inference_kernels_compile(compiler: Compiler, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_products_compile_that_kernels_compute(compiler: Compiler, name: str) -> None:
+def test_generated_products_compile(compiler: Compiler, name: str) -> None:
     case, kernels = find_case(name), KernelsFor(targets=GPUS, contractions="generated")
     setting = Setting(size=Size.FULL, device=torch.device("cpu"), dtype=torch.bfloat16)
     instance = instantiate(case, setting, training=False)

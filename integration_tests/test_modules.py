@@ -28,7 +28,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", sorted(DATABASE))
-def test_module(name: str, request: pytest.FixtureRequest) -> None:
+def test_module_agrees_with_eager(name: str, request: pytest.FixtureRequest) -> None:
     """Another sample for each module, so that all kinds of arguments come up somewhere."""
     chosen = []
     for training in (True, False):
@@ -37,7 +37,7 @@ def test_module(name: str, request: pytest.FixtureRequest) -> None:
     assert [one for one in check(chosen) if not one.good] == []
 
 
-def test_what_is_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_modules_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def off_by_a_little(gm: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
         return lambda *arguments: [value * 1.01 for value in gm(*arguments)]
 
@@ -46,6 +46,6 @@ def test_what_is_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.status == "wrong" and "nn.Softplus" in outcome.sample
 
 
-def test_samples_are_spread_over_all() -> None:
+def test_samples_are_spread_evenly() -> None:
     assert spread(3, 10) == [0, 1, 2]
     assert spread(100, 3) == [0, 50, 99]

@@ -25,13 +25,13 @@ BEYOND: Final = "casts of constants beyond integers"
 
 
 @pytest.mark.parametrize("name", list(dtype_rules.RULES))
-def test_dtypes_on_the_cpu(name: str) -> None:
+def test_cpu_dtypes_are_those_of_eager(name: str) -> None:
     rule = dtype_rules.RULES[name]
     assert {d: difference(rule, d) for d in rule.dtypes} == dict.fromkeys(rule.dtypes, "")
 
 
 @pytest.mark.parametrize("name", list(eager_rules.RULES))
-def test_the_bits_of_eager_on_the_cpu(name: str) -> None:
+def test_eager_numerics_give_eager_bits_on_the_cpu(name: str) -> None:
     rule = eager_rules.RULES[name]
     assert {d: difference(rule, d) for d in rule.dtypes} == dict.fromkeys(rule.dtypes, "")
 
@@ -39,7 +39,7 @@ def test_the_bits_of_eager_on_the_cpu(name: str) -> None:
 @pytest.mark.interpreter
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["dtype_rules", "eager_rules"])
-def test_in_triton(module: str, tmp_path: Path) -> None:
+def test_triton_meets_the_contract(module: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     found = answers_of(f"integration_tests.{module}", tmp_path)
     assert len(found) > 20

@@ -73,7 +73,7 @@ def in_launch(launch: Launch, _: CppOptions) -> Launch:
     return replace(launch, phases=phases)
 
 
-def test_the_row_computes_the_same() -> None:
+def test_the_added_pass_computes_the_same() -> None:
     kernel = parse_kernel(DOUBLED)
     results = []
     for one in (kernel, add_instead_of_doubling(kernel)):
@@ -84,7 +84,7 @@ def test_the_row_computes_the_same() -> None:
     assert torch.equal(*results)
 
 
-def test_a_pass_of_the_triton_generator_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_triton_pass_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def text() -> str:
         return TritonCodegen().emit(parse_kernel(DOUBLED), target("sm_90"), {}).text.split("@triton.jit")[-1]
 
@@ -94,7 +94,7 @@ def test_a_pass_of_the_triton_generator_is_one_row(monkeypatch: pytest.MonkeyPat
     assert "* 2" in before and "* 2" not in text() and "sin1 + sin1" in text()
 
 
-def test_a_pass_of_the_cpp_generator_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpp_pass_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def text() -> str:
         source = CppCodegen().emit(parse_kernel(DOUBLED), target("x86-64-avx2"), {}).text
         return source[source.index('extern "C"') :]

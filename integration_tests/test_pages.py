@@ -50,7 +50,7 @@ def test_words_move_to_the_next_line(text: str, wrapped: str) -> None:
     ],
     ids=["fence", "fence in an item", "indented", "table", "heading", "quotation", "hard break"],
 )
-def test_what_is_no_prose_stays(text: str) -> None:
+def test_code_and_tables_are_not_wrapped(text: str) -> None:
     assert wrap_prose(text, columns=20) == text
     assert find_long_lines(text, columns=20) == ()
 

@@ -29,5 +29,5 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("answers", ["triton", "cpp"], indirect=True)
 @pytest.mark.parametrize("name", all_programs())
-def test_memory_around_tensors_has_no_influence(answers: Mapping[str, str], name: str) -> None:
+def test_memory_around_tensors_does_not_influence_kernels(answers: Mapping[str, str], name: str) -> None:
     assert not answers[name], answers[name]

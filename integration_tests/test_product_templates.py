@@ -11,7 +11,7 @@ pytestmark = pytest.mark.interpreter
 
 
 @pytest.mark.parametrize("language", ["triton", "cpp"])
-def test_a_template_is_chosen_compiled_and_right(
+def test_a_product_template_is_chosen_and_agrees(
     language: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     pytest.importorskip("triton")

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.usefixtures("own_caches")
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_scaled_products_of_quantised_operands(dtype: torch.dtype) -> None:
+def test_scaled_products_of_quantised_operands_agree(dtype: torch.dtype) -> None:
     assert wrong_products(dtype, "cpu", ("arithmetic", "a norm")) == []
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_jumps(dtype: torch.dtype) -> None:
+def test_jumps_are_where_eager_has_them(dtype: torch.dtype) -> None:
     assert wrong_jumps(dtype, "cpu") == []

@@ -41,14 +41,14 @@ def normed(training: bool) -> Callable[..., Tensor]:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_batch_norm(training: bool) -> None:
+def test_batch_norm_strides_are_those_of_eager(training: bool) -> None:
     for make in LAYOUTS.values():
         torch._dynamo.reset()
         norm = normed(training)
         agrees(norm, compiled(norm), partial(with_moments, make))
 
 
-def test_gradients_of_batch_norm() -> None:
+def test_batch_norm_gradient_strides_are_those_of_eager() -> None:
     norm = normed(True)
     for make in LAYOUTS.values():
         torch._dynamo.reset()
@@ -86,7 +86,7 @@ def windows(x: Tensor, weight: Tensor, deep: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("layout", IMAGES)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_windows_over_images(layout: str, dynamic: bool) -> None:
+def test_convolution_and_pooling_strides_are_those_of_eager(layout: str, dynamic: bool) -> None:
     """Convolutions and poolings, and their gradients.
 
     Where sizes are not known, torch's capture lays the gradient of `max_pool3d` out by rows, whatever the
@@ -132,7 +132,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("function", COMPOSED)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_operands_of_unlike_layouts(function: str, dynamic: bool) -> None:
+def test_strides_of_mixed_layouts_are_those_of_eager(function: str, dynamic: bool) -> None:
     for make in BROADCAST.values():
         torch._dynamo.reset()
         agrees(COMPOSED[function], compiled(COMPOSED[function], dynamic=dynamic), make)
@@ -159,7 +159,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_operators_with_kernels_of_their_own(name: str) -> None:
+def test_strides_of_called_operators_are_those_of_eager(name: str) -> None:
     function, layouts = CASES[name]
     for layout in layouts:
         torch._dynamo.reset()
@@ -167,7 +167,7 @@ def test_operators_with_kernels_of_their_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_empty_parts_behind_an_only_element(dynamic: bool) -> None:
+def test_strides_of_empty_splits_are_those_of_eager(dynamic: bool) -> None:
     def parts(x: Tensor) -> tuple[Tensor, ...]:
         return (
             *(x + 1)[:1].split([1, 0]),

@@ -21,6 +21,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [*CASES, *SCANNED, *SHARED, *WALKED, *APART])
-def test_pieces_give_what_eager_gives(answers: dict[str, str], name: str) -> None:
+def test_split_reductions_agree(answers: dict[str, str], name: str) -> None:
     if answers[name]:
         pytest.fail(answers[name], pytrace=False)

@@ -22,7 +22,7 @@ from integration_tests.stream_programs import (
 )
 
 
-def test_all_drivers_agree_with_the_interpreter() -> None:
+def test_all_drivers_agree_with_the_interpreter_on_streams() -> None:
     program = program_on("cpu", BESIDE)
     wanted = interpret_program(program, inputs_on("cpu"))
     for name, call in make_drivers(program).items():
@@ -34,7 +34,7 @@ def test_all_drivers_agree_with_the_interpreter() -> None:
                 )
 
 
-def test_random_programs_agree() -> None:
+def test_random_programs_agree_in_all_drivers() -> None:
     for seed in range(60):
         program = draw_program("cpu", seed)
         wanted = interpret_program(program, inputs_on("cpu"))
@@ -43,7 +43,7 @@ def test_random_programs_agree() -> None:
                 assert torch.equal(one, other), (seed, name)
 
 
-def test_random_programs_of_a_gpu_depend_on_no_order() -> None:
+def test_random_gpu_programs_do_not_depend_on_order() -> None:
     for seed in range(60):
         program = draw_program("cuda:0", seed)
         wanted = interpret_program(program, inputs_on("cpu"))
@@ -77,7 +77,7 @@ FORK, RECORD, WAIT, SYNCHRONIZE, JOIN, USE = range(6)
 S, T, COPIED = 1, 2, 3
 
 
-def test_the_native_executor_changes_streams_where_work_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_native_executor_switches_streams_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     monkeypatch.setattr(faults, "streams", lambda: recorder)
     make_drivers(program_on("cpu", BESIDE), cpp=False)["native"](inputs_on("cpu"))
@@ -96,7 +96,7 @@ def test_the_native_executor_changes_streams_where_work_does(monkeypatch: pytest
     assert recorder.closed == 1
 
 
-def test_a_call_that_fails_on_a_stream_leaves_the_current_one_as_it_was(
+def test_a_failed_call_restores_the_current_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder()

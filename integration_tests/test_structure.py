@@ -17,7 +17,7 @@ def test_the_meta_package_is_thin() -> None:
     assert PACKAGES[structure.META].lines <= structure.MOST_LINES_OF_META
 
 
-def test_the_page_draws_who_imports_whom() -> None:
+def test_the_page_draws_the_imports() -> None:
     page = (structure.ROOT / structure.PAGE).read_text()
     assert structure.draw(PACKAGES) in page, AGAIN
     named = {name for name in PACKAGES if f"[{name}](packages/{name}.md)" in page}
@@ -47,7 +47,7 @@ def test_sizes_and_imports_are_read_from_sources(tmp_path: Path) -> None:
     assert structure.draw(packages).split() == ["coilwork-cpp", "coilwork-ir", "coilwork-ir", "-"]
 
 
-def test_numbers_of_lines_are_filled_in(tmp_path: Path) -> None:
+def test_line_counts_are_filled_in(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("1\n2\n3\n")
     page = "| file | what it is | lines |\n|---|---|---|\n| `a.py` | the `value` | 7 |\n"
     assert structure.fill_lines(page, tmp_path) == page.replace("7", "3")

@@ -65,7 +65,7 @@ def load(executor: str, data: bytes, replacements: Mapping[str, Any] = {}) -> An
 
 
 @pytest.mark.parametrize("executor", ["native", "python"])
-def test_a_body_is_one_part_and_every_call_runs_it(executor: str, program: Program) -> None:
+def test_a_body_is_one_subprogram_for_all_calls(executor: str, program: Program) -> None:
     data = emit_native(program)
     _, parts = read_program(data)
     assert [part.name for part in parts] == ["layers", "nested", "mine"]
@@ -79,7 +79,7 @@ def test_a_body_is_one_part_and_every_call_runs_it(executor: str, program: Progr
 
 
 @pytest.mark.parametrize("executor", ["native", "python"])
-def test_something_else_runs_in_place_of_a_part(executor: str, program: Program) -> None:
+def test_a_subprogram_may_be_replaced(executor: str, program: Program) -> None:
     seen: list[int] = []
 
     def instead(args: list[Any]) -> tuple[torch.Tensor, ...]:
@@ -101,7 +101,7 @@ def test_something_else_runs_in_place_of_a_part(executor: str, program: Program)
 
 
 @pytest.mark.parametrize("executor", ["native", "python"])
-def test_what_a_replacement_does_wrong_is_an_error(executor: str, program: Program) -> None:
+def test_a_wrong_replacement_is_an_error(executor: str, program: Program) -> None:
     def raises(args: list[Any]) -> tuple[torch.Tensor, ...]:
         raise LookupError("nothing here")
 

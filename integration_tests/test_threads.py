@@ -59,7 +59,7 @@ def compiled_model(*, dynamic: bool) -> tuple[Model, Callable[[Tensor], Tensor]]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_inference(dynamic: bool) -> None:
+def test_threads_share_one_model_in_inference(dynamic: bool) -> None:
     model, call = compiled_model(dynamic=dynamic)
     with torch.no_grad():
         call(torch.randn(16, 24))
@@ -75,7 +75,7 @@ def test_inference(dynamic: bool) -> None:
     at_once(work)
 
 
-def test_training_steps() -> None:
+def test_threads_share_one_model_in_training() -> None:
     model, call = compiled_model(dynamic=False)
     parameters = list(model.parameters())
 

@@ -39,7 +39,7 @@ def run_tests(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_what_a_signal_reaches_fails_and_the_next_test_runs(tmp_path: Path) -> None:
+def test_a_timed_out_test_fails_and_the_next_one_runs(tmp_path: Path) -> None:
     done = run_tests(tmp_path, "-k", "not native")
     assert done.returncode == 1
     assert "::test_that_sleeps - Failed: Timeout" in done.stdout
@@ -57,7 +57,7 @@ def test_native_code_ends_the_process_and_the_summary_names_the_test(tmp_path: P
     assert "test_without_end.py: test_in_native_code" in run_sessions.row(outcome)
 
 
-def test_a_worker_that_ends_is_a_failure_by_name(tmp_path: Path) -> None:
+def test_a_worker_that_dies_fails_its_test_by_name(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     done = run_tests(tmp_path, "-n", "1")
     assert done.returncode == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.traced_kernels import page
 
 
-def test_the_page_shows_kernels_and_how_they_run_and_where_tensors_lie() -> None:
+def test_the_page_shows_kernels_mappings_and_layouts() -> None:
     text = "\n\n".join(page())
     sections = {part.split("\n", 1)[0]: part for part in text.split("\n## ")[1:]}
     assert list(sections) == ["A norm", "A scatter", "A product", "Where tensors lie"]

@@ -82,7 +82,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers(name: str) -> None:
+def test_optimizer_steps_agree(name: str) -> None:
     """Steps are compiled, too, and a schedule changes the rate between them."""
 
     def run(step: Callable[[], None], optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
@@ -114,7 +114,7 @@ def test_optimizers(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_autocast_and_a_scaler(dtype: torch.dtype) -> None:
+def test_autocast_with_a_grad_scaler_agrees(dtype: torch.dtype) -> None:
     def train(model: nn.Module, call: Callable[[Tensor], Tensor]) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
@@ -132,7 +132,7 @@ def test_autocast_and_a_scaler(dtype: torch.dtype) -> None:
     agree(train, rtol=0.1, atol=0.03, numerics="eager")
 
 
-def test_autocast_within() -> None:
+def test_autocast_inside_the_function_agrees() -> None:
     def function(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast("cpu", torch.bfloat16):
             product = x @ weight
@@ -160,11 +160,11 @@ def plain(model: nn.Module, call: Callable[[Tensor], Tensor]) -> None:
         optimizer.step()
 
 
-def test_a_model() -> None:
+def test_a_model_trains_as_in_eager() -> None:
     agree(plain)
 
 
-def test_gradients_are_added_up() -> None:
+def test_gradients_accumulate() -> None:
     def train(model: nn.Module, call: Callable[[Tensor], Tensor]) -> None:
         for number in range(STEPS):
             x, wanted = batch(number)
@@ -173,7 +173,7 @@ def test_gradients_are_added_up() -> None:
     agree(train)
 
 
-def test_a_graph_is_kept_for_another_backward() -> None:
+def test_a_retained_graph_has_a_second_backward() -> None:
     def train(model: nn.Module, call: Callable[[Tensor], Tensor]) -> None:
         x, wanted = batch(0)
         loss = functional.cross_entropy(call(x), wanted)
@@ -193,7 +193,7 @@ def test_saved_tensors_are_freed_as_in_eager() -> None:
         loss.backward()
 
 
-def test_several_forwards_before_their_backwards() -> None:
+def test_backwards_may_come_after_several_forwards() -> None:
     def train(model: nn.Module, call: Callable[[Tensor], Tensor]) -> None:
         losses = [functional.cross_entropy(call(batch(n)[0]), batch(n)[1]) for n in range(STEPS)]
         for loss in reversed(losses):
@@ -202,7 +202,7 @@ def test_several_forwards_before_their_backwards() -> None:
     agree(train)
 
 
-def test_hooks() -> None:
+def test_hooks_on_parameters_run() -> None:
     def train(model: nn.Module, call: Callable[[Tensor], Tensor]) -> None:
         assert isinstance(model, Model)
         seen: list[Tensor] = []
@@ -220,7 +220,7 @@ def test_hooks() -> None:
     agree(train)
 
 
-def test_hooks_on_results() -> None:
+def test_hooks_on_results_run() -> None:
     def train(model: nn.Module, call: Callable[[Tensor], Tensor]) -> None:
         result = call(batch(0)[0])
         result.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
@@ -231,7 +231,7 @@ def test_hooks_on_results() -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("within", [False, True])
-def test_checkpoints(reentrant: bool, within: bool) -> None:
+def test_checkpoints_recompute_the_same_numbers(reentrant: bool, within: bool) -> None:
     """Around the compiled model, and in it; what is computed again draws the same numbers."""
 
     class Checkpointed(Model):
@@ -274,7 +274,7 @@ def test_a_second_derivative_is_refused() -> None:
 # Graphs
 
 
-def test_graph_breaks() -> None:
+def test_graph_breaks_agree() -> None:
     class Broken(Model):
         def forward(self, x: Tensor) -> Tensor:
             y = torch.tanh(self.first(x))
@@ -291,7 +291,7 @@ def test_graph_breaks() -> None:
     torch.testing.assert_close(ours.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
 
 
-def test_several_graphs_of_one_model() -> None:
+def test_a_model_may_have_several_graphs() -> None:
     """Training, evaluation, another batch size, frozen parameters: each a graph, and each step as
     in eager.
     """
@@ -312,7 +312,7 @@ def test_several_graphs_of_one_model() -> None:
     agree(train)
 
 
-def test_a_whole_step_in_one_function() -> None:
+def test_a_whole_training_step_may_be_compiled() -> None:
     eager = Model()
     ours = copy.deepcopy(eager)
 
@@ -335,7 +335,7 @@ def test_a_whole_step_in_one_function() -> None:
     torch.testing.assert_close(ours.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
 
 
-def test_inputs_without_and_with_gradients() -> None:
+def test_any_of_the_inputs_may_need_gradients() -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:
         return (x.exp() * y).cumsum(-1)
 
@@ -362,7 +362,7 @@ EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", EXTREMES)
 @pytest.mark.parametrize("shape", [(3, 4), (37, 33), (700, 300), (999, 60)], ids=str)
-def test_gradients_of_extremes_find_what_the_forward_found(shape: tuple[int, int], name: str) -> None:
+def test_gradients_of_extremes_go_to_the_forward_elements(shape: tuple[int, int], name: str) -> None:
     """However often a function is computed, and in whichever loop, what equals its extreme in one place does
     in all.
     """

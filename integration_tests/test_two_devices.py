@@ -55,7 +55,7 @@ def test_kernels_are_written_in_the_language_of_their_device(name: str, pools: b
     assert returned == [str(tensor.device) for tensor in expected]
 
 
-def test_what_is_asserted_of_numbers_alone_is_checked_on_the_cpu() -> None:
+def test_assertions_on_numbers_are_checked_on_the_cpu() -> None:
     def function(there: torch.Tensor) -> torch.Tensor:
         count: Any = there.sum().long().item()
         torch.ops.aten._assert_scalar.default(count / 2 >= 1.5, "a count of at least 3")

@@ -84,7 +84,7 @@ def sharing(values: Sequence[Any]) -> list[list[bool]]:
 
 
 @pytest.mark.parametrize("seed", range(18))
-def test_random_programs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_in_place_programs_agree_at_every_level(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     short = change_figures(TARGETS["x86-64-avx2"].machine, {"memory.launch_bytes": 64})
     monkeypatch.setattr(package_options, "model_of_device", lambda device: short)
     source = program(seed)
@@ -102,7 +102,7 @@ def test_random_programs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx2"])
 @pytest.mark.parametrize("name", ["cache at a position", "cache, `index_copy_`", "4 layers of one cache"])
-def test_a_cache_moves_what_is_new(name: str, target: str) -> None:
+def test_a_cache_update_moves_only_new_rows(name: str, target: str) -> None:
     (case,) = (case for case in CASES if case.name == name)
     cache, new, _ = case.inputs()
     layers = cache.shape[0] if cache.dim() == 5 else 1

@@ -15,7 +15,7 @@ from coilwork.backend import backend
 
 
 @pytest.mark.parametrize("layout", ["auto", "channels_last"])
-def test_gradients_of_weight_norm(layout: str) -> None:
+def test_gradients_of_weight_norm_agree_in_channels_last(layout: str) -> None:
     torch.manual_seed(0)
     eager = nn.Sequential(weight_norm(nn.Conv2d(16, 16, 3)), nn.ReLU(), weight_norm(nn.Conv2d(16, 16, 3)))
     module, image = copy.deepcopy(eager), torch.randn(2, 16, 64, 64)

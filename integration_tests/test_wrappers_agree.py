@@ -291,7 +291,7 @@ def store() -> MemoryStore:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_levels_agree(case: Case, store: MemoryStore) -> None:
+def test_all_levels_agree_with_eager(case: Case, store: MemoryStore) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     levels = AllLevels(store=store)
@@ -347,7 +347,7 @@ def test_wrong_tensors_are_refused_in_the_same_words(inputs: Sequence[Tensor], c
     assert {*messages, str(alone.value)} == {messages[0]}
 
 
-def test_the_runtime_has_all_that_generated_modules_use() -> None:
+def test_the_runtime_exports_the_surface_of_generated_modules() -> None:
     values = ("LayoutMemory", "CppKernel", "KernelVersion", "TritonKernel", "random_input", "run_standalone")
     for name in (*FUNCTIONS, *values):
         assert name in generated.__all__

@@ -43,7 +43,7 @@ def flipped(value: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", [*DEFINED, *OPEN])
-def test_other_zeros_are_a_difference_where_eager_defines_them(name: str) -> None:
+def test_signs_of_defined_zeros_count(name: str) -> None:
     function = (DEFINED | OPEN)[name]
     eager, wide = function(X), function(X.double())
     odd = flipped(eager)
@@ -56,7 +56,7 @@ def test_other_zeros_are_a_difference_where_eager_defines_them(name: str) -> Non
     assert verdict == ("wrong" if name in DEFINED else "ok")
 
 
-def test_what_is_no_zero_in_float64_has_any_sign() -> None:
+def test_a_zero_by_underflow_may_have_any_sign() -> None:
     """An underflow: which sign it leaves depends on where it happens."""
     eager, wide = torch.tensor([-0.0]), torch.tensor([-1e-60], dtype=torch.float64)
     assert not difference(torch.tensor([0.0]), eager, wide, list, zeros=lambda: [eager])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from coilwork_cache import ERRORS, WARNINGS, CacheError, CacheWarning, MissingExtraError
-from coilwork_cache.announce import OnceAnnouncer
+from coilwork_cache.errors import OnceAnnouncer
 
 
 @pytest.mark.parametrize("problem", [*ERRORS, *WARNINGS])

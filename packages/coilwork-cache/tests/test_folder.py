@@ -17,11 +17,11 @@ from coilwork_cache import (
     RootUnavailableError,
     content_key,
     default_root,
-    local,
+    local_store,
     open_local_store,
 )
 from coilwork_cache.folder import open_private_folder, write_atomically
-from coilwork_cache.locks import ForkedLock
+from coilwork_cache.store import ForkedLock
 
 
 def test_default_root_follows_the_variable(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written_is_warned_of_once_in_a_process(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(local, "write_atomically", refuse)
+    monkeypatch.setattr(local_store, "write_atomically", refuse)
 
     def compile_thrice() -> None:
         for number in range(3):

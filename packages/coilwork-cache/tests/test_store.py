@@ -22,7 +22,7 @@ from coilwork_cache import (
     TypedCache,
     content_key,
 )
-from coilwork_cache.bundle import Bundle
+from coilwork_cache.codec import Bundle
 from coilwork_cache.redis_store import RedisStore
 
 SECRET = b"sixteen bytes or more"

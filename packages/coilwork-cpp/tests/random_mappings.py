@@ -6,8 +6,7 @@ import random
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field, replace
 
-from coilwork_cpp.capabilities import capabilities_of
-from coilwork_cpp.emission import Planned, plan_kernel, write_planned
+from coilwork_cpp.codegen import Planned, capabilities_of, plan_kernel, write_planned
 from coilwork_cpp.options import options_from
 from coilwork_cpp.planning.passes import passes_of
 from coilwork_cpp.planning.plan import plan_of

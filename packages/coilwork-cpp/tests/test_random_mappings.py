@@ -17,7 +17,7 @@ import torch
 from random_kernels import check_kernel
 from random_mappings import MORE, RandomlyMapped
 
-from coilwork_cpp.emission import plan_kernel, write_planned
+from coilwork_cpp.codegen import plan_kernel, write_planned
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.planning.plan import CAPABILITIES
 from coilwork_cpp.planning.table import MAPPING_PASSES

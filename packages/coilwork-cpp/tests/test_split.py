@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coilwork_cpp import CppCodegen, CppOptions
-from coilwork_cpp.rewrites.split import split
+from coilwork_cpp.rewrites.split import split_reductions
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
@@ -137,7 +137,7 @@ def test_updates_in_place_happen_once_and_after_every_read(load_kernel: Callable
     once.
     """
     kernel = parse_kernel(BATCH_NORM_TRAINING)
-    assert len(split(kernel, CppOptions(), target("x86-64-avx2").machine.loops)) > 1, (
+    assert len(split_reductions(kernel, CppOptions(), target("x86-64-avx2").machine.loops)) > 1, (
         "the kernel should have been split for this test to mean anything"
     )
     run = load_kernel(kernel)

@@ -13,7 +13,7 @@ from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_wrapper import emit_native
 from coilwork_wrapper.native.emit import mark_captures
-from coilwork_wrapper.native.encoding import Code
+from coilwork_wrapper.native.wire_format import Code
 
 GPU = "@cuda:0"
 COLLECTIVE = "_c10d_functional.all_reduce.default"

@@ -15,7 +15,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import CondCall, ExternCall, Launch
 from coilwork_ir.wrapper import WrapOptions, Wrapper
 from coilwork_wrapper import FxEmitter, FxWrapper
-from coilwork_wrapper.fx.wrapper import FX
+from coilwork_wrapper.fx_wrapper import FX
 
 NESTED = """program @p {
   symbol n in [0, inf]

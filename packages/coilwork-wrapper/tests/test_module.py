@@ -17,7 +17,7 @@ from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.mapping import Condition, Guard, Mapping, Version, Versions, parse_mapping
 from coilwork_ir.syntax.python import WIDTH
 from coilwork_wrapper import emit_python
-from coilwork_wrapper.python.inputs import sample_sizes
+from coilwork_wrapper.python.sample_inputs import sample_sizes
 
 HERE = Path(__file__).parent
 DYNAMIC = """program @scores {

@@ -11,8 +11,8 @@ from wrapper_programs import program_of
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import symbol
 from coilwork_wrapper import emit_native
-from coilwork_wrapper.native.encoding import MAGIC, VERSION, Numbers, Operation, Strings, Tag, u32
-from coilwork_wrapper.native.registers import CONSTANT, Registers
+from coilwork_wrapper.native.operands import CONSTANT, Registers
+from coilwork_wrapper.native.wire_format import MAGIC, VERSION, Numbers, Operation, Strings, Tag, u32
 
 TEXT = """program @p {
   symbol s0 in [1, 64]
@@ -68,12 +68,12 @@ def test_strings_stand_in_the_order_of_first_use() -> None:
 def test_expressions_are_computed_once() -> None:
     registers = Registers()
     s0, s1 = symbol("s0", lo=1), symbol("s1", lo=1)
-    assert registers.of(7) == registers.of(7) == CONSTANT
-    product = registers.of(4 * s0)
-    assert registers.of(4 * s0 + s1) != product
+    assert registers.allocate(7) == registers.allocate(7) == CONSTANT
+    product = registers.allocate(4 * s0)
+    assert registers.allocate(4 * s0 + s1) != product
     operations = [key[0] for key, _ in registers.take_pending()]
     assert sorted(operations) == sorted([Operation.MULTIPLY, Operation.ADD])
-    assert registers.of(s1 + s0 * 4) == registers.of(4 * s0 + s1)
+    assert registers.allocate(s1 + s0 * 4) == registers.allocate(4 * s0 + s1)
     assert registers.take_pending() == []
     assert list(registers.constants) == [7, 4]
 

@@ -15,7 +15,7 @@ from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.walk import outer_symbols, symbols_bound_in
 from coilwork_ir.syntax.python import print_expression
 from coilwork_wrapper import emit_fx, emit_python
-from coilwork_wrapper.python.expressions import index_expression
+from coilwork_wrapper.python.scope import index_expression
 
 
 def test_sizes_as_inputs_more_than_once_and_as_expressions() -> None:

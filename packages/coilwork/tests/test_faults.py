@@ -34,8 +34,8 @@ from coilwork_lowering import prepare
 from coilwork_runtime import MissingCompilerError
 from coilwork_runtime.executor import choice
 from coilwork_scheduler import make_program
+from coilwork_wrapper import fx_wrapper as fx_wrapper
 from coilwork_wrapper import module_wrapper
-from coilwork_wrapper.fx import wrapper as fx_wrapper
 
 Compile = Callable[..., Callable[..., Any]]
 Patch = pytest.MonkeyPatch

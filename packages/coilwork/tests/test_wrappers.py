@@ -27,7 +27,7 @@ Install = Callable[[str, str], None]
 Compile = Callable[..., Callable[..., Any]]
 
 LOGGED = """
-from coilwork_wrapper.fx.wrapper import FX
+from coilwork_wrapper.fx_wrapper import FX
 CALLS = []
 
 class Logged:

@@ -1,13 +1,20 @@
 """Coilwork's store of compiled results, on local disk or in Redis, and the typed caches over it.
 
-Open `store.py` first: it says what a store is, and `key.py` what its keys are. `local.py`, `memory.py`,
-`redis_store.py` (extra `coilwork-cache[redis]`) and `tiered.py` are stores; `typed.py` and `graphs.py`
-are caches.
+Open `store.py` first: it says what a store is, and `key.py` what its keys are. `local_store.py`,
+`memory_store.py`, `redis_store.py` (extra `coilwork-cache[redis]`) and `tiered_store.py` are stores;
+`typed_cache.py` has the caches.
 """
 
-from coilwork_cache.archive import ArchiveReport, export_archive, import_archive
-from coilwork_cache.bundle import Bundle, BundleCodec, extract
-from coilwork_cache.codec import BytesCodec, Codec, JsonCodec, JsonValue, MappedCodec
+from coilwork_cache.codec import (
+    Bundle,
+    BundleCodec,
+    BytesCodec,
+    Codec,
+    JsonCodec,
+    JsonValue,
+    MappedCodec,
+    extract,
+)
 from coilwork_cache.errors import (
     ERRORS,
     WARNINGS,
@@ -29,15 +36,31 @@ from coilwork_cache.errors import (
     UntrustedEntryWarning,
 )
 from coilwork_cache.folder import default_root
-from coilwork_cache.graphs import Entry, GraphCache, GraphEntry, RemedyCache
-from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, describe, verify
 from coilwork_cache.key import compiler_identity, content_key
-from coilwork_cache.local import LocalStore, open_local_store
-from coilwork_cache.memory import MemoryStore, NullStore
-from coilwork_cache.stats import StoreStats
-from coilwork_cache.store import EntryInfo, InspectableStore, Store
-from coilwork_cache.tiered import TieredStore, connect_shared, open_store
-from coilwork_cache.typed import KernelCache, TuningCache, TypedCache
+from coilwork_cache.local_store import LocalStore, open_local_store
+from coilwork_cache.maintenance import (
+    ArchiveReport,
+    KindTotal,
+    StoreReport,
+    VerifyReport,
+    clear,
+    describe,
+    export_archive,
+    import_archive,
+    verify,
+)
+from coilwork_cache.memory_store import MemoryStore, NullStore
+from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
+from coilwork_cache.tiered_store import TieredStore, connect_shared, open_store
+from coilwork_cache.typed_cache import (
+    Entry,
+    GraphCache,
+    GraphEntry,
+    KernelCache,
+    RemedyCache,
+    TuningCache,
+    TypedCache,
+)
 
 __version__ = "0.1.0"
 

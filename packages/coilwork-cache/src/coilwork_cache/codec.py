@@ -1,12 +1,21 @@
-"""How values become bytes and return, without pickle: decoding data can't run code."""
+"""Codecs: values as bytes and back, without pickle, so that decoding data can't run code.
+
+`Codec` is the contract; `BytesCodec`, `JsonCodec` and `BundleCodec` implement it. A bundle holds named byte
+records with JSON metadata, for what consists of several files. A typed cache puts a frame in front of each
+entry, which names the entry's kind and codec.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from coilwork_cache.errors import CodecError
+from coilwork_cache.folder import make_private_folders, write_atomically
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -133,3 +142,144 @@ def _check_string_keys(value: object) -> None:
             stack.extend(item.values())
         else:
             stack.extend(item)
+
+
+# ---- bundles ----
+
+
+BUNDLE_MAGIC = b"COILBNDL"
+BUNDLE_FORMAT = 1
+_BUNDLE_HEAD = struct.Struct("<8sIQ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Records by name and metadata. Neither mapping may be changed once it is here.
+
+    Invariant: a name is a relative path in POSIX spelling, without empty parts, `.` or `..`, so that a record
+    can be written below a folder. Raises CodecError otherwise.
+    """
+
+    records: Mapping[str, bytes]
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.records:
+            _check_name(name)
+
+
+class BundleCodec:
+    """Bundles as bytes: magic b"COILBNDL", format version (4 bytes), header length (8), header, records.
+
+    Integers are little-endian. The header is {"metadata": {…}, "records": [[name, length in bytes], …]} in
+    JSON, records sorted by name. Every byte is accounted for, so a bundle that decodes is complete.
+    """
+
+    @property
+    def name(self) -> str:
+        return f"bundle-{BUNDLE_FORMAT}"
+
+    def encode(self, value: Bundle) -> bytes:
+        names = sorted(value.records)
+        listing = [[name, len(value.records[name])] for name in names]
+        header = dump_json({"metadata": dict(value.metadata), "records": listing})
+        head = _BUNDLE_HEAD.pack(BUNDLE_MAGIC, BUNDLE_FORMAT, len(header))
+        return b"".join([head, header, *(value.records[name] for name in names)])
+
+    def decode(self, data: bytes) -> Bundle:
+        if len(data) < _BUNDLE_HEAD.size:
+            raise CodecError("bundle", f"truncated: {len(data)} of {_BUNDLE_HEAD.size} leading bytes")
+        magic, version, header_bytes = _BUNDLE_HEAD.unpack_from(data)
+        if magic != BUNDLE_MAGIC or version != BUNDLE_FORMAT:
+            raise CodecError("bundle", f"starts with {magic!r} version {version}")
+        at = _BUNDLE_HEAD.size + header_bytes
+        if at > len(data):
+            raise CodecError("bundle", f"truncated within its header of {header_bytes} bytes")
+        header = load_json_object(data[_BUNDLE_HEAD.size : at])
+        metadata = header.get("metadata")
+        if not isinstance(metadata, dict):
+            raise CodecError("bundle", "its header has no metadata")
+        records: dict[str, bytes] = {}
+        for name, size_bytes in _list_records(header.get("records")):
+            if name in records:
+                raise CodecError("bundle", f"record {name!r} occurs twice")
+            if at + size_bytes > len(data):
+                raise CodecError("bundle", f"truncated within record {name!r}")
+            records[name] = data[at : at + size_bytes]
+            at += size_bytes
+        if at != len(data):
+            raise CodecError("bundle", f"{len(data) - at} bytes after the last record")
+        return Bundle(records=records, metadata=metadata)
+
+
+def extract(bundle: Bundle, folder: Path, *, prefix: str = "") -> dict[str, Path]:
+    """Write the records whose names start with `prefix` below `folder`; their paths by name.
+
+    Each file appears complete or not at all, readable by this user alone; an existing one is replaced.
+    Raises OSError.
+    """
+    written: dict[str, Path] = {}
+    for name in sorted(bundle.records):
+        if not name.startswith(prefix):
+            continue
+        path = folder.joinpath(*name.split("/"))
+        make_private_folders(path.parent)
+        write_atomically(path.parent, path, (bundle.records[name],), durable=False)
+        written[name] = path
+    return written
+
+
+def _list_records(value: JsonValue) -> list[tuple[str, int]]:
+    if not isinstance(value, list):
+        raise CodecError("bundle", "its header lists no records")
+    listing: list[tuple[str, int]] = []
+    for row in value:
+        match row:
+            case [str() as name, int() as size_bytes] if not isinstance(size_bytes, bool) and size_bytes >= 0:
+                listing.append((name, size_bytes))
+            case _:
+                raise CodecError("bundle", f"malformed record {row!r}")
+    return listing
+
+
+def _check_name(name: str) -> None:
+    parts = name.split("/")
+    # The colon and the backslash would leave the folder on Windows.
+    if any(part in ("", ".", "..") for part in parts) or any(char in name for char in "\\:\0"):
+        raise CodecError("bundle", f"record name {name!r} is not a plain relative path")
+
+
+# ---- frames ----
+
+# b"COILVAL\n", version (1 byte), then kind and codec name, each as one length byte and ASCII text. Listings
+# read the kind from here; a typed cache refuses entries of another kind or codec.
+FRAME_MAGIC = b"COILVAL\n"
+FRAME_FORMAT = 1
+MAX_FRAME_BYTES = len(FRAME_MAGIC) + 1 + 2 * 256
+RAW_KIND = "raw"
+
+
+def frame_head(kind: str, codec: str) -> bytes:
+    """The head for entries of `kind` written by `codec`; both are ASCII of at most 255 characters."""
+    head = FRAME_MAGIC + bytes([FRAME_FORMAT])
+    for name in (kind, codec):
+        text = name.encode("ascii")
+        head += bytes([len(text)]) + text
+    return head
+
+
+def strip_head(data: bytes, kind: str, codec: str) -> bytes:
+    """Return the bytes behind the head; CodecError if the head is not exactly that of `kind` and `codec`."""
+    head = frame_head(kind, codec)
+    if not data.startswith(head):
+        raise CodecError(f"{kind} entry", f"its head is not that of kind {kind!r} written by codec {codec!r}")
+    return data[len(head) :]
+
+
+def peek_kind(start: bytes) -> str:
+    """The kind named in an entry's first bytes, or "raw" if no typed cache wrote it."""
+    at = len(FRAME_MAGIC) + 1
+    if not start.startswith(FRAME_MAGIC) or len(start) <= at:
+        return RAW_KIND
+    text = start[at + 1 : at + 1 + start[at]]
+    return text.decode("ascii") if text and text.isascii() else RAW_KIND

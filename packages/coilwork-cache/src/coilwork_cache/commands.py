@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from coilwork_cache.archive import export_archive, import_archive
-from coilwork_cache.inspect import clear, describe, verify
-from coilwork_cache.local import LocalStore
+from coilwork_cache.local_store import LocalStore
+from coilwork_cache.maintenance import clear, describe, export_archive, import_archive, verify
 
 
 @click.group()

@@ -2,14 +2,17 @@
 
 A store never raises because the disk or the network failed: it warns and reports a miss, so that a broken
 cache costs time and nothing else. Errors are left for what the caller got wrong (a malformed key, an insecure
-folder, a damaged archive).
+folder, a damaged archive). `Announcer` issues a store's warnings once per reason.
 
 Messages read ``Class[code]: subject``, then ``reason`` and ``try``, each on its own line.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
+
+from coilwork_cache.store import ForkedLock
 
 
 def _message(name: str, code: str, subject: str, reason: str, remedy: str) -> str:
@@ -156,3 +159,28 @@ ERRORS: tuple[type[CacheError], ...] = (
     ArchiveError,
     MissingExtraError,
 )
+
+
+# ---- warnings once per reason ----
+
+
+class OnceAnnouncer:
+    """Issues the first warning of each class and topic, and drops the rest."""
+
+    def __init__(self) -> None:
+        self._lock = ForkedLock()
+        self._seen: set[tuple[type[CacheWarning], str]] = set()
+
+    def once(self, warning: CacheWarning, *, topic: str = "") -> None:
+        """Issue `warning`, unless one of its class was issued for `topic` before."""
+        with self._lock:
+            mark = (type(warning), topic)
+            if mark in self._seen:
+                return
+            self._seen.add(mark)
+        announce(warning, stacklevel=4)
+
+
+def announce(warning: CacheWarning, *, stacklevel: int = 3) -> None:
+    """Issue `warning`. `stacklevel` 3 points at the caller of the store's method."""
+    warnings.warn(warning, stacklevel=stacklevel)

@@ -17,19 +17,18 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
-from coilwork_cache.announce import OnceAnnouncer, announce
+from coilwork_cache.codec import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.errors import (
     CacheUnavailableWarning,
     EntryTooLargeWarning,
     InvalidSettingError,
     MissingExtraError,
+    OnceAnnouncer,
     UntrustedEntryWarning,
+    announce,
 )
-from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.key import check_key, is_key
-from coilwork_cache.locks import ForkedLock
-from coilwork_cache.stats import StoreStats, Tally
-from coilwork_cache.store import EntryInfo
+from coilwork_cache.store import EntryInfo, ForkedLock, StoreStats, Tally
 
 try:
     import redis
@@ -49,7 +48,7 @@ T = TypeVar("T")
 
 
 class RedisClient(Protocol):
-    """What is used of `redis.Redis`; any client with these methods will do."""
+    """The methods of `redis.Redis` that are used; any client that has them will do."""
 
     def get(self, name: str, /) -> object: ...
 
@@ -213,8 +212,8 @@ class RedisStore:
         return data
 
     def _attempt(self, doing: str, operation: Callable[[], T]) -> T | None:
-        """Return what `operation` returns; None if the server failed or is being left alone."""
-        if not self._breaker.closed():
+        """Return the result of `operation`; None if the server failed or is not asked for a while."""
+        if not self._breaker.is_closed():
             return None
         try:
             return operation()
@@ -234,7 +233,7 @@ class _Breaker:
         self._lock = ForkedLock()
         self._closed_from_s = float("-inf")
 
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         with self._lock:
             return self._clock() >= self._closed_from_s
 

@@ -1,6 +1,4 @@
-"""What a cache is, to the rest of Coilwork: bytes under content keys.
-
-The contract of every Store:
+"""The contract of a store: bytes under content keys. With its counters, and a lock that survives a fork.
 
 - `get` returns exactly the bytes of some earlier `put` under this key, or None. Never anything else.
 - Nothing that happens to the medium (missing, full, slow, damaged) raises; it warns and counts as a miss.
@@ -10,11 +8,87 @@ The contract of every Store:
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from coilwork_cache.stats import StoreStats
+
+class ForkedLock:
+    """A lock that is free in a forked child, even if a thread of its parent's held it then: nobody would give
+    it back there.
+    """
+
+    __slots__ = ("_by_process",)
+
+    def __init__(self) -> None:
+        self._by_process: dict[int, threading.Lock] = {}
+
+    def __enter__(self) -> None:
+        process = os.getpid()
+        lock = self._by_process.get(process)
+        if lock is None:
+            # atomic: all threads get the same one
+            lock = self._by_process.setdefault(process, threading.Lock())
+        lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        lock = self._by_process.get(os.getpid())
+        # a thread that forked in between holds the lock of its parent's process, not of this one
+        if lock is not None and lock.locked():
+            lock.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStats:
+    """Counters of one store object since it was made. Counts, except the two sizes in bytes."""
+
+    hits: int = 0
+    misses: int = 0
+    puts: int = 0
+    corrupt: int = 0  # entries found truncated, altered, badly signed or undecodable; each is a miss, too
+    evicted: int = 0
+    failures: int = 0  # operations that the disk or the network refused
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    def __add__(self, other: StoreStats) -> StoreStats:
+        return StoreStats(
+            hits=self.hits + other.hits,
+            misses=self.misses + other.misses,
+            puts=self.puts + other.puts,
+            corrupt=self.corrupt + other.corrupt,
+            evicted=self.evicted + other.evicted,
+            failures=self.failures + other.failures,
+            read_bytes=self.read_bytes + other.read_bytes,
+            written_bytes=self.written_bytes + other.written_bytes,
+        )
+
+
+class Tally:
+    """A StoreStats that threads add to."""
+
+    def __init__(self) -> None:
+        self._lock = ForkedLock()
+        self._stats = StoreStats()
+
+    def add(self, step: StoreStats) -> None:
+        with self._lock:
+            self._stats += step
+
+    def hit(self, size_bytes: int) -> None:
+        self.add(StoreStats(hits=1, read_bytes=size_bytes))
+
+    def miss(self) -> None:
+        self.add(StoreStats(misses=1))
+
+    def put(self, size_bytes: int) -> None:
+        self.add(StoreStats(puts=1, written_bytes=size_bytes))
+
+    def snapshot(self) -> StoreStats:
+        with self._lock:
+            return self._stats
 
 
 @runtime_checkable

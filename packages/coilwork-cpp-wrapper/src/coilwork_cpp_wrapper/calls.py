@@ -1,13 +1,12 @@
 """Calls of torch operators as C++: through an operator's own C function where there is one, else the
 dispatcher.
 
-Operators whose names of process groups torch's C dispatcher cannot pass: called through operators of ours,
-in Python.
+Arguments are matched with the operator's schema, then spelled for one or the other.
 
-Since torch 2.13 collectives take a process group or its name, a parameter of type `Any`, for which torch's
-C interface has no form. Each gets a relay: an operator with the same parameters that takes a name, a `str`,
-and hands it on. Relays are registered where a program is loaded, so programs that need some run in
-processes with Python alone.
+Since torch 2.13 collectives take a process group or its name, a parameter of type `Any`, for which torch's C
+interface has no form. Each gets a relay: an operator of ours with the same parameters that takes a name, a
+`str`, and passes it on in Python. Relays are registered where a program is loaded, so programs that need some
+run in processes with Python alone.
 """
 
 from __future__ import annotations
@@ -15,21 +14,15 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
-from coilwork_cpp_wrapper.arguments import (
-    Bound,
-    UnsupportedArgument,
-    bind_arguments,
-    dispatch_value,
-    shim_parameters,
-    shim_values,
-)
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_cpp_wrapper.torch_compat import Library, new_library, relay_to
-from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
+from coilwork_ir.buffers import Argument, Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import ExternCall
 from coilwork_ir.syntax.cpp import (
     Assign,
@@ -39,14 +32,240 @@ from coilwork_ir.syntax.cpp import (
     Declare,
     DeclareArray,
     Do,
+    Member,
     Name,
     Statement,
     element,
     integer,
+    real,
     string,
 )
 from coilwork_runtime.c_functions import C_FUNCTIONS, NUMBER_READS, CFunction
-from coilwork_runtime.schemas import Parameter, Schema, find_schema
+from coilwork_runtime.c_types import SIMPLE_TYPES, c_types
+from coilwork_runtime.schemas import Parameter, Schema, Type, find_schema
+
+# ---- arguments ----
+
+
+Bound = tuple[Parameter, Argument]
+ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "strided": "aoti_torch_layout_strided",
+        "contiguous_format": "aoti_torch_memory_format_contiguous_format",
+        "channels_last": "aoti_torch_memory_format_channels_last",
+        "channels_last_3d": "aoti_torch_memory_format_channels_last_3d",
+        "preserve_format": "aoti_torch_memory_format_preserve_format",
+    }
+)
+CODES: Final = ("ScalarType", "Layout", "MemoryFormat")
+NULL: Final = Name("nullptr")
+
+
+class UnsupportedArgument(Exception):
+    """An argument that cannot be spelled; the text says which and why."""
+
+
+def bind_arguments(call: ExternCall, schema: Schema) -> tuple[Bound, ...]:
+    """Each parameter of `schema` with its argument, defaults filled in.
+
+    Raises:
+        UnsupportedArgument: the call does not fit the schema.
+    """
+    if len(call.args) > len(schema.parameters):
+        raise UnsupportedArgument(
+            f"it takes {len(schema.parameters)} arguments and is given {len(call.args)}"
+        )
+    given: dict[str, Argument] = {
+        p.name: a for p, a in zip(schema.parameters[: len(call.args)], call.args, strict=True)
+    }
+    given.update(call.kwargs)
+    given.update((keyword, Ref(name)) for keyword, name in call.out)
+    bound: list[Bound] = []
+    for parameter in schema.parameters:
+        if parameter.name in given:
+            bound.append((parameter, given.pop(parameter.name)))
+        elif parameter.has_default:
+            bound.append((parameter, _default_value(parameter.default)))
+        elif parameter.type.name == "Optional":
+            bound.append((parameter, None))
+        else:
+            raise UnsupportedArgument(f"argument {parameter.name} is missing")
+    if given:
+        raise UnsupportedArgument(f"it has no argument {next(iter(given))}")
+    return tuple(bound)
+
+
+def _default_value(value: Any) -> Argument:
+    if isinstance(value, list | tuple):
+        return ListValue(tuple(_default_value(item) for item in value))
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UnsupportedArgument(f"its default {value!r} cannot be spelled")
+
+
+def dispatch_value(parameter: Parameter, value: Argument, scope: Scope) -> Code:
+    """An `rt::Value` for the dispatcher.
+
+    Raises:
+        UnsupportedArgument: its C interface has no form for it.
+    """
+    try:
+        return _dispatch(parameter.type, _repeat_number(parameter, value), scope)
+    except UnsupportedArgument as error:
+        raise UnsupportedArgument(f"argument {parameter.name}: {parameter.type}: {error}") from error
+
+
+def _repeat_number(parameter: Parameter, value: Argument) -> Argument:
+    """A single number where a list of fixed length is expected stands for all of its items."""
+    if parameter.type.name == "List" and parameter.length and isinstance(value, int | float | Expr):
+        return ListValue((value,) * parameter.length)
+    return value
+
+
+def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
+    if kind.element is not None and kind.name == "Optional":
+        return (
+            Call("rt::none")
+            if value is None
+            else Call("rt::optional", (_dispatch(kind.element, value, scope),))
+        )
+    if kind.element is not None and kind.name == "List" and isinstance(value, ListValue):
+        element = kind.element
+        return Call("rt::list", (Braces(tuple(_dispatch(element, item, scope) for item in value.items)),))
+    if kind.name in CODES:
+        return Call("rt::code", (_enum_code(kind, value),))
+    match kind.name, value:
+        case "Tensor", Ref(name):
+            return Call("rt::tensor", (Name(scope.name(name)),))
+        case "int", int() | Expr():
+            return Call("rt::integer", (_number(value, scope),))
+        case "float", int() | float() | Expr():
+            return Call("rt::real", (_real(value, scope),))
+        case "bool", bool():
+            return Call("rt::boolean", (_boolean(value),))
+        case "str" | "Any", str():
+            # of any type: through a relay
+            return Call("rt::text", (string(value),))
+        case "Device", DeviceValue(device):
+            _require_cpu(device)
+            return Call("rt::cpu")
+        case "number", _:
+            raise UnsupportedArgument("torch's C dispatcher takes no Scalar")
+        case _:
+            raise UnsupportedArgument(f"a {type(value).__name__} has no C form there")
+
+
+def _enum_code(kind: Type, value: Argument) -> Code:
+    match kind.name, value:
+        case "ScalarType", DType():
+            return dtype_code(value)
+        case "Layout" | "MemoryFormat", TorchValue(attribute) if attribute in ATTRIBUTES:
+            return Call(ATTRIBUTES[attribute])
+        case _, int():
+            return integer(value)
+        case _:
+            raise UnsupportedArgument(f"{value!r} has no C form there")
+
+
+def _number(value: int | Expr, scope: Scope) -> Code:
+    return scope.index(value) if isinstance(value, Expr) else integer(int(value))
+
+
+def _real(value: float | Expr, scope: Scope) -> Code:
+    return Call("double", (scope.index(value),)) if isinstance(value, Expr) else real(float(value))
+
+
+def _boolean(value: bool) -> Code:
+    return Name("true" if value else "false")
+
+
+def _require_cpu(device: str) -> None:
+    if device != "cpu":
+        raise UnsupportedArgument(f"device {device}: only the CPU is supported")
+
+
+# C functions of single operators
+
+
+def shim_parameters(kind: Type) -> tuple[str, ...]:
+    """C types of the parameters that a parameter of type `kind` becomes.
+
+    Raises:
+        UnsupportedArgument: not a type that functions of the table have.
+    """
+    types = c_types(kind)
+    if types is None:
+        raise UnsupportedArgument(f"type {kind}")
+    return types
+
+
+def shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tuple[Code, ...]:
+    """Arguments for `shim_parameters(parameter.type)`.
+
+    Raises:
+        UnsupportedArgument: the value has no C form.
+    """
+    kind, value = parameter.type, _repeat_number(parameter, value)
+    if kind.name == "Optional" and kind.element is not None:
+        return _shim_optional(kind.element, value, scope)
+    if isinstance(value, ListValue):
+        return _shim_list(kind, value, scope)
+    return (_simple_value(kind, value, scope),)
+
+
+def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, ...]:
+    """An optional argument is a pointer; a device's index follows by value."""
+    match element.name, value:
+        case "Device", None:
+            return NULL, integer(0)
+        case "Device", DeviceValue(device):
+            _require_cpu(device)
+            return _slot("int32_t", Call("aoti_torch_device_type_cpu")), integer(0)
+        case _, None:
+            return (NULL,)
+        case "Tensor", Ref(name):
+            return (Call(f"{scope.name(name)}.pointer"),)
+        case _:
+            return (_slot(SIMPLE_TYPES[element.name], _simple_value(element, value, scope)),)
+
+
+def _slot(kind: str, value: Code) -> Code:
+    return Member(Call(f"rt::Slot<{kind}>", (value,)), "data")
+
+
+def _simple_value(kind: Type, value: Argument, scope: Scope) -> Code:
+    if kind.name in CODES:
+        return _enum_code(kind, value)
+    match kind.name, value:
+        case "Tensor", Ref(name):
+            return Call(f"{scope.name(name)}.get")
+        case "int", int() | Expr():
+            return _number(value, scope)
+        case "float" | "number", int() | float() | Expr():
+            return _real(value, scope)
+        case "bool", bool():
+            return integer(int(value))
+        case "str", str():
+            return string(value)
+        case _:
+            raise UnsupportedArgument(f"a {type(value).__name__} has no C form there")
+
+
+def _shim_list(kind: Type, value: ListValue, scope: Scope) -> tuple[Code, ...]:
+    count = integer(len(value.items))
+    match str(kind):
+        case "List[int]":
+            numbers = [_number(i, scope) for i in value.items if isinstance(i, int | Expr)]
+            return Member(Call("rt::Ints", (Braces(tuple(numbers)),)), "data"), count
+        case "List[Tensor]":
+            handles = [Call(f"{scope.name(i.name)}.get") for i in value.items if isinstance(i, Ref)]
+            return Member(Call("rt::Handles", (Braces(tuple(handles)),)), "data"), count
+        case _:
+            raise UnsupportedArgument(f"a list for type {kind}")
+
+
+# ---- calls ----
+
 
 _NAMESPACE: Final = "coilwork_relays"
 _REGISTERING: Final = threading.Lock()
@@ -105,7 +324,7 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         EmitError: `cpp-unsupported`, torch's C interface cannot call it.
     """
     if call.target in NUMBER_READS:
-        yield from _item(call, scope)
+        yield from _read_number(call, scope)
         return
     schema = find_schema(call.target)
     if schema is None:
@@ -115,13 +334,13 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     try:
         bound = bind_arguments(call, schema)
         shim = C_FUNCTIONS.get(call.target)
-        if shim is not None and _suits(shim, bound, call, scope):
+        if shim is not None and _keeps_result_type(shim, bound, call, scope):
             yield from _call_shim(call, schema, shim, bound, scope)
         else:
             yield from _call_dispatcher(call, schema, bound, scope)
     except UnsupportedArgument as error:
         refuse(f"torch's C interface cannot call {call.target}", call.origins, str(error))
-    yield from _finish(call, scope)
+    yield from _settle_results(call, scope)
 
 
 def shim_prototype(schema: Schema, shim: CFunction) -> str:
@@ -134,7 +353,7 @@ def shim_prototype(schema: Schema, shim: CFunction) -> str:
     return f"AOTITorchError {shim.symbol}({', '.join(kinds)});"
 
 
-def used_shim(call: ExternCall) -> tuple[Schema, CFunction] | None:
+def find_shim(call: ExternCall) -> tuple[Schema, CFunction] | None:
     """The C function that `call` may go through, with the operator's schema."""
     shim, schema = C_FUNCTIONS.get(call.target), find_schema(call.target)
     return None if shim is None or schema is None else (schema, shim)
@@ -155,7 +374,7 @@ def _writes_in_place(schema: Schema) -> bool:
     return any(p.is_out for p in schema.parameters) or schema.name.endswith("_")
 
 
-def _suits(shim: CFunction, bound: tuple[Bound, ...], call: ExternCall, scope: Scope) -> bool:
+def _keeps_result_type(shim: CFunction, bound: tuple[Bound, ...], call: ExternCall, scope: Scope) -> bool:
     """False if taking `Scalar` arguments as `double` would change the result."""
     scalars = [value for p, value in bound if p.type.mentions("number") and value is not None]
     if not all(isinstance(v, bool | int | float) and _is_exact(v) for v in scalars):
@@ -165,22 +384,22 @@ def _suits(shim: CFunction, bound: tuple[Bound, ...], call: ExternCall, scope: S
     if shim.scalars == "cast":
         # without a tensor or an element type the operator would infer one from the Scalar
         return any(isinstance(value, Ref | DType) for _, value in bound)
-    return any(scope.buffer(name).dtype.is_float for name in _tensors(tuple(v for _, v in bound)))
+    return any(scope.buffer(name).dtype.is_float for name in _list_tensors(tuple(v for _, v in bound)))
 
 
 def _is_exact(value: Argument) -> bool:
     return not isinstance(value, int) or abs(value) <= EXACT_INTEGER
 
 
-def _tensors(values: tuple[Argument, ...]) -> Iterator[str]:
+def _list_tensors(values: tuple[Argument, ...]) -> Iterator[str]:
     for value in values:
         if isinstance(value, Ref):
             yield value.name
         elif isinstance(value, ListValue):
-            yield from _tensors(value.items)
+            yield from _list_tensors(value.items)
 
 
-def _item(call: ExternCall, scope: Scope) -> Iterator[Statement]:
+def _read_number(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     match call.args, call.outputs:
         case (Ref(name),), (SymbolOutput(symbol=symbol),):
             value = Call("rt::item", (Name(scope.name(name)),))
@@ -258,7 +477,7 @@ def _call_dispatcher(
 
 
 def _group_by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, ...], ...]:
-    """Return what is declared of each result of the schema: the items of a list, or one thing."""
+    """Return the declarations for each result of the schema: the items of a list, or a single value."""
     count = len(schema.results)
     if call.paths:
         placed = tuple(zip(call.paths, call.outputs, strict=True))
@@ -299,7 +518,7 @@ def _list_results(outputs: tuple[Declared, ...], raw: Code, parts: str, scope: S
                 raise UnsupportedArgument("an item of a list of tensors is no number")
 
 
-def _finish(call: ExternCall, scope: Scope) -> Iterator[Statement]:
+def _settle_results(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     """Bind the sizes that only the results know, then bring the results into their declared layouts."""
     for symbol, position, dim in call.binds:
         output = call.outputs[position]

@@ -1,18 +1,18 @@
-"""A program and its kernels as C++: the emitter's entry.
+"""A program and its kernels as C++.
 
-C++ identifiers for the names of a program.
+`emit_cpp` returns a `CppProgram`: the text, and everything that building and calling it takes. The text is a
+fixed preamble, one function per program, and the exported entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Final
+from typing import Final, Literal
 
-from coilwork_cpp_wrapper.calls import is_relayed, shim_prototype, used_shim
+from coilwork_cpp_wrapper.calls import find_shim, is_relayed, shim_prototype
 from coilwork_cpp_wrapper.instructions import emit_instruction
-from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
 from coilwork_ir.buffers import (
@@ -23,27 +23,80 @@ from coilwork_ir.buffers import (
     GraphOutput,
     ListValue,
     Ref,
-    SymbolOutput,
 )
 from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
-from coilwork_ir.program.regions import inline_regions, outline_regions
+from coilwork_ir.program.regions import inline_regions
+from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.symbols import bound_symbols
 from coilwork_ir.program.walk import all_kernels, as_call, buffers, distinct_programs
-from coilwork_ir.syntax.cpp import (
-    Call,
-    CppPrinter,
-    Declare,
-    Function,
-    Item,
-    Source,
-    Statement,
-    Verbatim,
-    element,
-    string,
-)
+from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
+from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+
+# ---- what is emitted ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """One input or result, in order.
+
+    `kind`: a tensor, an integer, or nothing (results only). `type` describes it to people, e.g. `"f32[s0,
+    4]"`.
+    """
+
+    kind: Literal["tensor", "size", "none"]
+    name: str
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelUnit:
+    """One kernel: a translation unit of its own.
+
+    Attributes:
+        name: the kernel's name.
+        text: complete source.
+        entry: the function in `text`.
+        symbol: what `entry` is renamed to when compiled, so that kernels may use the same name.
+        features: instruction set extensions to enable.
+    """
+
+    name: str
+    text: str
+    entry: str
+    symbol: str
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CppProgram:
+    """A program as C++.
+
+    Attributes:
+        name: the program's.
+        text: the translation unit that defines `coilwork_run`; needs no header but C's own.
+        kernels: the kernels it calls, linked with it.
+        inputs: what `coilwork_run` takes, tensors and sizes in one order; each kind is passed in its own
+            array.
+        outputs: what it returns, likewise.
+        constants: keys of the tensors known at compile time, in the order they are passed in.
+        relayed: operators that it calls through Python, in a process that has it.
+    """
+
+    name: str
+    text: str
+    kernels: tuple[KernelUnit, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    constants: tuple[str, ...]
+    relayed: tuple[str, ...] = ()
+
+
+# ---- emitter ----
+
 
 KEYWORDS: Final = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class
@@ -114,7 +167,7 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     items: list[Item] = [Verbatim(preamble_text("shim.hpp")), Verbatim(preamble_text("support.hpp"))]
     items += [Verbatim(f"static const uint64_t TORCH_VERSION = 0x{abi_version():016x};")]
     items += [Verbatim(preamble_text("dispatch.hpp"))]
-    declarations = [*_entries(specs, kernels), *_prototypes(parts)]
+    declarations = [*_entries(specs, kernels), *_list_prototypes(parts)]
     if declarations:
         items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
     outer: dict[int, tuple[Expr, ...]] = {}
@@ -127,7 +180,7 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
         raise EmitError("unbound-symbol", f"size {unbound} is not bound in program @{program.name}")
     inputs = tuple(_input_port(entry, number) for number, entry in enumerate(program.inputs))
     outputs = _output_ports(program)
-    items.append(_entry(inputs, outputs, functions[id(program)]))
+    items.append(_write_entry(inputs, outputs, functions[id(program)]))
     return CppProgram(
         name=program.name,
         text=CppPrinter(width=WIDTH).source(Source(_write_heading(program), tuple(items))),
@@ -228,16 +281,16 @@ def _list_relayed(parts: tuple[Program, ...]) -> Iterator[str]:
                 yield call.target
 
 
-def _prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
+def _list_prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
     """Declarations of the operators' C functions."""
     seen: set[str] = set()
     for part in parts:
         for instruction in part.instructions:
             call = as_call(instruction)
-            found = None if call is None else used_shim(call)
-            if found is not None and found[1].symbol not in seen:
-                seen.add(found[1].symbol)
-                yield shim_prototype(*found)
+            shim = None if call is None else find_shim(call)
+            if shim is not None and shim[1].symbol not in seen:
+                seen.add(shim[1].symbol)
+                yield shim_prototype(*shim)
 
 
 class _Emission:
@@ -255,10 +308,11 @@ class _Emission:
         self._program = program
         self._functions = functions
         self._keys = keys
-        self._bound = frozenset(_bound_symbols(program))
+        own = tuple(symbol.name for symbol in bound_symbols(program))
+        self._bound = frozenset(own)
         self._outer: dict[str, Expr] = {}
-        self._symbol_names = dict(identifiers(_bound_symbols(program)))
-        names = identifiers(_names(program), taken=self._symbol_names.values())
+        self._symbol_names = dict(identifiers(own))
+        names = identifiers(_local_names(program), taken=self._symbol_names.values())
         self._taken = frozenset(names.values())
         self._scope = Scope(
             name=names.__getitem__,
@@ -281,7 +335,7 @@ class _Emission:
     def function(self) -> Function:
         """The function."""
         program, scope = self._program, self._scope
-        parameters = tuple(_parameters(program, self._keys, scope))
+        parameters = tuple(_declare_parameters(program, self._keys, scope))
         bound = {e.name for e in program.inputs if isinstance(e, Expr) and e.is_symbol}
         body: list[Statement] = []
         for number, instruction in enumerate(program.instructions):
@@ -309,7 +363,7 @@ class _Emission:
         return self._symbol_names[symbol.name]
 
 
-def _parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterator[Statement]:
+def _declare_parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterator[Statement]:
     tensors, numbers = 0, 0
     declared: set[str] = set()
     for entry in program.inputs:
@@ -327,22 +381,7 @@ def _parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterat
         yield Declare("rt::Tensor", scope.name(constant.buffer.name), Call("rt::Tensor::borrowed", (handle,)))
 
 
-def _bound_symbols(program: Program) -> Iterator[str]:
-    for entry in program.inputs:
-        if isinstance(entry, Expr) and entry.is_symbol:
-            yield entry.name
-    for instruction in program.instructions:
-        match instruction:
-            case BindSymbol(symbol=symbol):
-                yield symbol.name
-            case ExternCall():
-                yield from (symbol.name for symbol, _, _ in instruction.binds)
-                yield from (o.symbol.name for o in instruction.outputs if isinstance(o, SymbolOutput))
-            case _:
-                pass
-
-
-def _names(program: Program) -> Iterator[str]:
+def _local_names(program: Program) -> Iterator[str]:
     yield from buffers(program)
     yield from (i.pool for i in program.instructions if isinstance(i, AllocPool))
 
@@ -383,7 +422,7 @@ def _signature(inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> str:
     return f"({shown[0]}) -> ({shown[1]})"
 
 
-def _entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str) -> Item:
+def _write_entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str) -> Item:
     """The exported functions. Handles of inputs are taken over whatever happens, those of results are given
     away.
     """

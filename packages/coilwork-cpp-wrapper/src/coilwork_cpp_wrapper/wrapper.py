@@ -11,10 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_cpp_wrapper.build import build_library
-from coilwork_cpp_wrapper.call import CompiledProgram, load_program
-from coilwork_cpp_wrapper.module import emit_cpp
-from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
+from coilwork_cpp_wrapper.build import CompiledProgram, build_library, load_program
+from coilwork_cpp_wrapper.module import CppProgram, KernelUnit, Port, emit_cpp
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.kernels.nodes import Kernel

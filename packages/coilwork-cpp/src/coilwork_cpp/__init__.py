@@ -1,6 +1,6 @@
 """Coilwork's C++ code generator for CPUs: kernel IR to vectorised, threaded C++ source.
 
-Open `emission.py` first: it goes from a kernel to the text of a file. `rewrites/` makes pieces of the kernel,
+Open `codegen.py` first: it goes from a kernel to the text of a file. `rewrites/` makes pieces of the kernel,
 `planning/` decides how each runs, `nests/` and `values/` write loops and what fills them.
 """
 

@@ -1,4 +1,4 @@
-"""What values depend on: ranges, earlier reductions, and how often they are used."""
+"""Facts about values: the ranges and reductions they depend on, their uses, costs and comparisons."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
 
 # Instructions per element of a sort: of its values, or of its positions.
 _SORT: Final = 32
+_ORDERINGS: Final = frozenset({"lt", "le", "gt", "ge"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ def facts_of(
     return Facts(varies=varies, stage=stage, uses=uses)
 
 
-def work(roots: Iterable[Scalar]) -> int:
+def count_instructions(roots: Iterable[Scalar]) -> int:
     """Estimated instructions to compute `roots` at one point, every value once."""
     total = 0
     for value in postorder(roots):
@@ -117,3 +119,19 @@ def is_made_of_comparisons(position: Scalar) -> bool:
         seen.update(new)
         stack += new
     return False
+
+
+def split_comparison(node: Scalar) -> tuple[Expr, Expr] | None:
+    """Both sides of an ordering of two index values that no loaded value takes part in."""
+    if not isinstance(node, Op) or node.op not in _ORDERINGS:
+        return None
+    left, right = (_index_expression(operand) for operand in node.operands)
+    return None if left is None or right is None else (left, right)
+
+
+def _index_expression(value: Scalar) -> Expr | None:
+    if isinstance(value, IndexValue) and not value.operands:
+        return value.expr
+    if isinstance(value, Const) and value.dtype is DType.I64:
+        return as_expr(int(value.value))
+    return None

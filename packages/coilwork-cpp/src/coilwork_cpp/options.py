@@ -12,7 +12,7 @@ from coilwork_ir.mapping import GivenMappings, read_option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CppOptions:
-    """What a caller may choose. Every field changes the text, so all belong in a cache key.
+    """The settings that a caller may choose. Every field changes the text, so all belong in a cache key.
 
     Attributes:
         vector_math: call the vector functions of glibc's libmvec (2.35 or later, x86-64); otherwise libm, one

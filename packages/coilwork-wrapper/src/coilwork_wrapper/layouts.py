@@ -1,4 +1,4 @@
-"""What emitted code does with tensors, in plain torch: the default `Surface` of FX graphs.
+"""The functions that emitted code calls, in plain torch: the default `Surface` of FX graphs.
 
 The messages and codes are those of `coilwork_runtime.generated`, which does the same faster.
 """
@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.streams import is_host
-from coilwork_wrapper.errors import LayoutError
+from coilwork_wrapper.surface import LayoutError
 
 Sizes = Sequence[int]
 

@@ -1,17 +1,19 @@
-"""The wrappers `python` and `native`: a program as a Python module, and as bytes that the native executor
-runs.
-
-They are one wrapper, since both make the same: bytes that run, and a module for people. The option `executor`
-says whether the native executor or Python runs what `python` makes, and `native` is always the executor's
-where that loads. Needs
+"""The wrappers `python` and `native`, and the callable of a program by any wrapper. Needs
 `coilwork-wrapper[runtime]`.
+
+Both wrappers make the same: bytes that run, and a Python module for people. With `python` the option
+`executor` says whether the native executor or Python runs the bytes; with `native` it is the native executor
+where that loads.
+
+Python drives every program. So a program that another wrapper cannot drive costs a warning and no call to the
+operator fallback, unless a kernel is at fault, which no other driver helps.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,16 +21,18 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
-from coilwork_ir.wrapper import WrapOptions, Wrapper
-from coilwork_runtime import Builder, save_artifact
+from coilwork_ir.wrapper import Artifact, Launcher, WrapOptions, Wrapper
+from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, guard_call, save_artifact
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
+from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.tensor_kinds import refuse_operators
 from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleOptions(WrapOptions):
-    """What a compilation has ready for these two.
+    """The options of these two wrappers: the parts that a compilation has ready.
 
     Attributes:
         graph: the module, the bytes and the kernels' manifests, written already.
@@ -124,9 +128,7 @@ NATIVE: Final = ModuleWrapper(name="native", executor="native")
 
 
 def choose_executor(wrapper: Wrapper, executor: Executor) -> Executor | None:
-    """Return who runs what `wrapper` makes where a caller asks for `executor`; None if that is no module
-    or bytes.
-    """
+    """Return the executor of `wrapper`'s programs if a caller asks for `executor`; None if it has none."""
     return (wrapper.executor or executor) if isinstance(wrapper, ModuleWrapper) else None
 
 
@@ -178,3 +180,67 @@ def _write_module(
 def _stand_in(name: str) -> KernelSource:
     """A kernel before it has a text."""
     return KernelSource(name=name, language="cpp", text="", entry=name, args=())
+
+
+# ---- drive a program ----
+
+
+def drive_program(
+    wrapper: Wrapper, program: Program, sources: Mapping[str, KernelSource], options: ModuleOptions
+) -> Driven:
+    """Build the kernels of `program`, and return what calls them by the boxed convention: one list of inputs,
+    which is emptied.
+
+    Raises:
+        KernelBuildError: a kernel does not build.
+        EmitError: the wrapper refuses this program, and `options.settings.strict` is on.
+    """
+    kernels = _Kernels(options)
+    options = replace(options, build=kernels.build)
+    if not isinstance(wrapper, ModuleWrapper):
+        artifact = _try_wrapper(wrapper, program, sources, options, kernels)
+        if artifact is not None:
+            graph = options.graph
+            call = guard_call(artifact, graph.operators or refuse_operators, graph.kinds)
+            return Driven(call=call, executor=wrapper.name, python_calls={})
+        wrapper = PYTHON
+    return wrapper.emit(program, sources, options).driven
+
+
+@dataclass(slots=True)
+class _Kernels:
+    """The kernels of a program, built when a wrapper asks; `fault` is what a failed build raised."""
+
+    options: ModuleOptions
+    fault: Exception | None = field(init=False, default=None)
+
+    def build(self) -> Mapping[str, Launcher]:
+        try:
+            launchers = self.options.builder.build(load_kernels(self.options.graph.kernels))
+        except Exception as error:
+            self.fault = error
+            raise
+        return {name: launcher.call for name, launcher in launchers.items()}
+
+
+def _try_wrapper(
+    wrapper: Wrapper,
+    program: Program,
+    sources: Mapping[str, KernelSource],
+    options: ModuleOptions,
+    kernels: _Kernels,
+) -> Artifact | None:
+    """Return the artefact of `wrapper`; None, with a warning, if it fails and `strict` is off."""
+    try:
+        refused = wrapper.refuses(program)
+        if refused:
+            raise EmitError("wrapper-refuses", f"program @{program.name}: {refused}")
+        return wrapper.emit(program, sources, options)
+    # A fault of another driver than Python costs no call. One of a kernel is not the driver's.
+    except Exception as error:
+        names = {kernel.name for kernel in all_kernels(program)}
+        of_kernel = error is kernels.fault or (isinstance(error, KernelBuildError) and error.kernel in names)
+        if options.settings.strict or of_kernel or isinstance(error, MissingCompilerError):
+            raise
+        options.warn(options.graph.name, f"wrapper={wrapper.name!r}", error)
+        return None

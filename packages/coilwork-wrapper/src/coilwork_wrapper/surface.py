@@ -1,4 +1,4 @@
-"""What emitted code needs of a runtime besides built kernels: the functions it calls by name."""
+"""The surface of a runtime for emitted code: the functions it calls besides kernels, and their error."""
 
 from __future__ import annotations
 
@@ -116,3 +116,15 @@ class Surface(Protocol):
         self, stream: torch.Stream | None, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Call `function`, with what it does put on `stream`."""
+
+
+class LayoutError(RuntimeError):
+    """A tensor has another element type, device, shape or stride than the program was planned for.
+
+    `code` is stable: `input-layout`, `operator-shape`, `operator-dtype` or `misaligned`.
+    """
+
+    def __init__(self, code: str, what: str, *, remedy: str = "") -> None:
+        self.code = code
+        self.what = what
+        super().__init__(f"LayoutError[{code}]: {what}" + (f"\n  try     {remedy}" if remedy else ""))

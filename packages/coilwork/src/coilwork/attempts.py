@@ -20,8 +20,7 @@ from coilwork_runtime.executor.choice import Driven
 from coilwork_tools.explain.trace import Trace
 from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.retries import Plan, SubjectFacts
-from coilwork_wrapper.drive import drive_program
-from coilwork_wrapper.module_wrapper import ModuleOptions
+from coilwork_wrapper.module_wrapper import ModuleOptions, drive_program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

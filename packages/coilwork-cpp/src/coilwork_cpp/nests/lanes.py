@@ -1,26 +1,28 @@
-"""A point of a row: what it combines, keeps and stores; and the loops that give neighbouring
-points to lanes.
+"""The points of a row in lanes: what a point combines, keeps and stores, and the loops around neighbouring
+points.
+
+A group of lanes may ask for the lines of memory that a later row reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from coilwork_cpp.nests.ahead import ask
-from coilwork_cpp.nests.nest import Span, bind
-from coilwork_cpp.nests.sorted_rows import fill, known_in_order
-from coilwork_cpp.planning.pass_plan import RowAhead
+from coilwork_cpp.nests.loops import Span, bind_ranges
+from coilwork_cpp.nests.row_sort import fill_rows, recall_rows
+from coilwork_cpp.planning.pass_directives import PrefetchRow
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.values.elements import aligned_array, convert
+from coilwork_cpp.values.block import Block
+from coilwork_cpp.values.element_types import convert, declare_array
 from coilwork_cpp.values.reductions import (
     components,
     is_positional,
-    masked_element,
-    masked_position,
-    update,
+    mask_element,
+    mask_position,
+    update_state,
 )
-from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Reduce, Scalar
@@ -31,6 +33,7 @@ from coilwork_ir.syntax.cpp import (
     Call,
     Code,
     Declare,
+    Do,
     Element,
     For,
     Literal,
@@ -39,6 +42,29 @@ from coilwork_ir.syntax.cpp import (
     Statement,
     is_atomic,
 )
+
+# ---- prefetches ----
+
+
+_LINE_BYTES: Final = 64
+
+
+def prefetch_lines(
+    block: Block, rows: Sequence[PrefetchRow], inner: Expr, first: Name, points: int
+) -> tuple[For, ...]:
+    """Ask for the lines of `rows` at `points` points of `inner`, from number `first` on."""
+    loops: list[For] = []
+    for row in rows:
+        place = block.inside()
+        place.symbols[inner] = Binary("+", first, Name("p"))
+        address = Binary("+", Name(row.buffer), place.index(row.index))
+        arguments = (address, Literal("1")) if row.write else (address,)
+        fetch = Do(Call("__builtin_prefetch", arguments))
+        loops.append(For("p", ZERO, Literal(str(points)), (fetch,), step=_LINE_BYTES // row.itemsize))
+    return tuple(loops)
+
+
+# ---- lanes ----
 
 
 def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
@@ -50,13 +76,13 @@ def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
     return block.index(at)
 
 
-def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) -> Code:
+def recall_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) -> Code:
     """Make what was kept or sorted known; the flat position."""
     position = flat_position(point, region.reduction)
     for value in step.recalls:
         element: Code = Element(kept[value], position)
         point.known[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
-    known_in_order(point, step, kept, position)
+    recall_rows(point, step, kept, position)
     return position
 
 
@@ -64,34 +90,34 @@ def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: C
     """Finish `step` at one combined point: keep what later passes read at `position` of `kept`, then
     store.
     """
-    fill(point, step, kept, position)
+    fill_rows(point, step, kept, position)
     for value in step.keeps:
-        code = point.named(value)
+        code = point.name_value(value)
         point.add(
             Assign(Element(kept[value], position), Call("u8", (code,)) if value.dtype.is_bool else code)
         )
     point.store_all(step.stores)
 
 
-def _element(point: Block, reduce: Reduce) -> Code:
-    """Return what `reduce` combines at this point: the neutral element where its mask is false."""
+def _read_element(point: Block, reduce: Reduce) -> Code:
+    """Return the element that `reduce` combines at this point: the neutral one where its mask is false."""
     source = reduce.operands[0]
     element = convert(point.value(source), source.dtype, source.dtype.compute)
     if not is_atomic(element):
         element = point.declare(source.dtype.compute, "element", element)
     if len(reduce.operands) > 1:
-        mask = point.named(reduce.operands[1])
-        element = point.declare(source.dtype.compute, "element", masked_element(reduce, element, mask))
+        mask = point.name_value(reduce.operands[1])
+        element = point.declare(source.dtype.compute, "element", mask_element(reduce, element, mask))
     return element
 
 
 def combine_point(point: Block, reduce: Reduce, state: tuple[Code, ...], position: Code) -> None:
     """One more element into the `state` of `reduce`; `position` is where it lies, for those that tell."""
-    element = _element(point, reduce)
+    element = _read_element(point, reduce)
     if len(reduce.operands) > 1 and is_positional(reduce):
-        mask = point.named(reduce.operands[1])
-        position = point.declare(DType.I64, "position", masked_position(position, mask))
-    statements = update(reduce, state, element, position)
+        mask = point.name_value(reduce.operands[1])
+        position = point.declare(DType.I64, "position", mask_position(position, mask))
+    statements = update_state(reduce, state, element, position)
     point.add(Scope(statements) if len(statements) > 1 else statements[0])
 
 
@@ -100,12 +126,12 @@ def is_independent(step: Pass) -> bool:
     return all(store.mode == "store" and not store.indirect for store in step.stores)
 
 
-def less(end: Code, left: int) -> Code:
+def drop_last(end: Code, left: int) -> Code:
     """`end` without the last `left` points."""
     return Binary("-", end, Literal(str(left)))
 
 
-def lane_arrays(
+def declare_lane_arrays(
     block: Block, totals: Mapping[Reduce, tuple[Name, ...]], lanes: int
 ) -> dict[Reduce, tuple[Name, ...]]:
     """An array of `lanes` for each part of `totals`, set to what it starts from."""
@@ -113,14 +139,14 @@ def lane_arrays(
     reset = []
     for reduce, names in arrays.items():
         for name, part in zip(names, components(reduce), strict=True):
-            block.add(aligned_array(part.type, name.text, lanes))
+            block.add(declare_array(part.type, name.text, lanes))
             reset.append(Assign(Element(name, Name("l")), part.start))
     if reset:
         block.add(For("l", ZERO, Literal(str(lanes)), tuple(reset), simd=True))
     return arrays
 
 
-def left_over(
+def write_peeled_points(
     block: Block,
     region: Region,
     step: Pass,
@@ -136,28 +162,28 @@ def left_over(
     """
     lane = Name("l")
     point = block.inside()
-    point.add(Declare("const i64", span.variable, Binary("+", less(span.end, left), lane)))
-    bind(point, span.symbol)
-    position = known_point(point, region, step, kept)
-    found: list[Statement] = []
+    point.add(Declare("const i64", span.variable, Binary("+", drop_last(span.end, left), lane)))
+    bind_ranges(point, span.symbol)
+    position = recall_point(point, region, step, kept)
+    updates: list[Statement] = []
     for reduce, total in totals.items():
         if left == 1:
             combine_point(point, reduce, total, position)
             continue
         array = Name(f"{total[0].text}_left")
-        block.add(aligned_array(components(reduce)[0].type, array.text, left))
-        element = _element(point, reduce)
+        block.add(declare_array(components(reduce)[0].type, array.text, left))
+        element = _read_element(point, reduce)
         is_bool = reduce.operands[0].dtype.is_bool
         point.add(Assign(Element(array, lane), Call("u8", (element,)) if is_bool else element))
-        found += update(reduce, total, Element(array, lane), position)
+        updates += update_state(reduce, total, Element(array, lane), position)
     finish_point(point, step, kept, position)
     count = Literal(str(left))
     block.add(For("l", ZERO, count, point.body(), simd=left > 1 and is_independent(step)))
-    if found:
-        block.add(For("l", ZERO, count, tuple(found)))
+    if updates:
+        block.add(For("l", ZERO, count, tuple(updates)))
 
 
-def lane_loops(
+def write_lane_loops(
     block: Block,
     region: Region,
     step: Pass,
@@ -165,7 +191,7 @@ def lane_loops(
     arrays: dict[Reduce, tuple[Name, ...]],
     span: Span,
     lanes: int,
-    ahead: tuple[RowAhead, ...] = (),
+    ahead: tuple[PrefetchRow, ...] = (),
 ) -> None:
     """Full groups of lanes, whose constant count keeps the lanes in registers, then the rest.
 
@@ -176,8 +202,8 @@ def lane_loops(
     def body(first: Name) -> Block:
         point = block.inside()
         point.add(Declare("const i64", span.variable, Binary("+", first, lane)))
-        bind(point, span.symbol)
-        position = known_point(point, region, step, kept)
+        bind_ranges(point, span.symbol)
+        position = recall_point(point, region, step, kept)
         for reduce, names in arrays.items():
             combine_point(point, reduce, tuple(Element(name, lane) for name in names), position)
         finish_point(point, step, kept, position)
@@ -188,7 +214,7 @@ def lane_loops(
     cut_short = span.begin == ZERO and span.end != block.index(extent_of(span.symbol))
     exact = cut_short or (known is not None and known % lanes == 0)
     simd = is_independent(step)
-    asked = ask(block, ahead, span.symbol, first, lanes)
+    asked = prefetch_lines(block, ahead, span.symbol, first, lanes)
     full = (*asked, For("l", ZERO, Literal(str(lanes)), body(first).body(), simd=simd))
     if exact:
         block.add(For(first.text, span.begin, span.end, full, step=lanes))

@@ -1,5 +1,6 @@
 """Decide which loops a kernel gets, and what each pass over them does, before a line of it is written.
 
 Open `table.py` first: it lists the decisions in order. `regions.py` groups stores that share a loop nest,
-`units.py` and `pass_plan.py` decide about threads and passes, `plan.py` is the result.
+`parallelism.py` and `pass_directives.py` decide about threads and passes, `plan.py` holds the result, and
+`legality.py` refuses what cannot be written.
 """

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from coilwork_cpp.facts import Facts, recompute_cost
-from coilwork_cpp.guards import compared
+from coilwork_cpp.facts import Facts, recompute_cost, split_comparison
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError
@@ -52,7 +51,7 @@ class Pass:
 
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
-        """Return what it computes at each point."""
+        """The values that it computes at each point."""
         combined = tuple(operand for node in (*self.reduces, *self.sorts) for operand in node.operands)
         return combined + tuple(root for store in self.stores for root in store_roots(store)) + self.keeps
 
@@ -80,21 +79,21 @@ def passes_of(region: Region, kernel: Kernel, plan: Plan) -> tuple[tuple[Pass, .
         EmitError: one pass needs scans in both directions, rows that are sorted lie along several ranges, or
             `plan` says of passes what they do not allow.
     """
-    passes, outer_stores = _plain_passes(region, kernel)
-    saved = _with_saved(list(passes), plan.saves, kernel)
+    passes, outer_stores = _split_into_passes(region, kernel)
+    saved = _apply_saves(list(passes), plan.saves, kernel)
     return tuple(
-        _at_first(step, plan.walk(n).first, region, kernel) for n, step in enumerate(saved)
+        _limit_to_first(step, plan.walk(n).first, region, kernel) for n, step in enumerate(saved)
     ), outer_stores
 
 
 def choose_saves(region: Region, kernel: Kernel) -> dict[int, tuple[Scalar, ...]]:
     """Costly values that several passes of `region` need, by the number of the first, which keeps them."""
-    passes, _ = _plain_passes(region, kernel)
-    found = _with_kept(list(passes), region.facts, region)
-    return {number: step.keeps for number, step in enumerate(found) if step.keeps}
+    passes, _ = _split_into_passes(region, kernel)
+    kept = _choose_kept(list(passes), region.facts, region)
+    return {number: step.keeps for number, step in enumerate(kept) if step.keeps}
 
 
-def _plain_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
+def _split_into_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
     """The passes of `region` that keep nothing, and the stores after them."""
     facts = region.facts
     inner = frozenset(region.reduction)
@@ -113,8 +112,8 @@ def _plain_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tup
     inner_stores = [s for s in region.stores if s not in outer_stores]
     stage = {s: max(facts.ready(root) for root in store_roots(s)) for s in inner_stores}
     count = max([*reduces, *sorts, *stage.values()], default=-1) + 1
-    stage = _after_reads(stage, reduces, sorts, count, kernel)
-    found = []
+    stage = _delay_stores(stage, reduces, sorts, count, kernel)
+    passes = []
     for number in range(count):
         stores = tuple(s for s in inner_stores if stage[s] == number)
         step = Pass(
@@ -123,11 +122,11 @@ def _plain_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tup
             stores=stores,
             sorts=tuple(sorts.get(number, ())),
         )
-        found.append(step)
-    return tuple(_with_scans(step) for step in found), outer_stores
+        passes.append(step)
+    return tuple(_add_scans(step) for step in passes), outer_stores
 
 
-def _after_reads(
+def _delay_stores(
     stage: dict[Store, int],
     reduces: dict[int, list[Reduce]],
     sorts: dict[int, list[Sort]],
@@ -159,14 +158,14 @@ def _after_reads(
     return moved
 
 
-def _with_scans(step: Pass) -> Pass:
+def _add_scans(step: Pass) -> Pass:
     scans = tuple(v for v in postorder(step.roots) if isinstance(v, Scan) and v in step.evaluated)
     if len({scan.reverse for scan in scans}) > 1:
         raise EmitError("scan-directions", "one pass needs a scan from the front and one from the end")
     return replace(step, scans=scans)
 
 
-def _with_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
+def _choose_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
     """Costly values that several passes need are kept by the first."""
     inner = frozenset(region.reduction)
     result = list(passes)
@@ -175,14 +174,14 @@ def _with_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
         # recalled.
         have = {v for v in result[first].evaluated if region.reduction[-1] in facts.varies[v]}
         for later in range(first + 1, len(passes)):
-            for value in _shared_tops(result[later], have, facts, inner):
+            for value in _find_costly_values(result[later], have, facts, inner):
                 if value not in result[first].keeps and value not in result[first].recalls:
-                    result[first] = _keeping(result[first], value)
-                result[later] = _recalling(result[later], value)
+                    result[first] = _add_kept(result[first], value)
+                result[later] = _add_recall(result[later], value)
     return result
 
 
-def _with_saved(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], kernel: Kernel) -> list[Pass]:
+def _apply_saves(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], kernel: Kernel) -> list[Pass]:
     """`passes` that keep what `saves` says by their numbers, of which later ones recall what they need."""
     result = list(passes)
     for number, values in saves.items():
@@ -195,7 +194,7 @@ def _with_saved(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], ker
         have = {*result[first].keeps, *result[first].recalls}
         for later in range(first + 1, len(result)):
             for value in _first_reached(result[later], have):
-                result[later] = _recalling(result[later], value)
+                result[later] = _add_recall(result[later], value)
     for number, values in saves.items():
         if any(all(value not in step.recalls for step in result[number + 1 :]) for value in values):
             raise EmitError(
@@ -206,7 +205,7 @@ def _with_saved(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], ker
 
 def _first_reached(step: Pass, have: Set[Scalar]) -> list[Scalar]:
     """The values in `have` that `step` reaches first from what it combines and stores."""
-    found: list[Scalar] = []
+    reached: list[Scalar] = []
     seen: set[Scalar] = set(step.recalls)
     stack = list(step.roots)
     while stack:
@@ -215,13 +214,13 @@ def _first_reached(step: Pass, have: Set[Scalar]) -> list[Scalar]:
             continue
         seen.add(value)
         if value in have:
-            found.append(value)
+            reached.append(value)
         else:
             stack.extend(value.operands)
-    return found
+    return reached
 
 
-def _shared_tops(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[Expr]) -> list[Scalar]:
+def _find_costly_values(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[Expr]) -> list[Scalar]:
     """The values in `have` that `step` reaches first from its roots and that cost much to compute again."""
     tops: list[Scalar] = []
     seen: set[Scalar] = set(step.recalls)
@@ -239,11 +238,11 @@ def _shared_tops(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[E
     return tops
 
 
-def _keeping(step: Pass, value: Scalar) -> Pass:
+def _add_kept(step: Pass, value: Scalar) -> Pass:
     return replace(step, keeps=(*step.keeps, value))
 
 
-def _recalling(step: Pass, value: Scalar) -> Pass:
+def _add_recall(step: Pass, value: Scalar) -> Pass:
     return replace(step, recalls=step.recalls | {value})
 
 
@@ -258,17 +257,17 @@ def count_first_points(step: Pass, axis: Expr) -> int | None:
     """
     if step.reduces or step.scans or step.sorts or step.keeps:
         return None
-    counts = {_count(store, axis) for store in step.stores}
+    counts = {_count_masked_points(store, axis) for store in step.stores}
     return counts.pop() if len(counts) == 1 else None
 
 
-def first_of(sort: Sort, passes: Sequence[Pass]) -> int | None:
+def count_read_elements(sort: Sort, passes: Sequence[Pass]) -> int | None:
     """The most elements of a row in order that are read, where `passes` know."""
     counts = {step.first for step in passes if any(_is_same_row(sort, other) for other in step.ordered)}
     return counts.pop() if len(counts) == 1 else None
 
 
-def _at_first(step: Pass, count: int | None, region: Region, kernel: Kernel) -> Pass:
+def _limit_to_first(step: Pass, count: int | None, region: Region, kernel: Kernel) -> Pass:
     """`step` at its first `count` points alone, where its stores need no masks; itself if that is `None`."""
     if count is None:
         return step
@@ -279,16 +278,16 @@ def _at_first(step: Pass, count: int | None, region: Region, kernel: Kernel) -> 
     return replace(step, stores=tuple(replace(s, mask=None) for s in step.stores), first=count)
 
 
-def _count(store: Store, axis: Expr) -> int | None:
+def _count_masked_points(store: Store, axis: Expr) -> int | None:
     """The number of first points along `axis` that the store's mask leaves, if that is all that it says, and
     rows have as many.
     """
     if store.mask is None or not isinstance(store.mask, Op) or store.mask.op != "lt":
         return None
-    sides, length = compared(store.mask), as_int(extent_of(axis))
+    sides, length = split_comparison(store.mask), as_int(extent_of(axis))
     count = as_int(sides[1]) if sides is not None and sides[0] is axis else None
     return count if count is not None and length is not None and 1 <= count <= length else None
 
 
-def _is_same_row(one: Sort, other: Sort) -> bool:
-    return one.operands[0] is other.operands[0] and one.descending == other.descending
+def _is_same_row(sort: Sort, other: Sort) -> bool:
+    return sort.operands[0] is other.operands[0] and sort.descending == other.descending

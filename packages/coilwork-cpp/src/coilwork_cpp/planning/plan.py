@@ -1,22 +1,27 @@
-"""The directives of a nest, in the form in which its loops are written.
+"""A nest's mapping in two forms: as mapping passes propose it, and as loops are written from it.
 
-Nothing is decided here. A directive that the generator does not take is refused by its name; `refusals.py`
-has what it takes, but has no loops for.
+A `Proposal` is a nest with the directives so far, and the facts that passes look at. `plan_of` reads a closed
+mapping into a `Plan`, which decides nothing; a directive that the generator does not know is refused by name.
+What it knows, but has no loops for, is refused in `legality.py`.
+
+A rounded sum keeps its error small if no variable takes more than some thousand additions. So a pass over
+several reduction ranges is cut at one of them (`Cut`): ranges outside of it are plain loops, it is walked in
+blocks, and everything inside accumulates into partial results that are folded into the total once per block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from coilwork_cpp.planning.blocking import Cut
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, ceildiv, extent_of
-from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.rewrite import value_names
+from coilwork_ir.index import Expr, as_int, ceildiv, extent_of
+from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.kernels.values import value_names
+from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import (
     Accumulators,
     Block,
@@ -40,6 +45,49 @@ from coilwork_ir.mapping import (
     find_all,
 )
 from coilwork_ir.scalar import Scalar
+
+# ---- cuts ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """`outer` loops; then `middle`, if any, in blocks of `size` points; then `inner` loops."""
+
+    outer: tuple[Expr, ...]
+    middle: Expr | None
+    size: int
+    inner: tuple[Expr, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all points are one block."""
+        return self.middle is None and not self.outer
+
+
+def cut_ranges(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
+    """Blocks of about `limit` points; one block if nothing is rounded."""
+    if not rounded:
+        return Cut(outer=(), middle=None, size=0, inner=ranges)
+    points = 1
+    for position in range(len(ranges) - 1, -1, -1):
+        extent = as_int(extent_of(ranges[position]))
+        if extent is not None and points * extent <= limit:
+            points *= max(extent, 1)
+            continue
+        size = max(1, limit // points)
+        return Cut(outer=ranges[:position], middle=ranges[position], size=size, inner=ranges[position + 1 :])
+    return Cut(outer=(), middle=None, size=0, inner=ranges)
+
+
+def cut_innermost(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
+    """Blocks of `limit` points of the innermost range, whatever the extents are, known or not."""
+    if not rounded:
+        return Cut(outer=(), middle=None, size=0, inner=ranges)
+    return Cut(outer=ranges[:-1], middle=ranges[-1], size=limit, inner=())
+
+
+# ---- plans ----
+
 
 # What the generator takes; it refuses every other directive.
 CAPABILITIES: Final[tuple[type[Directive], ...]] = (
@@ -159,12 +207,14 @@ def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive,
     """The plan of `nest`, which does `region` of `kernel`, by its directives and the `common` ones."""
     directives = nest.directives
     symbols = {r.symbol.name: r.symbol for r in kernel.ranges}
-    blocks = {one.range: one.by for one in find_all(directives, Block)}
+    blocks = {directive.range: directive.by for directive in find_all(directives, Block)}
     threads = find(directives, Threads) or Threads()
     grain = find(directives, Grain) or Grain(instructions=1, at=1)
     vector = find(directives, Vector)
-    whole = next((one for one in find_all(directives, Transpose) if one.step is None), None)
-    serial = tuple(symbols[name] for one in find_all(directives, Sequential) for name in one.ranges)
+    whole = next((directive for directive in find_all(directives, Transpose) if directive.step is None), None)
+    serial = tuple(
+        symbols[name] for directive in find_all(directives, Sequential) for name in directive.ranges
+    )
     axes = tuple(Axis(symbol=symbols[name], block=blocks.get(name)) for name in threads.ranges)
     axis = None if vector is None else Axis(symbol=symbols[vector.range], block=blocks.get(vector.range))
     reduces = bool(region.reduction)
@@ -175,31 +225,44 @@ def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive,
         vector=axis,
         tile=axis.block or 0 if reduces and axis is not None else 0,
         reduction=region.reduction,
-        transpose=None if whole is None else _tile(whole, symbols),
+        transpose=None if whole is None else _read_tile(whole, symbols),
         moves=whole is not None and whole.moves,
         grain=grain.instructions,
         weight=grain.at,
         fixed=find(common, Invariant) is not None,
-        passes=_passes(kernel, directives, symbols),
+        passes=_read_passes(kernel, directives, symbols),
     )
 
 
-def _tile(one: Transpose, symbols: MappingOf[str, Expr]) -> Tile:
-    (across, along), (lines, points) = one.ranges, one.by
+def _read_tile(directive: Transpose, symbols: MappingOf[str, Expr]) -> Tile:
+    (across, along), (lines, points) = directive.ranges, directive.by
     return Tile(symbols[across], symbols[along], lines, points)
 
 
-def _passes(
+def _read_passes(
     kernel: Kernel, directives: tuple[Directive, ...], symbols: MappingOf[str, Expr]
 ) -> dict[int, PassPlan]:
-    lanes = {one.step: one.count for one in find_all(directives, Accumulators)}
-    folds = {one.step: (symbols[one.range], one.by) for one in find_all(directives, Fold)}
-    peels = {one.step: one.count for one in find_all(directives, Peel)}
-    asked = {one.step: frozenset(one.args) for one in find_all(directives, Prefetch)}
-    firsts = {one.step: one.first for one in find_all(directives, Select) if one.step is not None}
-    tiles = {one.step: _tile(one, symbols) for one in find_all(directives, Transpose) if one.step is not None}
-    named = value_names(kernel) if any(isinstance(one, Save) for one in directives) else {}
-    saves = {one.step: tuple(named[name] for name in one.values) for one in find_all(directives, Save)}
+    lanes = {directive.step: directive.count for directive in find_all(directives, Accumulators)}
+    folds = {
+        directive.step: (symbols[directive.range], directive.by) for directive in find_all(directives, Fold)
+    }
+    peels = {directive.step: directive.count for directive in find_all(directives, Peel)}
+    asked = {directive.step: frozenset(directive.args) for directive in find_all(directives, Prefetch)}
+    firsts = {
+        directive.step: directive.first
+        for directive in find_all(directives, Select)
+        if directive.step is not None
+    }
+    tiles = {
+        directive.step: _read_tile(directive, symbols)
+        for directive in find_all(directives, Transpose)
+        if directive.step is not None
+    }
+    named = value_names(kernel) if any(isinstance(directive, Save) for directive in directives) else {}
+    saves = {
+        directive.step: tuple(named[name] for name in directive.values)
+        for directive in find_all(directives, Save)
+    }
     numbers = {*lanes, *folds, *peels, *asked, *firsts, *tiles, *saves}
     return {
         number: PassPlan(
@@ -228,10 +291,65 @@ def refuse_unknown(kernel: Kernel, directives: Iterable[Directive]) -> None:
     Raises:
         EmitError: there is one, by its name.
     """
-    for one in directives:
-        if not isinstance(one, CAPABILITIES):
-            raise refuse(kernel, one.keyword(), f"no C++ is written for `{one.text}`")
-        if one.open_numbers:
-            raise refuse(kernel, one.keyword(), f"`{one.text}` is open")
-        if isinstance(one, Invariant) and (one.lanes, one.block) != (FIXED_LANES, FIXED_BLOCK):
+    for directive in directives:
+        if not isinstance(directive, CAPABILITIES):
+            raise refuse(kernel, directive.keyword(), f"no C++ is written for `{directive.text}`")
+        if directive.open_numbers:
+            raise refuse(kernel, directive.keyword(), f"`{directive.text}` is open")
+        if isinstance(directive, Invariant) and (directive.lanes, directive.block) != (
+            FIXED_LANES,
+            FIXED_BLOCK,
+        ):
             raise refuse(kernel, "invariant", f"the one order is `invariant {FIXED_LANES} by {FIXED_BLOCK}`")
+
+
+# ---- proposals ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A nest with its directives so far, and the facts that mapping passes look at.
+
+    Attributes:
+        kernel: one piece of the launch.
+        region: what the nest does of it.
+        nest: its stores or check, and the directives so far.
+        common: directives of all nests.
+        args: the launch's tensors by name, scratch memory among them.
+        loops: what was measured of loops on the machine.
+        named: directives that a template names for the nest; no pass decides about such.
+    """
+
+    kernel: Kernel
+    region: Region
+    nest: Nest
+    common: tuple[Directive, ...]
+    args: MappingOf[str, TensorArg]
+    loops: Loops
+    named: tuple[Directive, ...] = ()
+
+    def add(self, directives: tuple[Directive, ...]) -> Proposal:
+        """The proposal with more directives, but for those of kinds that a template names."""
+        kinds = {type(directive) for directive in self.named}
+        more = tuple(directive for directive in directives if type(directive) not in kinds)
+        return replace(self, nest=replace(self.nest, directives=(*self.nest.directives, *more)))
+
+    @property
+    def vector(self) -> Expr | None:
+        """The range that is the vector, if that has been said."""
+        directive = find(self.nest.directives, Vector)
+        if directive is None:
+            return None
+        return next(r.symbol for r in self.kernel.ranges if r.symbol.name == directive.range)
+
+    @property
+    def tile(self) -> int:
+        """Points of the vector in one unit of work."""
+        vector = find(self.nest.directives, Vector)
+        blocks = find_all(self.nest.directives, Block)
+        return next((block.by for block in blocks if vector is not None and block.range == vector.range), 0)
+
+    @property
+    def fixed(self) -> bool:
+        """True if the order in which reductions combine is promised."""
+        return find(self.common, Invariant) is not None

@@ -50,12 +50,12 @@ class Region:
 
     def varies(self, store: Store) -> frozenset[Expr]:
         """The ranges that `store` varies along."""
-        found = store.index.free_symbols & frozenset((*self.parallel, *self.serial, *self.reduction))
+        ranges = store.index.free_symbols & frozenset((*self.parallel, *self.serial, *self.reduction))
         for root in store_roots(store):
-            found |= self.facts.varies[root]
-        return found
+            ranges |= self.facts.varies[root]
+        return ranges
 
-    def with_columns(self, vector: Expr) -> Region:
+    def separate_columns(self, vector: Expr) -> Region:
         """The region with facts in which every point of `vector` has variables of its own."""
         ranges = (*self.parallel, *self.serial, *self.reduction)
         return replace(self, facts=facts_of(self.roots, ranges, columns=frozenset((vector,))))
@@ -73,8 +73,8 @@ def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
     """
     checks = tuple(Nest(check=number) for number in range(len(kernel.checks)))
     groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[int]] = {}
-    survey = _survey(kernel)
-    for number, key in enumerate(_keys(kernel, survey)):
+    survey = _survey_stores(kernel)
+    for number, key in enumerate(_nest_keys(kernel, survey)):
         groups.setdefault(key, []).append(number)
     stores = [Nest(stores=tuple(numbers)) for numbers in groups.values()]
     nests = (*checks, *_readers_first(stores, kernel))
@@ -87,23 +87,23 @@ def regions_of(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
     Raises:
         EmitError: a check's condition reduces, scans or sorts, or a nest's stores are no group.
     """
-    return _regions(kernel, nests, _survey(kernel))
+    return _regions(kernel, nests, _survey_stores(kernel))
 
 
 def _regions(kernel: Kernel, nests: Sequence[Nest], survey: _Survey) -> tuple[Region, ...]:
-    keys = _keys(kernel, survey)
+    keys = _nest_keys(kernel, survey)
     ranges = tuple(r.symbol for r in kernel.ranges)
-    found = []
+    regions = []
     for nest in nests:
         if nest.check is not None:
-            found.append(_check_region(nest.check, kernel.checks[nest.check], ranges))
+            regions.append(_check_region(nest.check, kernel.checks[nest.check], ranges))
         elif len({keys[number] for number in nest.stores}) == 1:
-            found.append(_store_region(kernel, keys[nest.stores[0]][0], nest.stores, survey))
+            regions.append(_store_region(kernel, keys[nest.stores[0]][0], nest.stores, survey))
         else:
             raise EmitError(
                 "mapping-nest", f"stores {nest.stores} of {kernel.name} happen at points of other ranges"
             )
-    return tuple(found)
+    return tuple(regions)
 
 
 def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
@@ -112,7 +112,7 @@ def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
     Raises:
         EmitError: there is such a nest.
     """
-    reads, writes = _touched(nests, kernel)
+    reads, writes = _list_accesses(nests, kernel)
     for number in range(len(nests)):
         if any(not writes[number].isdisjoint(later) for later in reads[number + 1 :]):
             raise EmitError(
@@ -122,8 +122,12 @@ def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """Of each store of a kernel: the ranges at whose points it happens, and if it takes a reduction, scan or
-    sort; and facts of all.
+    """Facts about a kernel's stores, one entry for each.
+
+    Attributes:
+        domains: the ranges at whose points it happens.
+        combines: whether it takes a reduction, scan or sort.
+        facts: about the values of all stores.
     """
 
     domains: tuple[frozenset[Expr], ...]
@@ -131,7 +135,7 @@ class _Survey:
     facts: Facts
 
 
-def _survey(kernel: Kernel) -> _Survey:
+def _survey_stores(kernel: Kernel) -> _Survey:
     symbols = frozenset(r.symbol for r in kernel.ranges)
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     roots = [store_roots(store) for store in kernel.stores]
@@ -143,15 +147,15 @@ def _survey(kernel: Kernel) -> _Survey:
             taken.add(value)
     domains = []
     for store, of_one in zip(kernel.stores, roots, strict=True):
-        found = store.index.free_symbols & symbols
+        domain = store.index.free_symbols & symbols
         for root in of_one:
-            found |= facts.varies[root]
-        domains.append(found | parallel if store.mode != "store" else found)
+            domain |= facts.varies[root]
+        domains.append(domain | parallel if store.mode != "store" else domain)
     combines = tuple(not taken.isdisjoint(of_one) for of_one in roots)
     return _Survey(tuple(domains), combines, facts)
 
 
-def _keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
+def _nest_keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
     """For each store of `kernel` the parallel ranges, and the reduced ones, at whose points it happens."""
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     pairs = zip(survey.domains, survey.combines, strict=True)
@@ -170,7 +174,7 @@ def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
     Raises:
         EmitError: two nests each write what the other one reads.
     """
-    reads, writes = _touched(nests, kernel)
+    reads, writes = _list_accesses(nests, kernel)
     waiting = list(range(len(nests)))
     ordered: list[Nest] = []
     while waiting:
@@ -185,7 +189,7 @@ def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
     return ordered
 
 
-def _touched(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]], list[set[str]]]:
+def _list_accesses(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]], list[set[str]]]:
     """The arguments that each of `nests` reads, and those whose memory it writes; checks read nothing that
     matters.
     """

@@ -1,8 +1,8 @@
-"""From a piece of a kernel to its mapping: the passes that decide how it runs, in their order, each with its
-reason.
+"""The mapping passes: from a piece of a kernel to its mapping, in a table with a reason for each pass.
 
-Every pass looks at one nest and the directives so far, and adds directives. What is written in the end is
-what they say.
+Every pass looks at one nest and the directives so far, and adds directives. The text that is written is what
+they say. `common_directives` are those of a whole launch. A kernel that compares values with their own
+extreme computes these values in several loops, which must agree to the bit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.planning.compared_extremes import compares_extremes
-from coilwork_cpp.planning.pass_plan import choose_lanes, prefetch_rows, save_values, select_first_points
-from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES
-from coilwork_cpp.planning.proposal import Proposal
+from coilwork_cpp.planning.parallelism import (
+    join_pieces,
+    share_units,
+    transpose_tiles,
+    vectorize,
+    weigh_units,
+)
+from coilwork_cpp.planning.pass_directives import (
+    choose_lanes,
+    prefetch_rows,
+    save_values,
+    select_first_points,
+)
+from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Proposal
 from coilwork_cpp.planning.regions import group_stores
-from coilwork_cpp.planning.units import join_pieces, share_units, transpose_tiles, vectorize, weigh_units
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import (
@@ -34,10 +43,54 @@ from coilwork_ir.mapping import (
     Vector,
 )
 from coilwork_ir.passes import Before, Pass, PassTable
+from coilwork_ir.scalar import Op, Reduce, Scalar, postorder
 from coilwork_ir.target import Target
 
+# ---- comparisons with extremes ----
 
-def _adding(
+
+_COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
+_EXTREMES: Final = frozenset({"max", "min"})
+
+
+def compares_extremes(kernel: Kernel) -> bool:
+    """Tell whether a value is compared with what the largest or smallest of a row was found from.
+
+    Several loops may compute it, and a loop gives its last elements, for which it has no whole vector,
+    another function than the rest.
+    """
+    roots = tuple(store.value for store in kernel.stores)
+    values = tuple(postorder(roots))
+    if not any(_is_extreme(value) for value in values):
+        return False
+    return any(
+        _is_extreme_of(left, right) or _is_extreme_of(right, left)
+        for value in values
+        if isinstance(value, Op) and value.op in _COMPARISONS
+        for left, right in (value.operands,)
+        if left.dtype.is_float
+    )
+
+
+def _is_extreme(value: Scalar) -> bool:
+    return isinstance(value, Reduce) and value.kind in _EXTREMES
+
+
+def _is_extreme_of(side: Scalar, value: Scalar) -> bool:
+    """Tell if an extreme that takes part in `side` was taken of something computed that takes part in
+    `value`.
+    """
+    extremes = tuple(node for node in postorder((side,)) if _is_extreme(node))
+    if not extremes:
+        return False
+    computed = frozenset(node for node in postorder((value,)) if isinstance(node, Op))
+    return any(node in computed for node in postorder(extremes))
+
+
+# ---- passes ----
+
+
+def _run_decision(
     decide: Callable[[Proposal], tuple[Directive, ...]],
 ) -> Callable[[Proposal, None], Proposal]:
     return lambda proposal, _: proposal.add(decide(proposal))
@@ -47,42 +100,42 @@ MAPPING_PASSES: Final[PassTable[Proposal, None]] = PassTable(
     passes=(
         Pass(
             name="vectorize",
-            run=_adding(vectorize),
+            run=_run_decision(vectorize),
             why="vectors load whole cache lines along the range that lies in memory",
         ),
         Pass(
             name="transpose-tiles",
-            run=_adding(transpose_tiles),
+            run=_run_decision(transpose_tiles),
             why="what lies along another range would be gathered from a cache line per element",
         ),
         Pass(
             name="share-units",
-            run=_adding(share_units),
+            run=_run_decision(share_units),
             why="threads need units of work, and a unit something to walk",
         ),
         Pass(
             name="weigh-units",
-            run=_adding(weigh_units),
+            run=_run_decision(weigh_units),
             why="a thread costs more to start than few instructions take",
         ),
         Pass(
             name="save-values",
-            run=_adding(save_values),
+            run=_run_decision(save_values),
             why="a costly value is computed once, not once per pass",
         ),
         Pass(
             name="select-first-points",
-            run=_adding(select_first_points),
+            run=_run_decision(select_first_points),
             why="the first elements of a sorted row are found faster than all of them",
         ),
         Pass(
             name="choose-lanes",
-            run=_adding(choose_lanes),
+            run=_run_decision(choose_lanes),
             why="a sum in one variable waits for itself at each element, and loses precision",
         ),
         Pass(
             name="prefetch-rows",
-            run=_adding(prefetch_rows),
+            run=_run_decision(prefetch_rows),
             why="a pass over what lies in the cache leaves memory idle",
         ),
     ),
@@ -105,7 +158,7 @@ MAPPING_PASSES: Final[PassTable[Proposal, None]] = PassTable(
 def has_ranges(piece: Kernel, named: Sequence[Directive]) -> bool:
     """True if `piece` has every range that a directive of `named` is of."""
     known = {r.symbol.name for r in piece.ranges}
-    return all(set(_ranges_of(one)) <= known for one in named)
+    return all(set(_ranges_of(directive)) <= known for directive in named)
 
 
 def _ranges_of(directive: Directive) -> tuple[str, ...]:
@@ -132,7 +185,7 @@ def propose(
     Raises:
         EmitError: stores of a piece can be put in no order, or a check combines.
     """
-    found: list[Mapping] = []
+    mappings: list[Mapping] = []
     last: Proposal | None = None
     for piece in pieces:
         nests: list[Nest] = []
@@ -156,8 +209,8 @@ def propose(
             else:
                 last = proposal
             nests.append(proposal.nest)
-        found.append(Mapping(directives=common, nests=tuple(nests)))
-    return tuple(found)
+        mappings.append(Mapping(directives=common, nests=tuple(nests)))
+    return tuple(mappings)
 
 
 def common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tuple[Directive, ...]:
@@ -169,9 +222,9 @@ def common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tu
     # is left over at the end of a loop gets libm's, so that an element's place would decide
     exact = options.batch_invariant or compares or kernel.numerics == "strict"
     vector = options.vector_math and not exact and "neon" not in target.features
-    found: list[Directive] = [Functions(kind="vector" if vector else "exact")]
+    directives: list[Directive] = [Functions(kind="vector" if vector else "exact")]
     if kernel.numerics == "fast" and not compares:
-        found.append(Contract())
+        directives.append(Contract())
     if options.batch_invariant:
-        found.append(Invariant(lanes=FIXED_LANES, block=FIXED_BLOCK))
-    return tuple(found)
+        directives.append(Invariant(lanes=FIXED_LANES, block=FIXED_BLOCK))
+    return tuple(directives)

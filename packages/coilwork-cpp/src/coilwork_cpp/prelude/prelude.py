@@ -8,11 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from coilwork_cpp.prelude.arithmetic import ARITHMETIC
-from coilwork_cpp.prelude.folds import FOLDS
-from coilwork_cpp.prelude.iterated import ITERATED
-from coilwork_cpp.prelude.sorting import SORTING
-from coilwork_cpp.prelude.transposition import TRANSPOSITION
+from coilwork_cpp.prelude.math_functions import ARITHMETIC, ITERATED
+from coilwork_cpp.prelude.register_functions import FOLDS, TRANSPOSITION
+from coilwork_cpp.prelude.sort_functions import SORTING
 
 ALIASES: Final = """
 using i8 = signed char;

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from coilwork_cpp.facts import facts_of
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.planning.vectors import prefers_columns
+from coilwork_cpp.planning.parallelism import prefers_columns
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
@@ -35,7 +35,7 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
-from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
+from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
@@ -51,8 +51,8 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
     reduce,
-    replace_operands,
     substitute_ranges,
+    with_operands,
 )
 
 
@@ -133,10 +133,10 @@ class _Space:
         return at
 
 
-def split(kernel: Kernel, options: CppOptions, loops: Loops) -> tuple[Phase, ...]:
+def split_reductions(kernel: Kernel, options: CppOptions, loops: Loops) -> tuple[Phase, ...]:
     """`kernel` in phases; one, if it is not worth splitting by what was measured of `loops`."""
     wanted = options.split_elements > 0 and not options.batch_invariant
-    space = _space(kernel, options.split_elements, loops) if wanted else None
+    space = _plan_space(kernel, options.split_elements, loops) if wanted else None
     if space is None:
         return (Phase(kernel=kernel),)
     phases: list[Phase] = []
@@ -147,20 +147,21 @@ def split(kernel: Kernel, options: CppOptions, loops: Loops) -> tuple[Phase, ...
     # A stage's reductions in one pass over the data.
     for stage in sorted({facts.stage[v] for v in reduces}):
         group = [v for v in reduces if facts.stage[v] == stage]
-        phases += _stage(kernel, space, group, len(known), known)
+        phases += _split_stage(kernel, space, group, len(known), known)
         names = [
             TensorArg(name=s.name, dtype=s.dtype, role="inout", span=s.elements)
             for p in phases
             for s in p.scratch
         ]
         kernel = replace(kernel, args=(*(a for a in kernel.args if a not in names), *names))
-    last = replace_roots(kernel, _with_known(roots, known))
+    last = with_roots(kernel, _load_known(roots, known))
     return (*phases, Phase(kernel=last))
 
 
-def _space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
-    """How to cut `kernel`, or None where it has no reductions, scans, sorts, many results, or little to
-    reduce.
+def _plan_space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
+    """Return the space of `kernel` cut into pieces; None if that does not pay or is not possible.
+
+    That is so without reductions, with scans, sorts or many results, and where there is little to reduce.
     """
     roots = kernel_roots(kernel)
     values = list(postorder(roots))
@@ -176,33 +177,33 @@ def _space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
     facts = facts_of(roots, (r.symbol for r in kernel.ranges))
     if any(facts.varies[v] != frozenset(r.symbol for r in parallel) for v in reduces):
         return None
-    lane = _lane(kernel, parallel, reduction, loops)
+    lane = _choose_lane_range(kernel, parallel, reduction, loops)
     results = as_int(product(r.extent for r in parallel))
     first = reduction[0].symbol
     if lane is not None:
         outer = as_int(product(r.extent for r in parallel[:-1]))
         reduction = reduction[:-1]
         if results is None or outer is None or outer >= loops.enough_results:
-            return _cut(parallel, reduction, extent_of(first), lane)
+            return _make_space(parallel, reduction, extent_of(first), lane)
         results *= as_int(extent_of(lane)) or 1
-    elif results is None or results > loops.enough_results * _tile(kernel, parallel, reduction):
+    elif results is None or results > loops.enough_results * _count_columns(kernel, parallel, reduction):
         return None
     inner = as_int(product(r.extent for r in reduction[1:]))
     extent = extent_of(first)
-    columns = lane is not None or _columns(kernel, parallel, reduction)
+    columns = lane is not None or _prefers_columns(kernel, parallel, reduction)
     per_point = (1 if inner is None else max(inner, 1)) * (results if columns else 1)
     points = max(1, piece // per_point)
     known = as_int(extent)
     if known is not None:
         if known * per_point < 4 * piece or points >= known:
-            return None if lane is None else _cut(parallel, reduction, extent, lane)
+            return None if lane is None else _make_space(parallel, reduction, extent, lane)
         points = max(points, -(-known // loops.reduction_pieces))
     if points >= 64:
         points -= points % 64  # whole groups of lanes
-    return _cut(parallel, reduction, as_expr(points), lane)
+    return _make_space(parallel, reduction, as_expr(points), lane)
 
 
-def _cut(
+def _make_space(
     parallel: tuple[Range, ...], reduction: tuple[Range, ...], points: Expr, lane: Expr | None
 ) -> _Space:
     """The space with pieces of `points` points of the first range of `reduction`."""
@@ -221,7 +222,7 @@ def _cut(
     )
 
 
-def _lane(
+def _choose_lane_range(
     kernel: Kernel, parallel: tuple[Range, ...], reduction: tuple[Range, ...], loops: Loops
 ) -> Expr | None:
     """The innermost reduction range, if it is short, and what is read lies beside the last parallel range's
@@ -247,16 +248,16 @@ def _lane(
     return None if stored else lane
 
 
-def _columns(kernel: Kernel, parallel: Sequence[Range], reduction: Sequence[Range]) -> bool:
+def _prefers_columns(kernel: Kernel, parallel: Sequence[Range], reduction: Sequence[Range]) -> bool:
     return prefers_columns(kernel, tuple(r.symbol for r in parallel), tuple(r.symbol for r in reduction))
 
 
-def _tile(kernel: Kernel, parallel: Sequence[Range], reduction: Sequence[Range]) -> int:
+def _count_columns(kernel: Kernel, parallel: Sequence[Range], reduction: Sequence[Range]) -> int:
     """Results that one unit of work has at once."""
-    return 128 if _columns(kernel, parallel, reduction) else 1
+    return 128 if _prefers_columns(kernel, parallel, reduction) else 1
 
 
-def _stage(
+def _split_stage(
     kernel: Kernel, space: _Space, group: Sequence[Reduce], count: int, known: dict[Scalar, Scalar]
 ) -> tuple[Phase, Phase]:
     """Reduce the pieces, then combine them; `known` then says how to load each result of `group`."""
@@ -273,7 +274,7 @@ def _stage(
     place = space.pieces.symbol * space.piece_points + space.inside.symbol
     for value in group:
         number = count + len(results)
-        operands = _with_known(value.operands, known)
+        operands = _load_known(value.operands, known)
         moved = substitute_ranges(operands, {space.reduction[0].symbol: place, **columns})
         positional = value.kind in ("argmin", "argmax")
         kinds: tuple[ReduceKind, ...] = (
@@ -289,13 +290,13 @@ def _stage(
         pieces = load(names[0], [at_combined], value.operands[0].dtype)
         combined: Scalar = reduce(value.kind, [pieces], [combine])
         if positional:
-            combined = _position(space, names[1], combined)
+            combined = _global_position(space, names[1], combined)
         name = f"total{number}"
         total.append(Scratch(name=name, dtype=value.dtype, elements=space.results))
         total_stores.append(Store(buffer=name, index=space.result, value=combined))
         results[value] = load(name, [space.result], value.dtype)
     known.update(results)
-    args = (*kernel.args, *(_argument(s) for s in (*partial, *total)))
+    args = (*kernel.args, *(_scratch_argument(s) for s in (*partial, *total)))
     first = replace(
         kernel,
         ranges=(*ranges, space.pieces, space.inside, *space.reduction[1:]),
@@ -313,11 +314,11 @@ def _stage(
     return Phase(kernel=first, scratch=tuple(partial)), Phase(kernel=second, scratch=tuple(total))
 
 
-def _argument(scratch: Scratch) -> TensorArg:
+def _scratch_argument(scratch: Scratch) -> TensorArg:
     return TensorArg(name=scratch.name, dtype=scratch.dtype, role="inout", span=scratch.elements)
 
 
-def _position(space: _Space, positions: str, piece: Scalar) -> Scalar:
+def _global_position(space: _Space, positions: str, piece: Scalar) -> Scalar:
     """The position in the whole range of the extreme that lies in piece number `piece`."""
     base = space.result * space.pieces.extent
     inside = load(positions, [base + placeholder(0)], DType.I64, indirect=[piece])
@@ -326,10 +327,10 @@ def _position(space: _Space, positions: str, piece: Scalar) -> Scalar:
     return op("add", start, inside)
 
 
-def _with_known(roots: Sequence[Scalar], known: Mapping[Scalar, Scalar]) -> tuple[Scalar, ...]:
+def _load_known(roots: Sequence[Scalar], known: Mapping[Scalar, Scalar]) -> tuple[Scalar, ...]:
     """`roots` with finished reductions replaced by loads of their results."""
     done: dict[Scalar, Scalar] = dict(known)
     for node in postorder(roots):
         if node not in done:
-            done[node] = replace_operands(node, [done[operand] for operand in node.operands])
+            done[node] = with_operands(node, [done[operand] for operand in node.operands])
     return tuple(done[root] for root in roots)

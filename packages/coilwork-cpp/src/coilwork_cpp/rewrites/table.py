@@ -1,7 +1,6 @@
-"""From a kernel to the pieces that loops are written for: passes over the computation, in their order, each
-with its reason.
+"""The kernel passes: from a kernel to the pieces that loops are written for, in a table with reasons.
 
-None of them decides how a piece runs: that is its mapping's (`coilwork_cpp.planning.table`).
+None of them decides how a piece runs: its mapping does (`coilwork_cpp.planning.table`).
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.rewrites.expand import expand
-from coilwork_cpp.rewrites.pieces import pieces_of
-from coilwork_cpp.rewrites.ranges import normalise
-from coilwork_cpp.rewrites.split import Scratch, split
-from coilwork_cpp.values.elements import converted_constant
+from coilwork_cpp.rewrites.normal_form import expand_reductions, normalise_ranges
+from coilwork_cpp.rewrites.piecewise import cut_into_pieces
+from coilwork_cpp.rewrites.split import Scratch, split_reductions
+from coilwork_cpp.values.element_types import convert_constant
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.rewrite import convert_constants, make_functions_strict
 from coilwork_ir.machine.model import Loops
@@ -37,13 +35,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteContext:
-    """What the passes read: the settings, and what was measured of the machine's loops."""
+    """The inputs of the passes: the settings, and the measured figures of the machine's loops."""
 
     options: CppOptions
     loops: Loops
 
 
-def _on_every_kernel(rewrite: Callable[[Kernel], Kernel]) -> Callable[[Launch, RewriteContext], Launch]:
+def _map_kernels(rewrite: Callable[[Kernel], Kernel]) -> Callable[[Launch, RewriteContext], Launch]:
     def run(launch: Launch, context: RewriteContext) -> Launch:
         phases = tuple(tuple(map(rewrite, pieces)) for pieces in launch.phases)
         return Launch(phases=phases, scratch=launch.scratch)
@@ -51,19 +49,19 @@ def _on_every_kernel(rewrite: Callable[[Kernel], Kernel]) -> Callable[[Launch, R
     return run
 
 
-def _normalise(launch: Launch, context: RewriteContext) -> Launch:
-    return _on_every_kernel(lambda kernel: normalise(kernel, context.loops.least_lanes))(launch, context)
+def _run_normalise(launch: Launch, context: RewriteContext) -> Launch:
+    return _map_kernels(lambda kernel: normalise_ranges(kernel, context.loops.least_lanes))(launch, context)
 
 
-def _split(launch: Launch, context: RewriteContext) -> Launch:
+def _run_split(launch: Launch, context: RewriteContext) -> Launch:
     kernels = [kernel for pieces in launch.phases for kernel in pieces]
-    parts = [part for kernel in kernels for part in split(kernel, context.options, context.loops)]
+    parts = [part for kernel in kernels for part in split_reductions(kernel, context.options, context.loops)]
     scratch = tuple(memory for part in parts for memory in part.scratch)
     return Launch(phases=tuple((part.kernel,) for part in parts), scratch=(*launch.scratch, *scratch))
 
 
-def _cut(launch: Launch, context: RewriteContext) -> Launch:
-    phases = tuple(tuple(p for kernel in pieces for p in pieces_of(kernel)) for pieces in launch.phases)
+def _run_cut(launch: Launch, context: RewriteContext) -> Launch:
+    phases = tuple(tuple(p for kernel in pieces for p in cut_into_pieces(kernel)) for pieces in launch.phases)
     return Launch(phases=phases, scratch=launch.scratch)
 
 
@@ -71,26 +69,28 @@ KERNEL_PASSES: Final[PassTable[Launch, RewriteContext]] = PassTable(
     passes=(
         Pass(
             name="strict-functions",
-            run=_on_every_kernel(make_functions_strict),
+            run=_map_kernels(make_functions_strict),
             why="strict numerics ask for functions that are right to the last place",
         ),
         Pass(
             name="convert-constants",
-            run=_on_every_kernel(lambda kernel: convert_constants(kernel, converted_constant)),
+            run=_map_kernels(lambda kernel: convert_constants(kernel, convert_constant)),
             why="a constant is converted once, when the kernel is compiled",
         ),
         Pass(
             name="expand",
-            run=_on_every_kernel(expand),
+            run=_map_kernels(expand_reductions),
             why="two passes over a cache are cheaper than one with states",
         ),
         Pass(
             name="normalise",
-            run=_normalise,
+            run=_run_normalise,
             why="few long loops with affine indices vectorise",
         ),
-        Pass(name="split", run=_split, why="a reduction with few results leaves threads nothing to share"),
-        Pass(name="cut", run=_cut, why="guards and bends of indices keep loops from vectorising"),
+        Pass(
+            name="split", run=_run_split, why="a reduction with few results leaves threads nothing to share"
+        ),
+        Pass(name="cut", run=_run_cut, why="guards and bends of indices keep loops from vectorising"),
     ),
     order=(
         Before(

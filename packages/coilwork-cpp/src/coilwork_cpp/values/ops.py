@@ -1,4 +1,4 @@
-"""How each scalar op of the op table is written in C++: one row per op."""
+"""The C++ of each scalar op of the op table: one row per op."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from coilwork_cpp.values.elements import convert, literal, unsigned_type, value_type
+from coilwork_cpp.values.element_types import convert, literal, value_type, word_type
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.syntax.cpp import ONE, ZERO, Binary, Call, Code, Literal, Select, Unary
@@ -68,7 +68,7 @@ def _builtin(name: str) -> Rule:
     return lambda dtype, args: Call(f"__builtin_{name}" + ("f" if dtype is DType.F32 else ""), tuple(args))
 
 
-def _in_double(function: str) -> Rule:
+def _double_function(function: str) -> Rule:
     """A function of doubles of the prelude, rounded at the end."""
     return lambda dtype, args: Call(value_type(dtype), (Call(function, tuple(args)),))
 
@@ -84,7 +84,7 @@ def _bits(operator: str) -> Rule:
     return rule
 
 
-def _typed(function: str, float_function: str = "") -> Rule:
+def _template(function: str, float_function: str = "") -> Rule:
     """A function template of the prelude; `float_function` where floats take another one."""
 
     def rule(dtype: DType, args: Sequence[Code]) -> Code:
@@ -102,12 +102,12 @@ def _div(dtype: DType, args: Sequence[Code]) -> Code:
 def _truncdiv(dtype: DType, args: Sequence[Code]) -> Code:
     if dtype.is_float:
         return _builtin("trunc")(dtype, (Binary("/", args[0], args[1]),))
-    return _typed("trunc_div")(dtype, args)
+    return _template("trunc_div")(dtype, args)
 
 
 def _fmod(dtype: DType, args: Sequence[Code]) -> Code:
     if not dtype.is_float:
-        return _typed("trunc_mod")(dtype, args)
+        return _template("trunc_mod")(dtype, args)
     return Call("fmod_f32" if dtype is DType.F32 else "fmod_f64", tuple(args))
 
 
@@ -117,7 +117,7 @@ def _lgamma(dtype: DType, args: Sequence[Code]) -> Code:
 
 
 def _pow(dtype: DType, args: Sequence[Code]) -> Code:
-    return _libm("pow")(dtype, args) if dtype.is_float else _typed("power")(dtype, args)
+    return _libm("pow")(dtype, args) if dtype.is_float else _template("power")(dtype, args)
 
 
 def _neg(dtype: DType, args: Sequence[Code]) -> Code:
@@ -139,7 +139,7 @@ def _sign(dtype: DType, args: Sequence[Code]) -> Code:
     return Call(value_type(dtype), (Binary("-", positive, Binary("<", args[0], ZERO)),))
 
 
-def _extreme(name: str) -> Rule:
+def _minmax(name: str) -> Rule:
     def rule(dtype: DType, args: Sequence[Code]) -> Code:
         if dtype.is_bool:
             return Binary("&" if name == "min" else "|", args[0], args[1])
@@ -167,7 +167,7 @@ def _erf(dtype: DType, args: Sequence[Code]) -> Code:
     return Call("erf_f32", tuple(args)) if dtype is DType.F32 else _libm("erf")(dtype, args)
 
 
-def _not(dtype: DType, args: Sequence[Code]) -> Code:
+def _bitwise_not(dtype: DType, args: Sequence[Code]) -> Code:
     if dtype.is_bool:
         return Unary("!", args[0])
     return Call(value_type(dtype), (Unary("~", args[0]),))
@@ -182,7 +182,7 @@ def _isinf(dtype: DType, args: Sequence[Code]) -> Code:
 
 
 def _signbit(dtype: DType, args: Sequence[Code]) -> Code:
-    word = unsigned_type(dtype)
+    word = word_type(dtype)
     shift = Literal(str(8 * dtype.itemsize - 1))
     return Binary("==", Binary(">>", Call("__builtin_bit_cast", (Literal(word), args[0])), shift), ONE)
 
@@ -193,16 +193,16 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "sub": _arithmetic("-"),
         "mul": _arithmetic("*"),
         "div": _div,
-        "floordiv": _typed("floor_div", "floor_div_float"),
+        "floordiv": _template("floor_div", "floor_div_float"),
         "truncdiv": _truncdiv,
-        "mod": _typed("floor_mod", "floor_mod_float"),
+        "mod": _template("floor_mod", "floor_mod_float"),
         "fmod": _fmod,
         "fma": _builtin("fma"),
         "neg": _neg,
         "abs": _abs,
         "sign": _sign,
-        "minimum": _extreme("min"),
-        "maximum": _extreme("max"),
+        "minimum": _minmax("min"),
+        "maximum": _minmax("max"),
         "pow": _pow,
         "sqrt": _builtin("sqrt"),
         "rsqrt": _rsqrt,
@@ -224,10 +224,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "lgamma": _lgamma,
         "sigmoid": _sigmoid,
         "copysign": _builtin("copysign"),
-        "zeta": _in_double("zeta"),
-        "igamma": _in_double("igamma"),
-        "igammac": _in_double("igammac"),
-        **{name: _typed(name) for name in ("gcd", "hermite_h", "hermite_he", "laguerre", "legendre")},
+        "zeta": _double_function("zeta"),
+        "igamma": _double_function("igamma"),
+        "igammac": _double_function("igammac"),
+        **{name: _template(name) for name in ("gcd", "hermite_h", "hermite_he", "laguerre", "legendre")},
         "eq": _compare("=="),
         "ne": _compare("!="),
         "lt": _compare("<"),
@@ -237,9 +237,9 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "bitwise_and": _bits("&"),
         "bitwise_or": _bits("|"),
         "bitwise_xor": _bits("^"),
-        "bitwise_not": _not,
-        "lshift": _typed("shift_left"),
-        "rshift": _typed("shift_right"),
+        "bitwise_not": _bitwise_not,
+        "lshift": _template("shift_left"),
+        "rshift": _template("shift_right"),
         "isnan": _isnan,
         "isinf": _isinf,
         "signbit": _signbit,

@@ -1,5 +1,4 @@
-"""What it takes to compute each reduction with several lanes: start values, updates, and the fold of the
-lanes.
+"""Reductions in several lanes: start values, updates, and the fold of the lanes.
 
 A reduction's *state* is one variable per component: the value, and for `argmin` and `argmax` its position
 too. While a loop runs, each component is an array of lanes; lane `l` takes every L-th element. At the end of
@@ -13,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.values.elements import compute_type, convert, literal
+from coilwork_cpp.values.element_types import compute_type, convert, literal
 from coilwork_cpp.values.ops import apply
 from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ReduceKind
@@ -59,7 +58,7 @@ class Component:
 
 
 def is_rounded(reduce: Reduce) -> bool:
-    """True where the order of combination changes the result: sums and products of floats."""
+    """True if the order of combination changes the result: for sums and products of floats."""
     return reduce.kind in ("sum", "prod") and reduce.operands[0].dtype.is_float
 
 
@@ -76,14 +75,14 @@ def start_value(kind: ReduceKind, dtype: DType) -> Code:
         case "prod" | "all":
             return literal(1, dtype)
         case "max" | "argmax":
-            return _extreme(dtype, largest=False)
+            return _limit_value(dtype, largest=False)
         case "min" | "argmin":
-            return _extreme(dtype, largest=True)
+            return _limit_value(dtype, largest=True)
         case _:
             raise ValueError(f"{kind} has no neutral element; expand it first")
 
 
-def _extreme(dtype: DType, *, largest: bool) -> Code:
+def _limit_value(dtype: DType, *, largest: bool) -> Code:
     if dtype.is_float:
         return literal(float("inf") if largest else float("-inf"), dtype)
     if dtype.is_bool:
@@ -113,7 +112,9 @@ def components(reduce: Reduce) -> tuple[Component, ...]:
     )
 
 
-def update(reduce: Reduce, state: tuple[Code, ...], element: Code, position: Code) -> tuple[Statement, ...]:
+def update_state(
+    reduce: Reduce, state: tuple[Code, ...], element: Code, position: Code
+) -> tuple[Statement, ...]:
     """Combine `element` (of the compute type; a name or literal), at flat `position`, into `state`.
 
     In a loop positions ascend, so that a first extreme stays without comparing positions. Where all elements
@@ -121,11 +122,11 @@ def update(reduce: Reduce, state: tuple[Code, ...], element: Code, position: Cod
     """
     dtype = reduce.operands[0].dtype.compute
     if not is_positional(reduce):
-        return (Assign(state[0], _combined(reduce, dtype, state[0], element)),)
+        return (Assign(state[0], _combine(reduce, dtype, state[0], element)),)
     better = Name("better")
     masked = len(reduce.operands) > 1
     if masked:
-        test: Code = Call(_precedes(reduce), (element, position, *state))
+        test: Code = Call(_precedes_function(reduce), (element, position, *state))
     else:
         order = Binary(">" if reduce.kind == "argmax" else "<", element, state[0])
         test = order
@@ -139,7 +140,7 @@ def update(reduce: Reduce, state: tuple[Code, ...], element: Code, position: Cod
     )
 
 
-def merge(
+def merge_lanes(
     reduce: Reduce, total: tuple[Name, ...], lanes: tuple[Name, ...], count: int, *, alone: bool = False
 ) -> tuple[Statement, ...]:
     """Fold `count` lanes (arrays) into `total`; `alone`: nothing else is combined with that."""
@@ -150,13 +151,13 @@ def merge(
     if is_positional(reduce):
         better = Name("better")
         body: tuple[Statement, ...] = (
-            Declare("const bool", "better", Call(_precedes(reduce), (*lane, *total))),
+            Declare("const bool", "better", Call(_precedes_function(reduce), (*lane, *total))),
             Assign(total[0], Select(better, lane[0], total[0])),
             Assign(total[1], Select(better, lane[1], total[1])),
         )
         return (For("l", Literal("0"), Literal(str(count)), body),)
-    folded = Call(f"fold_{_fold(reduce, dtype)}<{count}>", (lanes[0],))
-    return (Assign(total[0], folded if alone else _combined(reduce, dtype, total[0], folded)),)
+    folded = Call(f"fold_{_fold_name(reduce, dtype)}<{count}>", (lanes[0],))
+    return (Assign(total[0], folded if alone else _combine(reduce, dtype, total[0], folded)),)
 
 
 def fold_pair(reduce: Reduce, low: Code, high: Code) -> tuple[Statement, ...]:
@@ -165,7 +166,7 @@ def fold_pair(reduce: Reduce, low: Code, high: Code) -> tuple[Statement, ...]:
     """
     dtype = reduce.operands[0].dtype.compute
     if reduce.kind not in ("min", "max") or not dtype.is_float:
-        return (Assign(low, _combined(reduce, dtype, low, high)),)
+        return (Assign(low, _combine(reduce, dtype, low, high)),)
     return (Assign(low, Call(f"ordered_{reduce.kind}", (low, high))),)
 
 
@@ -173,10 +174,10 @@ def fold_total(reduce: Reduce, total: Code, folded: Code) -> Statement:
     """Combine the folded lanes of a block into `total`, as `merge` does; no argmin or argmax."""
     if is_rounded(reduce):
         return add_block(reduce, total, folded)
-    return Assign(total, _combined(reduce, reduce.operands[0].dtype.compute, total, folded))
+    return Assign(total, _combine(reduce, reduce.operands[0].dtype.compute, total, folded))
 
 
-def _fold(reduce: Reduce, dtype: DType) -> str:
+def _fold_name(reduce: Reduce, dtype: DType) -> str:
     if not dtype.is_bool:
         return reduce.kind
     return "all" if reduce.kind in _CONJUNCTIONS else "any"
@@ -187,7 +188,7 @@ def add_block(reduce: Reduce, total: Code, block: Code) -> Statement:
     return Assign(total, block, _operator(reduce))
 
 
-def finish(reduce: Reduce, total: tuple[Code, ...]) -> Code:
+def finish_reduction(reduce: Reduce, total: tuple[Code, ...]) -> Code:
     """The result, of `reduce.dtype`, from the folded state."""
     if is_positional(reduce):
         return Select(Binary("==", total[1], _NO_POSITION), Literal("0"), total[1])
@@ -198,14 +199,14 @@ def finish(reduce: Reduce, total: tuple[Code, ...]) -> Code:
     return convert(value, dtype, reduce.dtype)
 
 
-def masked_element(reduce: Reduce, element: Code, mask: Code | None) -> Code:
+def mask_element(reduce: Reduce, element: Code, mask: Code | None) -> Code:
     """`element`, or the neutral element where `mask` is false."""
     if mask is None:
         return element
     return Select(mask, element, start_value(reduce.kind, reduce.operands[0].dtype.compute))
 
 
-def masked_position(position: Code, mask: Code) -> Code:
+def mask_position(position: Code, mask: Code) -> Code:
     """`position`, or one that no element has where `mask` is false: a masked element never comes first."""
     return Select(mask, position, _NO_POSITION)
 
@@ -214,13 +215,13 @@ def _operator(reduce: Reduce) -> str:
     return "+=" if reduce.kind == "sum" else "*="
 
 
-def _precedes(reduce: Reduce) -> str:
+def _precedes_function(reduce: Reduce) -> str:
     kind = "max" if reduce.kind == "argmax" else "min"
     dtype = reduce.operands[0].dtype.compute
     return f"precedes_{kind}<{'u8' if dtype.is_bool else compute_type(dtype)}>"
 
 
-def _combined(reduce: Reduce, dtype: DType, a: Code, b: Code) -> Code:
+def _combine(reduce: Reduce, dtype: DType, a: Code, b: Code) -> Code:
     name = _SIMPLE[reduce.kind]
     if dtype.is_bool:
         return Binary("&" if reduce.kind in _CONJUNCTIONS else "|", a, Call("u8", (b,)))

@@ -1,5 +1,6 @@
-"""Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.encoding` describes the
-form.
+"""Reading the calls of operators out of a program's bytes.
+
+`coilwork_wrapper.native.wire_format` describes the form.
 """
 
 from __future__ import annotations

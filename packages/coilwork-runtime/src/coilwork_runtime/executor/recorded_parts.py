@@ -1,5 +1,5 @@
 """Reading the parts of a program out of its bytes: the program itself and those nested in it, instruction by
-instruction. `coilwork_wrapper.native.encoding` describes the form.
+instruction. `coilwork_wrapper.native.wire_format` describes the form.
 
 Who reads this knows that every number is within what the part has.
 """

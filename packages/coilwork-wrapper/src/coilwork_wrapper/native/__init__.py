@@ -1,6 +1,6 @@
 """A program as bytes, which `coilwork_runtime.executor` runs natively or in Python.
 
-Open `emit.py` first. `encoding.py` describes the form, `instructions.py` has a case for each instruction.
+Open `emit.py` first. `wire_format.py` describes the form, `instructions.py` has a case for each instruction.
 `emit.py` also finds stretches that may be replayed.
 """
 

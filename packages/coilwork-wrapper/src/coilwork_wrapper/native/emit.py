@@ -29,12 +29,13 @@ from coilwork_ir.program.regions import (
     find_device,
     inline_nested_regions,
     make_region,
-    outline_regions,
 )
-from coilwork_ir.program.walk import all_kernels, buffers, check_bound, distinct_programs
-from coilwork_wrapper.native.encoding import MAGIC, VERSION, Strings, encode_list, u32
+from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.symbols import check_bound
+from coilwork_ir.program.walk import all_kernels, buffers, distinct_programs
 from coilwork_wrapper.native.instructions import write_instruction
-from coilwork_wrapper.native.parts import Part, Shared
+from coilwork_wrapper.native.operands import Part, Shared
+from coilwork_wrapper.native.wire_format import MAGIC, VERSION, Strings, encode_list, u32
 
 LEAST_WORK: Final = 4
 """Launches, products and convolutions in a region: the driver takes a graph in about the time of two."""

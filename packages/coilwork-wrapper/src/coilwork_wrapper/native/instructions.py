@@ -42,7 +42,8 @@ from coilwork_ir.streams import (
     StreamInstruction,
     WaitEvent,
 )
-from coilwork_wrapper.native.encoding import (
+from coilwork_wrapper.native.operands import Part
+from coilwork_wrapper.native.wire_format import (
     Code,
     Ordering,
     Output,
@@ -55,7 +56,6 @@ from coilwork_wrapper.native.encoding import (
     u32,
     u32s,
 )
-from coilwork_wrapper.native.parts import Part
 from coilwork_wrapper.provenance import origin_lines
 
 RELATIONS: Final[Mapping[str, Relation]] = {
@@ -84,7 +84,7 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
             _memory(part, instruction)
         case Launch(kernel=kernel):
             operands = u32(part.shared.kernels[kernel]) + u32s([part.slot(name) for name in instruction.args])
-            operands += u32s([part.registers.of(size) for size in instruction.sizes])
+            operands += u32s([part.registers.allocate(size) for size in instruction.sizes])
             part.add(Code.LAUNCH, _place(f"launch {kernel}", instruction.origins), operands)
         case CondCall():
             _cond(part, instruction)
@@ -142,8 +142,8 @@ def _check(part: Part, instruction: BindSymbol | CheckLayout | CheckSize) -> Non
             layout = _layout(part, part.buffers[name])
             part.add(Code.CHECK, f"check %{name}", u32(part.slot(name)) + layout + u8(instruction.aligned))
         case CheckSize():
-            operands = u32(registers.of(instruction.lhs)) + u8(RELATIONS[instruction.relation])
-            operands += u32(registers.of(instruction.rhs)) + u32(part.text(instruction.message))
+            operands = u32(registers.allocate(instruction.lhs)) + u8(RELATIONS[instruction.relation])
+            operands += u32(registers.allocate(instruction.rhs)) + u32(part.text(instruction.message))
             part.add(Code.REQUIRE, _place("check a size", instruction.origins), operands)
 
 
@@ -158,7 +158,7 @@ def _memory(part: Part, instruction: Alloc | AllocPool | PoolView | Reuse | Rein
             part.add(Code.POOL, f"alloc %{pool}", u32(part.slot(pool)) + u32(layout))
         case PoolView(buffer=buffer):
             operands = u32(part.slot(buffer.name)) + u32(part.slot(instruction.pool))
-            operands += u32(part.registers.of(instruction.offset_bytes)) + _layout(part, buffer)
+            operands += u32(part.registers.allocate(instruction.offset_bytes)) + _layout(part, buffer)
             part.add(Code.CARVE, f"carve %{buffer.name}", operands + _plain(part, buffer))
         case Reuse(buffer=buffer, source=source):
             operands = _view(part, buffer, source, 0)
@@ -174,11 +174,11 @@ def _memory(part: Part, instruction: Alloc | AllocPool | PoolView | Reuse | Rein
 
 def _view(part: Part, buffer: Buffer, source: str, offset: Expr | int) -> bytes:
     seen = part.buffers[source]
-    start = part.registers.of(offset)
+    start = part.registers.allocate(offset)
     kind = View.LAYOUT
     if buffer.dtype is not seen.dtype:
         kind = View.BITS
-    elif (buffer.shape, buffer.strides) == (seen.shape, seen.strides) and start == part.registers.of(0):
+    elif (buffer.shape, buffer.strides) == (seen.shape, seen.strides) and start == part.registers.allocate(0):
         kind = View.SAME
     operands = u32(part.slot(buffer.name)) + u32(part.slot(source)) + u8(kind) + u32(start)
     return operands + _layout(part, buffer) + _plain(part, buffer)
@@ -274,7 +274,7 @@ def _operand(part: Part, value: Argument) -> bytes:
         case Ref(name):
             return u8(0) + u32(part.slot(name))
         case Expr() | int():
-            return u8(1) + u32(part.registers.of(value))
+            return u8(1) + u32(part.registers.allocate(value))
         case _:
             raise EmitError(
                 "native-unsupported",
@@ -290,7 +290,7 @@ def _result(part: Part, value: GraphOutput) -> bytes:
         case Ref(name):
             return u8(Result.TENSOR) + u32(part.slot(name))
         case Expr():
-            return u8(Result.NUMBER) + u32(part.registers.of(value))
+            return u8(Result.NUMBER) + u32(part.registers.allocate(value))
 
 
 def _slot_and_layout(part: Part, buffer: Buffer) -> bytes:

@@ -1,4 +1,4 @@
-// From the bytes of a program to `Program`. The form is described in `coilwork_wrapper.native.encoding`.
+// From the bytes of a program to `Program`. The form is described in `coilwork_wrapper.native.wire_format`.
 #pragma once
 #include "program/model.hpp"
 

@@ -1,0 +1,393 @@
+r"""The store on local disk: one file per entry, safe against crashes, full disks and concurrent writers.
+
+    ROOT/v1/ab/abcdef…      entries, in folders named by the key's first two digits
+    ROOT/v1/tmp/            files being written; renamed into place, cleaned by age after a crash
+    ROOT/v1/ledger          running size
+    ROOT/v1/sweep.lock      held by the process that evicts
+
+No lock is taken to read or write: an entry appears by an atomic rename, and of two writers the last one wins.
+A file's modification time is its last use; eviction removes the least recently used.
+
+An entry is a fixed header, then the payload:
+
+    offset  size  field
+    0       8     magic  b"COILENT\n"
+    8       4     format version, little endian
+    12      8     payload length in bytes, little endian
+    20      32    SHA-256 of (key, payload)
+    52      …     payload
+
+The key is part of the digest, so a file that was renamed to another key does not pass for that entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import os
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from coilwork_cache.codec import MAX_FRAME_BYTES, RAW_KIND, peek_kind
+from coilwork_cache.errors import (
+    CacheCorruptionWarning,
+    CacheFullWarning,
+    CacheUnavailableWarning,
+    EntryTooLargeWarning,
+    InsecureRootError,
+    InsecureRootWarning,
+    InvalidSettingError,
+    OnceAnnouncer,
+    RootUnavailableError,
+    announce,
+)
+from coilwork_cache.folder import (
+    BINARY_FLAG,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    absolute_root,
+    default_root,
+    list_files,
+    make_private_folders,
+    open_private_folder,
+    owner_problem,
+    remove_older_than,
+    write_atomically,
+)
+from coilwork_cache.key import check_key, is_key
+from coilwork_cache.memory_store import NullStore
+from coilwork_cache.store import EntryInfo, StoreStats, Tally
+
+# ---- entry format ----
+
+
+MAGIC = b"COILENT\n"
+ENTRY_FORMAT = 1
+_HEADER = struct.Struct("<8sIQ32s")
+HEADER_BYTES = _HEADER.size
+
+
+class DamagedEntry(ValueError):
+    """Bytes are not an intact entry for this key; the message says in which way."""
+
+
+def seal(key: str, payload: bytes) -> bytes:
+    """The header that goes in front of `payload`."""
+    return _HEADER.pack(MAGIC, ENTRY_FORMAT, len(payload), _digest(key, payload))
+
+
+def unseal(key: str, header: bytes, payload: bytes) -> bytes:
+    """Return `payload` if `header` vouches for it under `key`; raise DamagedEntry otherwise."""
+    if len(header) < HEADER_BYTES:
+        raise DamagedEntry(f"truncated: {len(header)} of {HEADER_BYTES} header bytes")
+    magic, version, length, digest = _HEADER.unpack(header)
+    if magic != MAGIC:
+        raise DamagedEntry(f"not a cache entry: starts with {magic!r}")
+    if version != ENTRY_FORMAT:
+        raise DamagedEntry(f"entry format {version}, expected {ENTRY_FORMAT}")
+    if length != len(payload):
+        raise DamagedEntry(f"truncated or extended: {len(payload)} payload bytes, the header says {length}")
+    if digest != _digest(key, payload):
+        raise DamagedEntry("checksum does not match")
+    return payload
+
+
+def _digest(key: str, payload: bytes) -> bytes:
+    digest = hashlib.sha256(key.encode())
+    digest.update(payload)
+    return digest.digest()
+
+
+# ---- store ----
+
+
+_RECORD = struct.Struct("<q")
+# A walk is due at the latest after so many writes, which bounds both the file (32 KiB) and the drift.
+MAX_RECORDS = 4096
+
+
+class Ledger:
+    """The running size of one folder, shared by all processes that use it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, size_bytes: int) -> int | None:
+        """Record a write of `size_bytes`; the estimated total in bytes, or None if only a walk can tell.
+
+        Raises OSError.
+        """
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | BINARY_FLAG
+        handle = os.open(self._path, flags, PRIVATE_FILE)
+        try:
+            os.write(handle, _RECORD.pack(size_bytes))
+            os.lseek(handle, 0, os.SEEK_SET)
+            data = os.read(handle, (MAX_RECORDS + 1) * _RECORD.size)
+        finally:
+            os.close(handle)
+        if len(data) % _RECORD.size or len(data) > MAX_RECORDS * _RECORD.size:
+            return None
+        records: list[int] = [record for (record,) in _RECORD.iter_unpack(data)]
+        if min(records) < 0:
+            return None
+        return sum(records)
+
+    def mark(self) -> int:
+        """Return where a walk begins, for `restart`. Raises OSError."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def restart(self, temporary_folder: Path, size_bytes: int, *, since: int | None = None) -> None:
+        """Begin anew from the exact size that a walk found, and from what was recorded `since` its mark.
+        Raises OSError.
+        """
+        later = b""
+        if since is not None and since % _RECORD.size == 0:
+            with contextlib.suppress(FileNotFoundError):
+                later = self._path.read_bytes()[since:]
+        whole = later[: len(later) // _RECORD.size * _RECORD.size]
+        write_atomically(temporary_folder, self._path, (_RECORD.pack(size_bytes), whole), durable=False)
+
+
+DEFAULT_MAX_BYTES = 4 << 30
+LAYOUT = "v1"
+# Eviction goes on down to this share of max_bytes, so that a full store isn't walked at every write.
+LOW_WATER = 0.9
+# No entry takes an hour to write: what is older in tmp/ was left by a process that died.
+STALE_TEMPORARY_S = 3600.0
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    path: Path
+    size_bytes: int
+    last_used_s: float
+
+
+class LocalStore:
+    """Entries below `root`, at most `max_bytes` on disk (checked after each write, headers included).
+
+    Between a write and the eviction it triggers, the limit may be exceeded by what was just written.
+    `durable` flushes every entry to the disk before it becomes visible: slower, and only useful if a power
+    cut should cost no entry, since a torn one is detected either way.
+
+    Raises InsecureRootError or RootUnavailableError if the root can't be trusted or used, InvalidSettingError
+    if `max_bytes` is not positive. `open_local_store` warns and goes on without a cache instead.
+    """
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        durable: bool = False,
+    ) -> None:
+        if max_bytes <= 0:
+            raise InvalidSettingError(f"max_bytes={max_bytes}", "must be at least 1")
+        self.root = default_root(os.environ) if root is None else absolute_root(root)
+        self.max_bytes = max_bytes
+        self._durable = durable
+        self._folder = self.root / LAYOUT
+        self._temporary = self._folder / "tmp"
+        for folder in (self.root, self._folder):
+            open_private_folder(folder)
+        self._ledger = Ledger(self._folder / "ledger")
+        self._tally = Tally()
+        self._announcer = _announcer_of(self.root)
+        remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
+
+    def get(self, key: str) -> bytes | None:
+        path = self._path(key)
+        try:
+            with path.open("rb") as file:
+                # The root was checked once; if it was removed since, somebody else may have made it anew.
+                stranger = owner_problem(file.fileno())
+                header = file.read(HEADER_BYTES)
+                payload = file.read()
+        except FileNotFoundError:
+            self._tally.miss()
+            return None
+        except OSError as error:
+            self._tally.add(StoreStats(misses=1, failures=1))
+            self._announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
+            return None
+        try:
+            if stranger is not None:
+                raise DamagedEntry(stranger)
+            data = unseal(key, header, payload)
+        except DamagedEntry as damage:
+            self._tally.add(StoreStats(misses=1, corrupt=1))
+            self._remove(path)
+            announce(CacheCorruptionWarning(str(path), str(damage)))
+            return None
+        # Only the eviction order depends on this; a read-only folder may refuse.
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        self._tally.hit(len(data))
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        header = seal(key, data)
+        size_bytes = len(header) + len(data)
+        if size_bytes > self.max_bytes:
+            # An older entry under the same key must not outlive the newer one that had no room.
+            self._remove(path)
+            reason = f"{size_bytes} bytes, and max_bytes is {self.max_bytes}"
+            self._announcer.once(EntryTooLargeWarning(f"entry {key}", reason))
+            return
+        try:
+            self._write(path, header, data)
+        except OSError as error:
+            self._write_failed(path, error)
+            return
+        self._tally.put(len(data))
+        try:
+            total_bytes = self._ledger.append(size_bytes)
+            if total_bytes is None or total_bytes > self.max_bytes:
+                self._sweep()
+        except OSError as error:
+            self._write_failed(self._folder, error)
+
+    def delete(self, key: str) -> None:
+        self._remove(self._path(key))
+
+    def contains(self, key: str) -> bool:
+        path = self._path(key)
+        try:
+            return path.is_file()
+        except OSError as error:
+            self._tally.add(StoreStats(failures=1))
+            self._announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
+            return False
+
+    def entries(self) -> Iterator[EntryInfo]:
+        for entry in self._walk():
+            yield EntryInfo(
+                key=entry.path.name,
+                kind=_kind_of(entry.path),
+                size_bytes=entry.size_bytes,
+                last_used_s=entry.last_used_s,
+                location=str(entry.path),
+            )
+
+    def clear(self) -> int:
+        found = list(self._walk())
+        removed = sum(self._remove(entry.path) for entry in found)
+        try:
+            self._ledger.restart(self._temporary_folder(), 0)
+        except OSError as error:
+            self._write_failed(self._folder, error)
+        return removed
+
+    def stats(self) -> StoreStats:
+        return self._tally.snapshot()
+
+    def _path(self, key: str) -> Path:
+        return self._folder / check_key(key)[:2] / key
+
+    def _temporary_folder(self) -> Path:
+        self._temporary.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        return self._temporary
+
+    def _write(self, path: Path, header: bytes, data: bytes) -> None:
+        # Somebody may remove the whole cache while we run; that is no reason to stop caching.
+        make_private_folders(path.parent)
+        write_atomically(self._temporary_folder(), path, (header, data), durable=self._durable)
+
+    def _write_failed(self, path: Path, error: OSError) -> None:
+        self._tally.add(StoreStats(failures=1))
+        if error.errno in _DISK_FULL:
+            self._announcer.once(CacheFullWarning(str(path), str(error)))
+        else:
+            self._announcer.once(CacheUnavailableWarning(str(path), f"writing: {error}"), topic="write")
+
+    def _remove(self, path: Path) -> bool:
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._tally.add(StoreStats(failures=1))
+            self._announcer.once(CacheUnavailableWarning(str(path), f"removing: {error}"), topic="remove")
+            return False
+        return True
+
+    def _walk(self) -> Iterator[_Entry]:
+        """All entry files, by key. Those that vanish meanwhile are left out."""
+        for shard in (folder for folder in list_files(self._folder) if len(folder.name) == 2):
+            # Strangers' files (".DS_Store", "._…") are none of ours to list or to evict.
+            for path in (path for path in list_files(shard) if is_key(path.name)):
+                with contextlib.suppress(OSError):
+                    found = path.stat()
+                    yield _Entry(path=path, size_bytes=found.st_size, last_used_s=found.st_mtime)
+
+    def _sweep(self) -> None:
+        """Evict the least recently used down to the low-water mark, unless another process is at it.
+
+        Raises OSError.
+        """
+        lock = FileLock(self._folder / "sweep.lock", mode=PRIVATE_FILE)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return
+        except NotImplementedError as error:
+            raise OSError(errno.ENOLCK, str(error)) from error
+        try:
+            remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
+            mark = self._ledger.mark()
+            found = sorted(self._walk(), key=lambda entry: entry.last_used_s)
+            total_bytes = sum(entry.size_bytes for entry in found)
+            goal_bytes = LOW_WATER * self.max_bytes if total_bytes > self.max_bytes else total_bytes
+            evicted = 0
+            for entry in found:
+                if total_bytes <= goal_bytes:
+                    break
+                if self._remove(entry.path):
+                    evicted += 1
+                    total_bytes -= entry.size_bytes
+            self._ledger.restart(self._temporary_folder(), total_bytes, since=mark)
+            self._tally.add(StoreStats(evicted=evicted))
+        finally:
+            lock.release()
+
+
+def open_local_store(
+    root: Path | None = None, *, max_bytes: int = DEFAULT_MAX_BYTES, durable: bool = False
+) -> LocalStore | NullStore:
+    """A LocalStore, or a NullStore and a warning where its root can't be trusted or used."""
+    try:
+        return LocalStore(root, max_bytes=max_bytes, durable=durable)
+    except InsecureRootError as error:
+        announce(InsecureRootWarning(error.subject, error.reason))
+    except RootUnavailableError as error:
+        announce(CacheUnavailableWarning(error.subject, error.reason))
+    return NullStore()
+
+
+@functools.cache
+def _announcer_of(root: Path) -> OnceAnnouncer:
+    """One per folder and process: each compilation opens the store anew, and its folder ails as it did
+    before.
+    """
+    return OnceAnnouncer()
+
+
+def _kind_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(HEADER_BYTES)
+            return peek_kind(file.read(MAX_FRAME_BYTES))
+    except OSError:
+        return RAW_KIND

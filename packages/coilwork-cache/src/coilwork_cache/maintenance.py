@@ -1,0 +1,237 @@
+"""List, verify, clear, export and import the entries of a store: functions behind the command line.
+
+An archive is a zip of one member per entry, named by its key, after `manifest.json`: {"format": 1, "entries":
+[{"key": …, "size_bytes": …, "sha256": …}, …]}. Import checks all of it before it stores anything. The
+checksums find damage, not malice: import only archives from people whose programs you would run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from coilwork_cache.codec import JsonValue, dump_json, load_json_object
+from coilwork_cache.errors import ArchiveError, CacheWarning, CodecError, InvalidKeyError
+from coilwork_cache.key import check_key
+from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats
+
+# ---- reports ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindTotal:
+    """All entries of one kind together."""
+
+    kind: str
+    entries: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReport:
+    """A store at one moment. `stats` are the counters of the store object that was asked."""
+
+    entries: tuple[EntryInfo, ...]
+    kinds: tuple[KindTotal, ...]  # sorted by name
+    size_bytes: int
+    stats: StoreStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """Outcome of reading every entry. `problems` holds one message per entry that was not intact."""
+
+    intact: int
+    problems: tuple[str, ...]
+
+
+def describe(store: InspectableStore) -> StoreReport:
+    """List `store` without touching the order of eviction."""
+    entries = tuple(store.entries())
+    kinds = tuple(
+        KindTotal(
+            kind=kind,
+            entries=sum(entry.kind == kind for entry in entries),
+            size_bytes=sum(entry.size_bytes for entry in entries if entry.kind == kind),
+        )
+        for kind in sorted({entry.kind for entry in entries})
+    )
+    size_bytes = sum(entry.size_bytes for entry in entries)
+    return StoreReport(entries=entries, kinds=kinds, size_bytes=size_bytes, stats=store.stats())
+
+
+def clear(store: InspectableStore, *, kind: str | None = None) -> int:
+    """Remove the entries of `kind`, or all; how many went."""
+    if kind is None:
+        return store.clear()
+    chosen = [entry.key for entry in store.entries() if entry.kind == kind]
+    for key in chosen:
+        store.delete(key)
+    return len(chosen)
+
+
+def verify(store: InspectableStore) -> VerifyReport:
+    """Read every entry. Damaged ones are removed, as any `get` would. Counts as a use of each entry.
+
+    Not for use while other threads change the warning filters (Python keeps those per process).
+    """
+    intact = 0
+    problems: list[str] = []
+    for entry in list(store.entries()):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CacheWarning)
+            data = store.get(entry.key)
+        if data is not None:
+            intact += 1
+        problems.extend(str(warning.message) for warning in caught)
+    return VerifyReport(intact=intact, problems=tuple(problems))
+
+
+# ---- archives ----
+
+
+ARCHIVE_FORMAT = 1
+MANIFEST = "manifest.json"
+# The manifest is read before anything vouches for its size.
+MAX_MANIFEST_BYTES = 256 << 20
+# Equal entries give equal archives, so members carry no time of their own (zip's earliest).
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
+# What zipfile is known to raise on damaged files; offsets beyond the file surface as OSError and ValueError.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveReport:
+    """The amount that was exported or imported; `size_bytes` counts payloads before compression."""
+
+    entries: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    key: str
+    size_bytes: int
+    sha256: str
+
+
+def export_archive(
+    store: InspectableStore, path: Path, *, keys: Iterable[str] | None = None
+) -> ArchiveReport:
+    """Write the entries under `keys`, or all, to the file `path`. Entries that miss meanwhile are left out.
+
+    The file appears complete or not at all. Raises OSError, and InvalidKeyError for malformed keys.
+    """
+    wanted = sorted({entry.key for entry in store.entries()} if keys is None else set(keys))
+    members: list[_Member] = []
+    with TemporaryDirectory(dir=path.absolute().parent, prefix=".coilwork-export-") as folder:
+        temporary = Path(folder) / "archive"
+        with zipfile.ZipFile(temporary, "w") as archive:
+            for key in wanted:
+                data = store.get(key)
+                if data is None:
+                    continue
+                digest = hashlib.sha256(data).hexdigest()
+                members.append(_Member(key=key, size_bytes=len(data), sha256=digest))
+                _add(archive, key, data)
+            rows = [{"key": m.key, "size_bytes": m.size_bytes, "sha256": m.sha256} for m in members]
+            _add(archive, MANIFEST, dump_json({"format": ARCHIVE_FORMAT, "entries": rows}))
+        temporary.replace(path)
+    return _report(members)
+
+
+def import_archive(store: Store, path: Path) -> ArchiveReport:
+    """Put all entries of the archive at `path` into `store`, over those it has.
+
+    Raises ArchiveError if any part of the file is damaged, before anything is stored; OSError if it
+    can't be opened.
+    """
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = _read_manifest(archive, path)
+                # Once to check everything, once to store: an archive may be larger than memory.
+                for member in members:
+                    _read_member(archive, path, member)
+                for member in members:
+                    store.put(member.key, _read_member(archive, path, member))
+        except ArchiveError:
+            raise
+        except _DAMAGE as error:
+            raise ArchiveError(str(path), f"{type(error).__name__}: {error}") from error
+    return _report(members)
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    info = zipfile.ZipInfo(name, date_time=_TIMESTAMP)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o600 << 16
+    archive.writestr(info, data)
+
+
+def _read_manifest(archive: zipfile.ZipFile, path: Path) -> list[_Member]:
+    names = archive.namelist()
+    if MANIFEST not in names:
+        raise ArchiveError(str(path), f"it has no {MANIFEST}")
+    if archive.getinfo(MANIFEST).file_size > MAX_MANIFEST_BYTES:
+        raise ArchiveError(str(path), f"its {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        manifest = load_json_object(archive.read(MANIFEST))
+    except CodecError as error:
+        raise ArchiveError(str(path), f"{MANIFEST}: {error.reason}") from error
+    if manifest.get("format") != ARCHIVE_FORMAT:
+        raise ArchiveError(str(path), f"format {manifest.get('format')!r}, expected {ARCHIVE_FORMAT}")
+    rows = manifest.get("entries")
+    if not isinstance(rows, list):
+        raise ArchiveError(str(path), f"{MANIFEST} lists no entries")
+    members = [_member(row, path) for row in rows]
+    if sorted(names) != sorted([MANIFEST, *(member.key for member in members)]):
+        raise ArchiveError(str(path), f"its members are not those that {MANIFEST} lists")
+    return members
+
+
+def _member(row: JsonValue, path: Path) -> _Member:
+    match row:
+        case {"key": str() as key, "size_bytes": int() as size_bytes, "sha256": str() as sha256}:
+            try:
+                return _Member(key=check_key(key), size_bytes=size_bytes, sha256=sha256)
+            except InvalidKeyError as error:
+                raise ArchiveError(str(path), f"{error.subject}: {error.reason}") from error
+        case _:
+            raise ArchiveError(str(path), f"malformed entry {row!r} in {MANIFEST}")
+
+
+def _read_member(archive: zipfile.ZipFile, path: Path, member: _Member) -> bytes:
+    info = archive.getinfo(member.key)
+    # Before unpacking: a few kilobytes may claim to be gigabytes.
+    if info.file_size != member.size_bytes:
+        raise ArchiveError(
+            str(path), f"entry {member.key}: {info.file_size} bytes, expected {member.size_bytes}"
+        )
+    with archive.open(info) as file:
+        data = file.read(member.size_bytes + 1)
+    if len(data) != member.size_bytes or hashlib.sha256(data).hexdigest() != member.sha256:
+        raise ArchiveError(str(path), f"entry {member.key}: checksum does not match")
+    return data
+
+
+def _report(members: list[_Member]) -> ArchiveReport:
+    return ArchiveReport(entries=len(members), size_bytes=sum(member.size_bytes for member in members))

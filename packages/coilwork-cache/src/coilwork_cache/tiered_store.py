@@ -1,0 +1,89 @@
+"""A fast store in front of a slow one: memory before disk, and local disk before a Redis server that machines
+share, as a compiler opens them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from coilwork_cache.local_store import open_local_store
+from coilwork_cache.store import EntryInfo, InspectableStore, Store, StoreStats, Tally
+
+
+class TieredStore:
+    """Reads `fast` first, then `slow`, and copies what `slow` had into `fast`. Writes and deletes reach both.
+
+    `entries` lists the union, an entry in both appearing as the fast one. `stats` counts this store's own
+    answers; ask `fast` and `slow` for theirs.
+    """
+
+    def __init__(self, fast: InspectableStore, slow: InspectableStore) -> None:
+        self.fast = fast
+        self.slow = slow
+        self._tally = Tally()
+
+    def get(self, key: str) -> bytes | None:
+        data = self.fast.get(key)
+        if data is None:
+            data = self.slow.get(key)
+            if data is None:
+                self._tally.miss()
+                return None
+            self.fast.put(key, data)
+        self._tally.hit(len(data))
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        self.fast.put(key, data)
+        self.slow.put(key, data)
+        self._tally.put(len(data))
+
+    def delete(self, key: str) -> None:
+        self.fast.delete(key)
+        self.slow.delete(key)
+
+    def contains(self, key: str) -> bool:
+        return self.fast.contains(key) or self.slow.contains(key)
+
+    def entries(self) -> Iterator[EntryInfo]:
+        found = {entry.key: entry for entry in self.slow.entries()}
+        found.update((entry.key, entry) for entry in self.fast.entries())
+        return iter([found[key] for key in sorted(found)])
+
+    def clear(self) -> int:
+        count = sum(1 for _ in self.entries())
+        self.fast.clear()
+        self.slow.clear()
+        return count
+
+    def stats(self) -> StoreStats:
+        return self._tally.snapshot()
+
+
+def open_store(folder: str = "", *, shared: InspectableStore | None = None) -> Store:
+    """The store in `folder`, before the `shared` one, if there is one.
+
+    Default: the platform's user cache folder. One that cannot be used is warned of, and nothing is cached
+    there.
+    """
+    local = open_local_store(Path(folder) if folder else None)
+    return local if shared is None else TieredStore(local, shared)
+
+
+@functools.cache
+def connect_shared(url: str, secret: str) -> InspectableStore:
+    """The store on the server at `url`, which is asked at first use: one that is down costs a warning and a
+    timeout.
+
+    One per server and process: after a failure it leaves the server alone for a while, whoever asks.
+
+    Raises:
+        MissingExtraError: the package `redis` is missing.
+        InvalidSettingError: the secret is too short, or `url` is malformed.
+    """
+    # an extra: most installations do without
+    from coilwork_cache.redis_store import RedisStore
+
+    return RedisStore.connect(url, signing_key=secret.encode())

@@ -1,0 +1,217 @@
+"""Typed caches: one kind of value each, over any store.
+
+`TypedCache` adds to a store the kind's own key space, a codec, and counters. An entry that is intact but does
+not decode (another version wrote it, say) is treated like a damaged one: warning, removal, miss.
+
+`KernelCache` holds built kernels and `TuningCache` what was measured of them; whoever builds and measures
+says what a key is made of. `GraphCache` holds compiled graphs, whose kernels lie in a `KernelCache`.
+`RemedyCache` remembers what helped around a fault of the compiler: the graph itself is not kept, so each
+process meets the fault again, warns of it, and tries first what helped before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from coilwork_cache.codec import (
+    Bundle,
+    BundleCodec,
+    BytesCodec,
+    Codec,
+    JsonCodec,
+    JsonValue,
+    MappedCodec,
+    frame_head,
+    strip_head,
+)
+from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning, announce
+from coilwork_cache.key import check_kind, content_key
+from coilwork_cache.memory_store import NullStore
+from coilwork_cache.store import InspectableStore, Store, StoreStats, Tally
+
+T = TypeVar("T")
+
+
+class TypedCache(Generic[T]):
+    """Values of type `T`, as entries of `kind`, in `store`."""
+
+    def __init__(self, store: Store, *, kind: str, codec: Codec[T]) -> None:
+        self.store = store
+        self.kind = check_kind(kind)
+        self._codec = codec
+        self._tally = Tally()
+
+    def key(self, *parts: str | bytes) -> str:
+        """The key of the value that `parts` fully determine."""
+        return content_key(self.kind, *parts)
+
+    def get(self, key: str) -> T | None:
+        """The value under `key`, or None."""
+        data = self.store.get(key)
+        if data is None:
+            self._tally.miss()
+            return None
+        try:
+            value = self._codec.decode(strip_head(data, self.kind, self._codec.name))
+        except CodecError as error:
+            self._tally.add(StoreStats(misses=1, corrupt=1))
+            self.store.delete(key)
+            announce(CacheCorruptionWarning(f"{self.kind} entry {key}", error.reason))
+            return None
+        self._tally.hit(len(data))
+        return value
+
+    def put(self, key: str, value: T) -> None:
+        """Store `value`; where its codec can't write it, warn and go on."""
+        try:
+            payload = self._codec.encode(value)
+        except CodecError as error:
+            self._tally.add(StoreStats(failures=1))
+            announce(UnencodableValueWarning(f"{self.kind} entry {key}", error.reason))
+            return
+        data = frame_head(self.kind, self._codec.name) + payload
+        self.store.put(key, data)
+        self._tally.put(len(data))
+
+    def get_or_make(self, key: str, make: Callable[[], T]) -> T:
+        """The value under `key`; on a miss, what `make` returns, stored. Two threads may both make it."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value)
+        return value
+
+    def delete(self, key: str) -> None:
+        self.store.delete(key)
+
+    def drop(self, key: str, reason: str) -> None:
+        """Remove the entry under `key`, which decodes and yet is damaged, with a warning."""
+        self.store.delete(key)
+        announce(CacheCorruptionWarning(f"{self.kind} entry {key}", reason))
+
+    def contains(self, key: str) -> bool:
+        return self.store.contains(key)
+
+    def stats(self) -> StoreStats:
+        """Counters of this view; the store's own also count its other users."""
+        return self._tally.snapshot()
+
+
+class KernelCache(TypedCache[bytes]):
+    """Built kernels and extension modules. Without a store, nothing is kept."""
+
+    def __init__(self, store: Store | None) -> None:
+        super().__init__(NullStore() if store is None else store, kind="kernel", codec=BytesCodec())
+
+
+class TuningCache(TypedCache[dict[str, JsonValue]]):
+    """Measurements of kernels, as JSON objects. Without a store, nothing is kept."""
+
+    def __init__(self, store: Store | None) -> None:
+        super().__init__(NullStore() if store is None else store, kind="tuning", codec=JsonCodec())
+
+    def list(self) -> Iterator[tuple[str, dict[str, JsonValue]]]:
+        """All records by key, of a store that can be listed."""
+        if isinstance(self.store, InspectableStore):
+            for entry in self.store.entries():
+                record = self.get(entry.key) if entry.kind == self.kind else None
+                if record is not None:
+                    yield entry.key, record
+
+
+# ---- graphs ----
+
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphEntry:
+    """The entry of a compiled graph.
+
+    Attributes:
+        module: text of the Python module, which people read.
+        kernels: manifests and texts of its kernels, as bytes.
+        program: the program as bytes.
+        refusal: why the native executor refuses it, if it does.
+        roles: of its inputs and results, as text.
+        constant_keys: names of the tensors that the program needs. Their contents are part of the key, and
+            they are taken from the graph at hand.
+        report: what the compiler says of the graph.
+    """
+
+    module: str
+    kernels: bytes = b""
+    program: bytes = b""
+    refusal: str = ""
+    roles: str = ""
+    constant_keys: tuple[str, ...] = ()
+    report: dict[str, JsonValue]
+
+
+def _write_records(entry: GraphEntry) -> Bundle:
+    records = {
+        "module.py": entry.module.encode(),
+        "kernels.bin": entry.kernels,
+        "program.bin": entry.program,
+        "refusal.txt": entry.refusal.encode(),
+        "roles.txt": entry.roles.encode(),
+        "report.json": json.dumps(entry.report).encode(),
+        "constants.json": json.dumps(list(entry.constant_keys)).encode(),
+    }
+    return Bundle(records=records)
+
+
+def _read_records(bundle: Bundle) -> GraphEntry:
+    records = bundle.records
+    report = json.loads(records["report.json"])
+    if not isinstance(report, dict):
+        raise TypeError("its report is no JSON object")
+    return GraphEntry(
+        module=records["module.py"].decode(),
+        kernels=records["kernels.bin"],
+        program=records["program.bin"],
+        refusal=records["refusal.txt"].decode(),
+        roles=records["roles.txt"].decode(),
+        constant_keys=tuple(str(key) for key in json.loads(records["constants.json"])),
+        report=report,
+    )
+
+
+class GraphCache(TypedCache[GraphEntry]):
+    """Whole compiled graphs, by canonical graph, targets, options and versions.
+
+    Targets belong in the key, for caches that machines share, and so does the compiler's identity, so that an
+    upgrade never meets old entries.
+    """
+
+    def __init__(self, store: Store) -> None:
+        codec = MappedCodec(BundleCodec(), name="graph-3", flatten=_write_records, revive=_read_records)
+        super().__init__(store, kind="graph", codec=codec)
+
+
+class RemedyCache(TypedCache[dict[str, JsonValue]]):
+    """Ways around faults, as JSON objects, by the graph's key in the graph cache."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, kind="remedy", codec=JsonCodec())
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[_T]):
+    """One entry of a cache; without a key, of something that is not cached, nothing is read or kept."""
+
+    cache: TypedCache[_T]
+    key: str | None
+
+    def read(self) -> _T | None:
+        """The value, or None."""
+        return None if self.key is None else self.cache.get(self.key)
+
+    def write(self, value: _T) -> None:
+        """Keep `value`."""
+        if self.key is not None:
+            self.cache.put(self.key, value)

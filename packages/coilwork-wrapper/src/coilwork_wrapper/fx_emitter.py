@@ -1,0 +1,581 @@
+"""A program as a `torch.fx.GraphModule` that runs by itself.
+
+Nodes are allocations, launches, operator calls, views and size arithmetic. Memory is given back when a node
+has no more users, which is when FX's interpreter and generated code drop a value; `Free` therefore needs no
+node. An operator may use memory longer than there are users: what was in flight has one more user where it is
+freed. Conditionals, loops and checks of sizes are functions that nodes call.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import coilwork_wrapper.layouts as layouts
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    DeviceValue,
+    Item,
+    ListValue,
+    Ref,
+    SymbolOutput,
+    TorchValue,
+    references,
+)
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_int, fold
+from coilwork_ir.program.nodes import (
+    Alloc,
+    AllocPool,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
+    Comment,
+    CondCall,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    PoolView,
+    Program,
+    Region,
+    Reinterpret,
+    Return,
+    Reuse,
+    SubprogramCall,
+    WhileCall,
+)
+from coilwork_ir.program.regions import inline_regions, outline_regions
+from coilwork_ir.program.walk import check_bound, outer_symbols
+from coilwork_ir.streams import (
+    OWN,
+    Copy,
+    ForkStream,
+    JoinStream,
+    RecordEvent,
+    StreamInstruction,
+    WaitEvent,
+)
+from coilwork_ir.wrapper import Launcher
+from coilwork_wrapper.provenance import origin_lines
+from coilwork_wrapper.python.scope import identifiers
+from coilwork_wrapper.surface import Surface
+
+# ---- functions that nodes call ----
+
+
+def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
+    """Raise RuntimeError(message) unless `lhs relation rhs` holds."""
+    holds = {"eq": lhs == rhs, "ne": lhs != rhs, "lt": lhs < rhs, "le": lhs <= rhs}[relation]
+    if not holds:
+        raise RuntimeError(message)
+
+
+def run_branch(
+    predicate: torch.Tensor,
+    then: Callable[..., Sequence[Any]],
+    otherwise: Callable[..., Sequence[Any]],
+    operands: Sequence[Any],
+    sizes: Sequence[int],
+) -> Sequence[Any]:
+    """Results of one of two graphs; `sizes` are those of the surroundings, which both take last."""
+    return then(*operands, *sizes) if predicate.item() else otherwise(*operands, *sizes)
+
+
+def run_loop(
+    condition: Callable[..., Sequence[Any]],
+    body: Callable[..., Sequence[Any]],
+    carried: Sequence[Any],
+    extra: Sequence[Any],
+) -> Sequence[Any]:
+    """The carried values after the last iteration; `extra` includes the sizes of the surroundings."""
+    values = tuple(carried)
+    while condition(*values, *extra)[0].item():
+        values = tuple(body(*values, *extra))
+    return values
+
+
+# ---- emitter ----
+
+
+def emit_fx(
+    program: Program,
+    launchers: Mapping[str, Launcher],
+    constants: Mapping[str, torch.Tensor] | None = None,
+    *,
+    runtime: Surface = layouts,
+) -> torch.fx.GraphModule:
+    """The graph module that runs `program`; call it with the program's inputs.
+
+    `launchers` are the built kernels by name, called with tensors, then sizes. `constants` are the tensors
+    that `program.constants` name. `runtime` provides the functions that check and view tensors, and its
+    errors are what wrong inputs raise; `coilwork_runtime.generated` fits.
+
+    Raises:
+        EmitError: a kernel has no launcher, a constant no tensor, or a size symbol no value.
+    """
+    check_bound(program)
+    return FxEmitter(program=program, launchers=launchers, constants=constants or {}, runtime=runtime).run()
+
+
+@dataclass(slots=True, kw_only=True)
+class FxEmitter:
+    """One emission of a program: a method for each instruction, to be overridden one at a time.
+
+    A subclass is handed to `FxWrapper`. Its methods add nodes to `graph` by `call`, for results, and `act`,
+    for what is done; they look operands up by `values`, `size` and `argument`, and say by `define` which
+    node a buffer is.
+
+    Attributes:
+        program: what is emitted.
+        launchers: built kernels by name.
+        constants: tensors by key.
+        runtime: the functions that check and view tensors.
+        outer: the symbols that a nested program is given after its inputs.
+        root: holds what nodes name: launchers, checks, constants, nested graphs.
+        graph: the graph so far.
+        values: the node of each buffer, pool, stream and event.
+        buffers: the declaration of each buffer so far.
+        symbols: the node of each size symbol.
+        in_flight: names whose memory something may still use when they are freed.
+    """
+
+    program: Program
+    launchers: Mapping[str, Launcher]
+    constants: Mapping[str, torch.Tensor]
+    runtime: Surface
+    outer: tuple[Expr, ...] = ()
+    root: torch.nn.Module = field(default_factory=torch.nn.Module)
+    graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
+    values: dict[str, Any] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    symbols: dict[str, Any] = field(default_factory=dict)
+    in_flight: set[str] = field(default_factory=set)
+    _sizes: dict[Expr, Any] = field(init=False, default_factory=dict)
+    _acting: set[str] = field(init=False, default_factory=set)
+    _nested: int = field(init=False, default=0)
+    _subprograms: dict[int, str] = field(init=False, default_factory=dict)
+
+    def run(self) -> torch.fx.GraphModule:
+        """The graph module of the whole program."""
+        self._enter()
+        for number, constant in enumerate(self.program.constants):
+            tensor = self.constants.get(constant.key)
+            if tensor is None:
+                raise EmitError("missing-constant", f"no tensor for constant {constant.key!r}")
+            self.root.register_buffer(f"constant_{number}", tensor, persistent=False)
+            self.define(constant.buffer, self.graph.get_attr(f"constant_{number}"))
+        for instruction in inline_regions(outline_regions(self.program)).instructions:
+            self._emit(instruction)
+        self.graph.lint()
+        return torch.fx.GraphModule(self.root, self.graph, class_name=self.program.name)
+
+    def _enter(self) -> None:
+        """Make the parameters: one per input, then one per symbol of the surroundings."""
+        entries = (*self.program.inputs, *self.outer)
+        # a parameter's target is printed as its name, so it has to be an identifier that no other one has
+        seen: set[str] = set()
+        numbered: list[str] = []
+        for position, entry in enumerate(entries):
+            name = entry.name if isinstance(entry, Buffer) or entry.is_symbol else "size"
+            numbered.append(f"{name} {position}" if name in seen else name)
+            seen.add(name)
+        names = identifiers(numbered)
+        for entry, name in zip(entries, numbered, strict=True):
+            node = self.graph.placeholder(names[name])
+            if isinstance(entry, Buffer):
+                self.define(entry, node)
+            elif entry.is_symbol:
+                # AOTAutograd may hand over one size twice
+                self.symbols.setdefault(entry.name, node)
+
+    def _emit(self, instruction: Instruction) -> None:
+        match instruction:
+            case BindSymbol():
+                # an input may carry a size that a tensor's shape gives as well
+                if instruction.symbol.name not in self.symbols:
+                    self.bind_symbol(instruction)
+            case CheckLayout():
+                self.check_layout(instruction)
+            case Alloc():
+                self.alloc(instruction)
+            case AllocPool():
+                self.alloc_pool(instruction)
+            case PoolView():
+                self.pool_view(instruction)
+            case Reuse():
+                self.reuse(instruction)
+            case Reinterpret():
+                self.reinterpret(instruction)
+            case Launch():
+                self.launch(instruction)
+                if instruction.stream != OWN:
+                    self.in_flight.update(instruction.args)
+            case ExternCall():
+                self.extern_call(instruction)
+                self.in_flight.update(instruction.in_flight)
+                if instruction.stream != OWN:
+                    self.in_flight.update(_tensors_of(instruction))
+            case CheckSize():
+                self.check_size(instruction)
+            case CondCall():
+                self.cond(instruction)
+            case WhileCall():
+                self.while_loop(instruction)
+            case SubprogramCall():
+                self.run_subprogram(instruction)
+            case Copy():
+                self.copy(instruction)
+                # the host may go on before it is done
+                self.in_flight.update((instruction.target, instruction.source))
+            case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+                self.order_streams(instruction)
+            case Free():
+                self.free(instruction)
+            case Return():
+                self.finish(instruction)
+            case Region():
+                raise AssertionError("regions are inlined before a program is emitted")
+            case Comment():
+                pass
+
+    # Values
+
+    def define(self, buffer: Buffer, node: Any) -> None:
+        """Let `buffer` be the value of `node` from here on."""
+        self.values[buffer.name] = node
+        self.buffers[buffer.name] = buffer
+
+    def size(self, expr: Expr) -> Any:
+        """An int, or the node that computes `expr`."""
+        known = as_int(expr)
+        if known is not None:
+            return known
+        if expr not in self._sizes:
+            self._sizes[expr] = fold(
+                expr,
+                const=lambda value: value,
+                symbol=lambda symbol: self.symbols[symbol.name],
+                add=lambda parts: self._chain(operator.add, parts),
+                mul=lambda parts: self._chain(operator.mul, parts),
+                floordiv=lambda a, b: self.call(operator.floordiv, a, b),
+                mod=lambda a, b: self.call(operator.mod, a, b),
+                minimum=lambda parts: self._chain(min, parts),
+                maximum=lambda parts: self._chain(max, parts),
+            )
+        return self._sizes[expr]
+
+    def _chain(self, function: Callable[..., Any], parts: Sequence[Any]) -> Any:
+        result = parts[0]
+        for part in parts[1:]:
+            result = self.call(function, result, part)
+        return result
+
+    def layout(self, buffer: Buffer) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Shape and strides, as ints and nodes."""
+        return tuple(map(self.size, buffer.shape)), tuple(map(self.size, buffer.strides))
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A node that computes `target` of the arguments. FX may drop it if nobody uses it."""
+        return self.graph.call_function(target, args, kwargs)
+
+    def act(self, name: str, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
+        """A node that calls `function` for what it does rather than returns: as the submodule `name`, which
+        is never dead code."""
+        if name not in self._acting:
+            self._acting.add(name)
+            self.root.add_module(name, _Action(function))
+        return self.graph.call_module(name, args)
+
+    def act_on(self, stream: str, name: str, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
+        """The same, with the work on `stream`."""
+        if stream == OWN:
+            return self.act(name, function, *args)
+        return self.act(f"{name}_on_stream", _OnStream(self.runtime, function), self.values[stream], *args)
+
+    def argument(self, value: Argument) -> Any:
+        """An operator's argument, as a value or a node."""
+        match value:
+            case Ref(name):
+                return self.values[name]
+            case Item(name):
+                return self.graph.call_method("item", (self.values[name],))
+            case Expr():
+                return self.size(value)
+            case DType():
+                return getattr(torch, value.torch_name)
+            case TorchValue(attribute):
+                return getattr(torch, attribute)
+            case DeviceValue(device):
+                return torch.device(device)
+            case ListValue(items):
+                return [self.argument(item) for item in items]
+            case _:
+                return value
+
+    # Instructions
+
+    def bind_symbol(self, bind: BindSymbol) -> None:
+        """Read a size or stride off a tensor."""
+        source = self.values[bind.buffer]
+        if source.op == "placeholder":
+            rank = len(self.buffers[bind.buffer].shape)
+            self.act("check_rank", self.runtime.check_rank, source, bind.buffer, rank)
+        self.symbols[bind.symbol.name] = self.graph.call_method(bind.what, (source, bind.dim))
+
+    def check_layout(self, check: CheckLayout) -> None:
+        """Refuse an input of another layout; one at the wrong address is copied."""
+        buffer = self.buffers[check.buffer]
+        size, stride = self.layout(buffer)
+        arguments = (buffer.name, torch_type(buffer), buffer.device, size, stride)
+        value = self.values[buffer.name]
+        if check.aligned:
+            aligned = self.runtime.check_aligned_layout
+            self.values[buffer.name] = self.act("check_aligned_layout", aligned, value, *arguments)
+        else:
+            self.act("check_layout", self.runtime.check_layout, value, *arguments)
+
+    def alloc(self, alloc: Alloc) -> None:
+        """Make a buffer."""
+        buffer = alloc.buffer
+        size, stride = self.layout(buffer)
+        empty = self.runtime.empty_strided
+        self.define(buffer, self.call(empty, size, stride, torch_type(buffer), buffer.device))
+
+    def alloc_pool(self, alloc: AllocPool) -> None:
+        """Make a block of memory for several buffers."""
+        size_bytes = self.size(alloc.size_bytes)
+        self.values[alloc.pool] = self.call(self.runtime.empty_pool, size_bytes, alloc.device)
+
+    def pool_view(self, view: PoolView) -> None:
+        """Place a buffer inside of a pool."""
+        buffer = view.buffer
+        size, stride = self.layout(buffer)
+        pool, offset = self.values[view.pool], self.size(view.offset_bytes)
+        place = self.runtime.pool_view
+        self.define(buffer, self.call(place, pool, offset, size, stride, torch_type(buffer)))
+
+    def reuse(self, reuse: Reuse) -> None:
+        """Give a dead buffer's memory to another."""
+        self.define(reuse.buffer, self._view(reuse.buffer, reuse.source, 0))
+
+    def reinterpret(self, view: Reinterpret) -> None:
+        """Look at a buffer's memory under another layout."""
+        self.define(view.buffer, self._view(view.buffer, view.source, self.size(view.offset)))
+
+    def launch(self, launch: Launch) -> None:
+        """Run a kernel."""
+        launcher = self.launchers.get(launch.kernel)
+        if launcher is None:
+            raise EmitError(
+                "missing-source", f"no launcher for kernel {launch.kernel}", origins=launch.origins
+            )
+        args = [self.values[name] for name in launch.args] + [self.size(s) for s in launch.sizes]
+        node = self.act_on(launch.stream, f"kernel_{launch.kernel}", launcher, *args)
+        node.meta["stack_trace"] = "\n".join(origin_lines(launch.origins))
+
+    def extern_call(self, call: ExternCall) -> None:
+        """Call a torch operator."""
+        args = [self.argument(a) for a in call.args]
+        kwargs = {name: self.argument(value) for name, value in call.kwargs}
+        kwargs.update((keyword, self.values[name]) for keyword, name in call.out)
+        function = find_operator(call.target)
+        if call.stream == OWN:
+            node = self.call(function, *args, **kwargs)
+        else:
+            node = self.call(self.runtime.on_stream, self.values[call.stream], function, *args, **kwargs)
+        node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        for number, output in enumerate(call.outputs):
+            if output is None:
+                continue
+            value = node
+            for step in () if call.single else call.paths[number] if call.paths else (number,):
+                value = self.call(operator.getitem, value, step)
+            if isinstance(output, SymbolOutput):
+                self.symbols[output.symbol.name] = value
+                continue
+            for symbol, position, dim in call.binds:
+                if position == number:
+                    self.symbols[symbol.name] = self.graph.call_method("size", (value, dim))
+            aligned = number in call.aligned
+            self.define(output, self._ensure_layout(value, output, aligned=aligned))
+
+    def check_size(self, check: CheckSize) -> None:
+        """Raise an error unless a relation of sizes holds."""
+        lhs, rhs = self.size(check.lhs), self.size(check.rhs)
+        self.act("check_size", check_size, lhs, check.relation, rhs, check.message)
+
+    def cond(self, call: CondCall) -> None:
+        """Run one of two programs."""
+        outer = merge_symbols(outer_symbols(call.then), outer_symbols(call.otherwise))
+        branches = [self.nest(part, outer) for part in (call.then, call.otherwise)]
+        operands = [self.argument(a) for a in call.operands]
+        predicate, sizes = self.values[call.predicate], [self.size(symbol) for symbol in outer]
+        node = self.call(run_branch, predicate, *branches, operands, sizes)
+        self._results(node, call)
+
+    def while_loop(self, call: WhileCall) -> None:
+        """Run a program while another says so."""
+        outer = merge_symbols(outer_symbols(call.condition), outer_symbols(call.body))
+        graphs = [self.nest(part, outer) for part in (call.condition, call.body)]
+        carried = [self.argument(a) for a in call.carried]
+        extra = [self.argument(a) for a in call.extra] + [self.size(symbol) for symbol in outer]
+        self._results(self.call(run_loop, *graphs, carried, extra), call)
+
+    def run_subprogram(self, call: SubprogramCall) -> None:
+        """Run a program that may be run elsewhere, too: a submodule of its name, which all calls share and
+        somebody may replace."""
+        if id(call.body) not in self._subprograms:
+            name = identifiers([call.body.name], frozenset(self._subprograms.values()))[call.body.name]
+            self._subprograms[id(call.body)] = name
+            self.root.add_module(name, self._inner(call.body, ()))
+        name = self._subprograms[id(call.body)]
+        node = self.graph.call_module(name, tuple(map(self.argument, call.operands)))
+        node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        for number, output in enumerate(call.outputs):
+            value = self.call(operator.getitem, node, number)
+            self.define(output, self._ensure_layout(value, output, aligned=False))
+
+    def copy(self, copy: Copy) -> None:
+        """Copy a buffer into another one."""
+        args = (self.values[copy.target], self.values[copy.source], copy.non_blocking)
+        node = self.act_on(copy.stream, "copy", torch.Tensor.copy_, *args)
+        node.meta["stack_trace"] = "\n".join(origin_lines(copy.origins))
+
+    def order_streams(self, step: StreamInstruction) -> None:
+        """Make a stream or an event, or let one wait for another."""
+        runtime = self.runtime
+        match step:
+            case ForkStream(stream=stream, device=device, after=after):
+                made = self.act("fork_stream", runtime.fork_stream, device, self._stream(after))
+                self.values[stream] = made
+            case RecordEvent(event=event, device=device, stream=stream):
+                made = self.act("record_event", runtime.record_event, device, self._stream(stream))
+                self.values[event] = made
+            case WaitEvent(event=event, stream=None):
+                self.act("synchronize_event", runtime.synchronize_event, self.values[event])
+            case WaitEvent(event=event, stream=str(stream)):
+                self.act("wait_event", runtime.wait_event, self.values[event], self._stream(stream))
+            case JoinStream(stream=stream, into=into):
+                self.act("join_stream", runtime.join_stream, self._stream(stream), self._stream(into))
+
+    def _stream(self, stream: str) -> torch.fx.Node | None:
+        return None if stream == OWN else self.values[stream]
+
+    def free(self, free: Free) -> None:
+        """Give back memory: FX does where a node has no more users, but for what an operator may still
+        use."""
+        held = [self.values[name] for name in free.names if name in self.in_flight]
+        if held:
+            self.act("free", _hold, *held)
+
+    def finish(self, results: Return) -> None:
+        """Return the results."""
+        self.graph.output(tuple(self.argument(v) for v in results.values))
+
+    def nest(self, program: Program, outer: tuple[Expr, ...]) -> Any:
+        """A nested program as the node of a graph of its own, emitted by the same class."""
+        name = f"nested_{self._nested}"
+        self._nested += 1
+        self.root.add_module(name, self._inner(program, outer))
+        return self.graph.get_attr(name)
+
+    def _inner(self, program: Program, outer: tuple[Expr, ...]) -> torch.fx.GraphModule:
+        emitter = type(self)(
+            program=program,
+            launchers=self.launchers,
+            constants=self.constants,
+            runtime=self.runtime,
+            outer=outer,
+        )
+        module = emitter.run()
+        # it may write its operands: FX must not remove it for want of users
+        module.__dict__["_is_impure"] = True
+        return module
+
+    def _view(self, buffer: Buffer, source: str, offset: Any) -> Any:
+        old, value = self.buffers[source], self.values[source]
+        if (old.shape, old.strides, old.dtype) == (
+            buffer.shape,
+            buffer.strides,
+            buffer.dtype,
+        ) and offset == 0:
+            return value
+        size, stride = self.layout(buffer)
+        if old.dtype is buffer.dtype:
+            return self.call(self.runtime.reinterpret, value, size, stride, offset)
+        bits = self.runtime.reinterpret_dtype
+        return self.call(bits, value, size, stride, torch_type(buffer), offset)
+
+    def _ensure_layout(self, value: Any, output: Buffer, *, aligned: bool) -> torch.fx.Node:
+        size, stride = self.layout(output)
+        ensure = self.runtime.ensure_aligned_layout if aligned else self.runtime.ensure_layout
+        return self.call(ensure, value, size, stride, torch_type(output))
+
+    def _results(self, node: torch.fx.Node, call: CondCall | WhileCall) -> None:
+        node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        for number, output in enumerate(call.outputs):
+            # a nested program may return its operand or one tensor twice; results have memory of their own
+            value = self.graph.call_method("clone", (self.call(operator.getitem, node, number),))
+            self.define(output, self._ensure_layout(value, output, aligned=False))
+
+
+class _OnStream:
+    """A function that is called with a stream before its arguments, and whose work is put on that."""
+
+    def __init__(self, runtime: Surface, function: Callable[..., Any]) -> None:
+        self._run = runtime.on_stream
+        self._function = function
+
+    def __call__(self, stream: torch.Stream | None, *args: Any) -> Any:
+        return self._run(stream, self._function, *args)
+
+
+def _tensors_of(call: ExternCall) -> Iterator[str]:
+    for value in (*call.args, *(value for _, value in call.kwargs)):
+        yield from references(value)
+    yield from (name for _, name in call.out)
+
+
+def _hold(*tensors: torch.Tensor) -> None:
+    """The last use of `tensors`, whose memory operators have used until now."""
+
+
+class _Action(torch.nn.Module):
+    """A launcher or check as a module, so that FX can name it."""
+
+    # FX must not remove it for want of users
+    _is_impure = True
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self._function(*args)
+
+
+def merge_symbols(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Symbols of all groups, each once, in order."""
+    return tuple(dict.fromkeys(symbol for group in groups for symbol in group))
+
+
+def torch_type(buffer: Buffer) -> torch.dtype:
+    """The element type as torch's."""
+    dtype: torch.dtype = getattr(torch, buffer.dtype.torch_name)
+    return dtype
+
+
+def find_operator(target: str) -> Callable[..., Any]:
+    """The overload called `target`, e.g. `"aten.mm.out"`."""
+    value: Any = torch.ops
+    for part in target.split("."):
+        value = getattr(value, part)
+    operator: Callable[..., Any] = value
+    return operator
