@@ -26,7 +26,7 @@ from coilwork_ir.target import TARGETS, Target
 from coilwork_lowering.layout import pad_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites import choose_rewrites, cleaned_up, pack_weights
-from coilwork_lowering.rewrites.freezing import rewrite_captured
+from coilwork_lowering.rewrites.constant_folding import rewrite_captured
 from coilwork_triton import TritonCodegen
 
 BF16, F32, I8, I64 = torch.bfloat16, torch.float32, torch.int8, torch.int64

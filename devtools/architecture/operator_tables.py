@@ -48,8 +48,8 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "_CYLINDRICAL",
     ): "registers lowerings, with their series",
     ("coilwork_lowering.ops.special_functions.bessel", "_OTHERS"): "registers lowerings, with their series",
-    ("coilwork_lowering.rewrites.captured", "_SPELLINGS"): _SPELLING,
-    ("coilwork_lowering.rewrites.joining", "_SPLITS"): "the alternatives of a pattern",
+    ("coilwork_lowering.rewrites.vocabulary", "_SPELLINGS"): _SPELLING,
+    ("coilwork_lowering.rewrites.concat_split", "_SPLITS"): "the alternatives of a pattern",
     (
         "coilwork_lowering.sizes.squeezed",
         "_SQUEEZES",

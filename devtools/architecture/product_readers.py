@@ -20,7 +20,7 @@ ALLOWED: Mapping[str, str] = {
     TABLE: "says which they are",
     "coilwork_lowering.decompositions.products": _BEFORE,
     "coilwork_lowering.rewrites.activations": _BEFORE,
-    "coilwork_lowering.rewrites.captured": _BEFORE,
+    "coilwork_lowering.rewrites.vocabulary": _BEFORE,
     "coilwork_lowering.rewrites.products": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,
     "coilwork_scheduler.contractions.implementations": _CALLS,

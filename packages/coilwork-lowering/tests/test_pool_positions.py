@@ -11,7 +11,7 @@ from test_recompute import Halves
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_lowering.joint.pool_positions import narrow_pool_positions
+from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
 
 aten = torch.ops.aten
 

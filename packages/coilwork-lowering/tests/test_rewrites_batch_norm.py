@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from coilwork_lowering.rewrites import FROZEN, CapturedVocabulary, apply_rewrites
-from coilwork_lowering.rewrites.batch_norm import FOLDING
+from coilwork_lowering.rewrites.batch_norm_folding import FOLDING
 
 
 class Capture:

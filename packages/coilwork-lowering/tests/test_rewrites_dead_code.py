@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from coilwork_lowering.rewrites import clean_up
-from coilwork_lowering.rewrites.dead_code import drop_dead_code
+from coilwork_lowering.rewrites.clean_up import drop_dead_code
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ import torch
 from rewritten_graphs import check_same, rewritten
 from torch import Tensor
 
-from coilwork_lowering.rewrites.joining import JOINING
+from coilwork_lowering.rewrites.concat_split import JOINING
 
 X = torch.randn(4, 6)
 Y = torch.randn(4, 6)

@@ -10,7 +10,7 @@ import torch
 from rewritten_graphs import check_same, rewritten
 from torch import Tensor
 
-from coilwork_lowering.rewrites.pointless import POINTLESS
+from coilwork_lowering.rewrites.noop_elimination import POINTLESS
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from coilwork_ir.loops import Pointwise
 from coilwork_lowering import decompositions, lower
 from coilwork_lowering.rewrites import apply_rewrites
-from coilwork_lowering.rewrites.wrapping import WRAPPED
+from coilwork_lowering.rewrites.circular_padding import WRAPPED
 from coilwork_lowering.torch_compat.sizes import environment_of, guard_count
 
 PADS = [

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions
-from coilwork_lowering.joint.known_numbers import write_out_known_numbers
+from coilwork_lowering.joint.corrections import write_out_known_numbers
 
 aten = torch.ops.aten
 READ = aten._local_scalar_dense.default

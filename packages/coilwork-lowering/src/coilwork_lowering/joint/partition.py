@@ -11,22 +11,24 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_lowering.joint.compared_extremes import compared_extremes, keep
-from coilwork_lowering.joint.known_numbers import write_out_known_numbers
-from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
-from coilwork_lowering.joint.pool_positions import narrow_pool_positions
+from coilwork_lowering.joint.corrections import (
+    correct_result_types,
+    keep_overwritten_inputs,
+    renew_shared_storages,
+    shape_tangents,
+    write_out_known_numbers,
+)
+from coilwork_lowering.joint.free_strides import free_saved_strides, has_static_inputs
+from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
 from coilwork_lowering.joint.recompute import (
+    compared_extremes,
     forward_of,
+    keep,
     recompute_from_memory,
     recompute_from_sizes,
     recompute_quantized,
 )
-from coilwork_lowering.joint.result_types import correct_result_types
-from coilwork_lowering.joint.rng_preservation import keep_random_numbers
-from coilwork_lowering.joint.rng_remat import draw_again, write_out_dropouts
-from coilwork_lowering.joint.saved_strides import free_saved_strides, has_static_inputs
-from coilwork_lowering.joint.shared_storages import renew_shared_storages
-from coilwork_lowering.joint.tangents import shape_tangents
+from coilwork_lowering.joint.rng_remat import draw_again, keep_random_numbers, write_out_dropouts
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up

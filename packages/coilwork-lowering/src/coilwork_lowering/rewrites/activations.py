@@ -16,16 +16,21 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CUDA, has_trait
 from coilwork_lowering.facts.generated import is_computed
-from coilwork_lowering.rewrites.condition import (
+from coilwork_lowering.rewrites.rewrite import (
+    Call,
     Condition,
+    Match,
+    Pattern,
+    Rewrite,
+    call,
     dtype_among,
+    either,
     equals,
     same_dtype,
     same_sizes,
+    tensor,
+    value,
 )
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import Call, Pattern, call, either, tensor, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
 from coilwork_lowering.torch_compat.sizes import hint_of, surely
 
 aten = torch.ops.aten

@@ -6,6 +6,16 @@ of plain code. What is promised is numerics `fast`: scores are not rounded in be
 position is masked by -inf is NaN, as written out, although the operator makes zeros of it: such rows of the
 mask are NaN before. Where products alone are -inf in a whole row, the operator's kernels differ among
 themselves.
+
+Operands of `scaled_dot_product_attention` that its kernels refuse, laid out so that they take them.
+
+One head of keys for all heads of queries, as multi-query models have it, and a mask whose last dimension is
+expanded send the operator to its fallback: products, a softmax and products again, of `f32` and in memory.
+Keys and values are small beside the scores, and a boolean mask that is one number per row hides all of it or
+nothing: no kernel has to see it.
+
+Rows of which everything is hidden are zeros in the fallback. Kernels differ in that, so such rows are filled
+with zeros here.
 """
 
 from __future__ import annotations
@@ -16,11 +26,26 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
-from coilwork_lowering.rewrites.condition import Condition, dtype_among, has_rank, same_dtype, same_sizes
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import Call, Pattern, call, either, tensor, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.rewrite import (
+    Call,
+    Condition,
+    Match,
+    Pattern,
+    Rewrite,
+    call,
+    dtype_among,
+    either,
+    equals,
+    has_rank,
+    same_dtype,
+    same_sizes,
+    tensor,
+    value,
+)
 from coilwork_lowering.torch_compat.sizes import hint_of, surely
+
+# ---- Attention written out, as one operator: `softmax(q @ k.T * scale + mask) @ v` ----
+
 
 _SCORES: Final = call("matmul", self=tensor("query"), other=tensor("key"))
 _SCALED: Final = either(
@@ -140,7 +165,7 @@ def _mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch
     return _nowhere_is_nan(mask) if fill == float("-inf") else mask
 
 
-def _as_matrix(mask: Any) -> Any:
+def _flatten_to_matrix(mask: Any) -> Any:
     """`mask`, or a matrix of one row where it has fewer dimensions, which the operator refuses."""
     return mask if mask is None or mask.value.dim() >= 2 else mask.expand(1, -1 if mask.value.dim() else 1)
 
@@ -168,7 +193,7 @@ def _attend(
     training: Any,
     **rest: Any,
 ) -> Any:
-    shown = _as_matrix(_mask(mask, bias, hidden, seen, fill, query.value.dtype))
+    shown = _flatten_to_matrix(_mask(mask, bias, hidden, seen, fill, query.value.dtype))
     factor = float(scale) if scale is not None else 1.0 if divisor is None else 1.0 / divisor
     # Kernels take four dimensions: of three, the first becomes the batch, with one head.
     three = query.value.dim() == 3
@@ -242,3 +267,125 @@ ATTENTION_WITH_DROPOUT: Final = Rewrite(
 )
 
 ATTENTIONS: Final = (ATTENTION, ATTENTION_WITH_DROPOUT)
+
+
+# ---- Operands of `scaled_dot_product_attention` that its kernels refuse, laid out so that they  ----
+
+
+_HEADS, _LAST = 1, 3
+
+_SDPA_CALL: Final = call(
+    "scaled_dot_product_attention",
+    query=tensor("query"),
+    key=tensor("key"),
+    value=tensor("values"),
+    attn_mask=either(tensor("mask"), value("nothing")),
+    dropout_p=value("p"),
+    is_causal=value("causal"),
+    scale=value("scale"),
+)
+
+
+def _shares_a_head(match: Match) -> bool:
+    heads = match.value("query").shape[_HEADS]
+    return surely(match.value("key").shape[_HEADS] == 1) and isinstance(heads, int) and heads > 1
+
+
+def _heads_agree(match: Match) -> bool:
+    query, key, values = (match.value(name) for name in ("query", "key", "values"))
+    alike = same_sizes(key.shape[:-1], values.shape[:-1]) and same_sizes(query.shape[-1:], values.shape[-1:])
+    return (
+        alike
+        and same_sizes(query.shape[:1], key.shape[:1])
+        and (same_sizes(query.shape[1:2], key.shape[1:2]) or _shares_a_head(match))
+    )
+
+
+def _hides_rows(mask: Any) -> bool:
+    """Tell if `mask` is one boolean per row, expanded."""
+    expanded = surely(mask.stride(_LAST) == 0) and surely(mask.shape[_LAST] > 1)
+    return bool(expanded and mask.dtype is torch.bool)
+
+
+def _operand_mask_fits(match: Match) -> bool:
+    """Tell whether the mask, if there is one, has the scores' shape or broadcasts to it, and no gradient.
+
+    With gradients, kernels that see a mask may make NaN of rows that it hides.
+    """
+    if "mask" not in match.captures:
+        return True
+    mask, query, key = (match.value(name) for name in ("mask", "query", "key"))
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.requires_grad:
+        return False
+    wanted = (*query.shape[:-1], key.shape[-2])
+    if not _hides_rows(mask) and (_is_trained(match) or surely(mask.stride(_LAST) == 0)):
+        return False
+    fits = all(surely(n == 1) or surely(n == m) for n, m in zip(mask.shape, wanted, strict=True))
+    return fits and mask.dtype in (torch.bool, query.dtype)
+
+
+def _is_trained(match: Match) -> bool:
+    return torch.is_grad_enabled() and any(
+        match.value(name).requires_grad for name in ("query", "key", "values")
+    )
+
+
+def _result_is_dense(match: Match) -> bool:
+    return bool(match.result.is_contiguous())
+
+
+def _operands_pay(match: Match) -> bool:
+    query, key = match.value("query"), match.value("key")
+    return pays(match, (*query.shape[:-1], key.shape[-2]))
+
+
+def _is_refused(match: Match) -> bool:
+    return _shares_a_head(match) or ("mask" in match.captures and _hides_rows(match.value("mask")))
+
+
+def _lay_out_operands(
+    query: Any, key: Any, values: Any, mask: Any, p: Any, causal: Any, scale: Any, **_: Any
+) -> Any:
+    heads = query.value.shape[_HEADS]
+    if key.value.shape[_HEADS] != heads:
+        key, values = (each.expand(-1, heads, -1, -1).contiguous() for each in (key, values))
+    seen = None if mask is not None and _hides_rows(mask.value) else mask
+    found = F.scaled_dot_product_attention(
+        query, key, values, attn_mask=seen, dropout_p=p, is_causal=causal, scale=scale
+    ).contiguous()
+    return found if mask is None else found.masked_fill(_find_hidden_rows(mask), 0.0)
+
+
+def _find_hidden_rows(mask: Any) -> Any:
+    """True for rows of which `mask` hides everything."""
+    if _hides_rows(mask.value):
+        return mask.narrow(_LAST, 0, 1).logical_not()
+    hidden = mask.logical_not() if mask.value.dtype is torch.bool else mask == float("-inf")
+    return hidden.all(dim=_LAST, keepdim=True)
+
+
+ATTENTION_OPERANDS: Final = Rewrite(
+    name="attention-operands",
+    doc=(
+        "Operands of scaled_dot_product_attention that its kernels refuse are laid out so that they take "
+        "them: scores stay on chip."
+    ),
+    pattern=_SDPA_CALL,
+    replacement=_lay_out_operands,
+    conditions=(
+        has_rank("query", 4),
+        has_rank("key", 4),
+        has_rank("values", 4),
+        same_dtype("query", "key", "values"),
+        # what kernels round to these types the fallback computes in f32
+        dtype_among("query", torch.bfloat16, torch.float16),
+        equals("p", 0),
+        Condition(name="heads agree, or keys have one", holds=_heads_agree),
+        Condition(name="the mask broadcasts to the scores", holds=_operand_mask_fits),
+        Condition(name="kernels refuse the operands", holds=_is_refused),
+        Condition(name="a dense result", holds=_result_is_dense),
+        Condition(name="scores are large", holds=_operands_pay),
+    ),
+    level="captured",
+    inexact=True,
+)

@@ -15,11 +15,18 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from coilwork_ir.device_traits import PROCESSOR, has_trait
-from coilwork_lowering.rewrites.condition import Condition, like_result
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import Pattern, call, either, tensor, value
-from coilwork_lowering.rewrites.replace import Operand
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.engine import Operand
+from coilwork_lowering.rewrites.rewrite import (
+    Condition,
+    Match,
+    Pattern,
+    Rewrite,
+    call,
+    either,
+    like_result,
+    tensor,
+    value,
+)
 
 aten = torch.ops.aten
 _X: Final = tensor("x")

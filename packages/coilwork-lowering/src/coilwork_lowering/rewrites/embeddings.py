@@ -7,10 +7,18 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.device_traits import PROCESSOR, has_trait
-from coilwork_lowering.rewrites.condition import Condition, dtype_among, equals, same_dtype, same_sizes
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import call, tensor, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.rewrite import (
+    Condition,
+    Match,
+    Rewrite,
+    call,
+    dtype_among,
+    equals,
+    same_dtype,
+    same_sizes,
+    tensor,
+    value,
+)
 
 aten = torch.ops.aten
 

@@ -21,8 +21,8 @@ from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.convolutions import FORWARD
 from coilwork_lowering.facts.origins import inherit_metadata
-from coilwork_lowering.rewrites.condition import looks_like
-from coilwork_lowering.rewrites.constants import constants_of
+from coilwork_lowering.rewrites.constant_folding import constants_of
+from coilwork_lowering.rewrites.rewrite import looks_like
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Read
 from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph

@@ -7,10 +7,19 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.facts.generated import is_computed
-from coilwork_lowering.rewrites.condition import Condition, equals, has_rank, same_dtype, same_sizes
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import call, either, tensor, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.rewrite import (
+    Condition,
+    Match,
+    Rewrite,
+    call,
+    either,
+    equals,
+    has_rank,
+    same_dtype,
+    same_sizes,
+    tensor,
+    value,
+)
 
 aten = torch.ops.aten
 _MM: Final = call("aten.mm.default", self=tensor("left"), mat2=tensor("right"))

@@ -11,10 +11,7 @@ from typing import Any, Final
 
 import torch.nn.functional as F
 
-from coilwork_lowering.rewrites.condition import Condition
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import Pattern, call, either, tensor, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.rewrite import Condition, Match, Pattern, Rewrite, call, either, tensor, value
 
 FROZEN: Final = "coilwork_frozen"
 """The metadata of placeholders whose tensors are taken to stay the same from call to call."""

@@ -11,10 +11,17 @@ from typing import Any, Final
 from torch import fx
 
 from coilwork_lowering.facts.generated import reads_anywhere
-from coilwork_lowering.rewrites.condition import Condition, looks_like
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import Pattern, call, either, items, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.rewrite import (
+    Condition,
+    Match,
+    Pattern,
+    Rewrite,
+    call,
+    either,
+    items,
+    looks_like,
+    value,
+)
 from coilwork_lowering.rewrites.vocabulary import Read
 
 _TENSORS: Final = items("tensors")

@@ -10,9 +10,7 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_lowering.decompositions.numbers import round_to_type
-from coilwork_lowering.rewrites.condition import dtype_among, is_number
-from coilwork_lowering.rewrites.pattern import call, tensor, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.rewrite import Rewrite, call, dtype_among, is_number, tensor, value
 
 
 def _shrink_in_single_precision(x: Any, bound: float) -> Any:

@@ -3,11 +3,14 @@ left.
 
 Weights in another type or layout, padded, or with a batch norm in them: their values become inputs of the
 graph that is left. Nothing is burnt into code, so a caller that sees a parameter change can prepare again.
+
+Rewrites around parameters that stay the same: of the captured graph, and of the inference graph that is
+split into what is prepared once and what runs in each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -16,10 +19,20 @@ import torch
 from torch import fx
 
 from coilwork_lowering.facts.sharing import escapes, memory_of, owner_of
-from coilwork_lowering.rewrites.cse import is_pure
-from coilwork_lowering.rewrites.dead_code import drop_dead_code
+from coilwork_lowering.layout import lay_out_convolutions, pad_products
+from coilwork_lowering.options import LayoutOptions, RewriteOptions
+from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
+from coilwork_lowering.rewrites.clean_up import cleaned_up, drop_dead_code, is_pure
+from coilwork_lowering.rewrites.engine import apply_rewrites
+from coilwork_lowering.rewrites.packing import pack_weights
+from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
+from coilwork_lowering.rewrites.table import choose_rewrites
+from coilwork_lowering.rewrites.vocabulary import CapturedVocabulary
 from coilwork_lowering.torch_compat.graphs import copied_graph
 from coilwork_lowering.torch_compat.operators import is_packing, is_quantizing
+
+# ---- What a graph computes from frozen inputs alone, taken out of it: a preparation that runs o ----
+
 
 MOST_GROWTH: Final = 4
 """A value that takes more times the bytes of what it is made from is cheaper to make than to keep."""
@@ -173,3 +186,47 @@ def _find_needed(made: list[fx.Node]) -> set[fx.Node]:
             needed.add(node)
             open_nodes.extend(node.all_input_nodes)
     return needed
+
+
+# ---- Rewrites around parameters that stay the same: of the captured graph, and of the inference ----
+
+
+def rewrite_captured(
+    gm: fx.GraphModule,
+    options: RewriteOptions,
+    own: Sequence[Rewrite] = (),
+    *,
+    frozen: Collection[int] | None = None,
+) -> tuple[Fired, ...]:
+    """Rewrite Dynamo's graph, in place; returns what was done. `own` are the user's rewrites.
+
+    With positions of `frozen` inputs, these are marked, and what needs them frozen is rewritten as well.
+    """
+    rewrites = choose_rewrites("captured", options, own)
+    if frozen is not None:
+        rewrites = (*choose_rewrites("frozen", options, own), *rewrites)
+        inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        for position in frozen:
+            inputs[position].meta[FROZEN] = True
+    return apply_rewrites(gm, rewrites, vocabulary=CapturedVocabulary())
+
+
+def freeze(
+    gm: fx.GraphModule,
+    frozen: Sequence[int],
+    rewrites: Sequence[Rewrite],
+    layout: LayoutOptions,
+    *,
+    packs: bool,
+) -> tuple[fx.GraphModule, tuple[Fired, ...], Prepared | None]:
+    """An inference graph after `rewrites`, what they did, and what the inputs at positions `frozen` decide of
+    it.
+
+    Weights are laid out, and packed for oneDNN if `packs`, in the preparation; None if nothing is prepared.
+    """
+    gm, fired = cleaned_up(gm, rewrites)
+    laid_out, _ = lay_out_convolutions(gm, layout)
+    laid_out, _ = pad_products(laid_out, layout)
+    if packs:
+        laid_out, _ = pack_weights(laid_out, frozen, layout.find_model)
+    return gm, fired, split_constants(laid_out, frozen)

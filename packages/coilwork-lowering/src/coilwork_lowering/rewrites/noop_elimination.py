@@ -11,10 +11,18 @@ from coilwork_ir.operators import OpInfo, list_operators
 from coilwork_ir.scalar import is_lossless
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.facts.sharing import viewed_by
-from coilwork_lowering.rewrites.condition import Condition, equals, like_result
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import Pattern, call, either, tensor, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.rewrite import (
+    Condition,
+    Match,
+    Pattern,
+    Rewrite,
+    call,
+    either,
+    equals,
+    like_result,
+    tensor,
+    value,
+)
 
 aten = torch.ops.aten
 _X: Final = tensor("x")

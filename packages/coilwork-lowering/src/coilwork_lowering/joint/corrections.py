@@ -1,0 +1,198 @@
+"""Floats that a graph reads from tensors, and that a guard has made a constant, stand in it as numbers.
+
+A Python float that differs from call to call is captured as a tensor. Where torch had to decide something by
+it, as the formula of a gradient does by a factor, the graph holds for that one value. A float that is read
+all the same would be saved for the backward, which takes tensors and integers.
+
+Inputs that the forward overwrites and the backward computes with: it gets the values that they had before.
+
+Buffers are in memory anyway, so that torch's partitioner lets the backward compute again from them: by then
+they hold other numbers. A copy of such an input, which must not be made again, stands in its place wherever
+it is read. It is in memory only if nothing computed from it is what the backward needs.
+
+Results whose element type torch's meta functions have wrong, in a joint graph: what is saved for the
+backward is taken by its type.
+
+Storages of fake values as the graph has them, after its calls were merged or replaced.
+
+AOTAutograd gives memory away that the forward saves for the backward alone. Whether a value shares it with a
+result it asks the fakes in the metadata: two clones, one of them returned, that became one are two storages
+there as long as views still are of the other.
+
+Gradients that come into a joint graph, in the shapes of the results that they belong to.
+
+AOTAutograd asks torch's meta functions for the shape of a gradient, and traces results through
+decompositions. Where the former are wrong (norms along a last dimension of one element, in torch 2.11) the
+joint graph sees a gradient of another shape than it gets.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final, TypeGuard
+
+import torch
+from torch import fx
+from torch.fx import map_arg
+from torch.utils.checkpoint import CheckpointPolicy
+
+from coilwork_lowering.facts.sharing import viewed_by
+from coilwork_lowering.torch_compat.fakes import fake_mode_of, guards_suppressed, is_fake, mode_among
+from coilwork_lowering.torch_compat.graphs import tangents_of
+from coilwork_lowering.torch_compat.operators import kernel_dtype
+from coilwork_lowering.torch_compat.sizes import known_float, surely
+
+# ---- Floats that a graph reads from tensors, and that a guard has made a constant, stand in it  ----
+
+
+_READ: Final = torch.ops.aten._local_scalar_dense.default
+
+
+def write_out_known_numbers(joint_gm: torch.fx.GraphModule) -> int:
+    """Put such numbers where they are used in a joint graph, in place; returns how many there are."""
+    graph = joint_gm.graph
+    known = {
+        node: number
+        for node in graph.nodes
+        if node.target is _READ and (number := known_float(node.meta.get("val"))) is not None
+    }
+    for node in known:
+        for user in [user for user in node.users if user.op != "output"]:
+            user.args = map_arg(user.args, lambda given: known.get(given, given))
+            user.kwargs = map_arg(user.kwargs, lambda given: known.get(given, given))
+        if not node.users:
+            graph.erase_node(node)
+    if known:
+        joint_gm.recompile()
+    return len(known)
+
+
+# ---- Inputs that the forward overwrites and the backward computes with: it gets the values that ----
+
+
+_COPY: Final = torch.ops.aten.copy_.default
+_CLONE: Final = torch.ops.aten.clone.default
+
+
+def keep_overwritten_inputs(joint_gm: torch.fx.GraphModule) -> int:
+    """Read such inputs of a joint graph through copies, in place; returns how many there are."""
+    graph = joint_gm.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    backward = _behind([node for node in placeholders if "tangents" in str(node.target)])
+    found = [node for node in placeholders if _is_overwritten(node, backward) and _behind([node]) & backward]
+    for node in found:
+        with graph.inserting_after(placeholders[-1]):
+            copy = graph.call_function(_CLONE, (node,))
+        copy.meta["val"] = _CLONE(node.meta["val"])
+        copy.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        for user in list(node.users):
+            if user is not copy and not _writes(user, node):
+                user.replace_input_with(node, copy)
+    if found:
+        joint_gm.recompile()
+    return len(found)
+
+
+def _is_overwritten(node: torch.fx.Node, backward: set[torch.fx.Node]) -> bool:
+    """By the forward."""
+    return any(_writes(user, node) and user not in backward for user in node.users)
+
+
+def _writes(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    return user.target is _COPY and user.args[0] is node
+
+
+def _behind(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Return what is computed from `nodes`; not what is returned."""
+    found: set[torch.fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        new = [user for user in pending.pop().users if user.op != "output" and user not in found]
+        found.update(new)
+        pending.extend(new)
+    return found
+
+
+# ---- Results whose element type torch's meta functions have wrong, in a joint graph: what is sa ----
+
+
+def correct_result_types(gm: torch.fx.GraphModule) -> int:
+    """Give results of calls in `gm` the types that kernels give them; returns of how many that was another
+    one.
+    """
+    mode = fake_mode_of(gm)
+    if mode is None:
+        return 0
+    corrected = 0
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or node.target is not operator.getitem:
+            continue
+        call, number = node.args
+        first = (
+            call.args[0].meta.get("val") if call.args and isinstance(call.args[0], torch.fx.Node) else None
+        )
+        dtype = kernel_dtype(call.target, number, first.dtype if isinstance(first, torch.Tensor) else None)
+        value = node.meta.get("val")
+        if dtype is not None and isinstance(value, torch.Tensor) and value.dtype is not dtype:
+            with mode:
+                node.meta["val"] = value.to(dtype)
+            corrected += 1
+    return corrected
+
+
+# ---- Storages of fake values as the graph has them, after its calls were merged or replaced ----
+
+
+def renew_shared_storages(gm: fx.GraphModule) -> int:
+    """Let the fake value of each view in `gm` share the storage of its operand's, in place; returns how many
+    did not.
+    """
+    renewed = 0
+    for node in gm.graph.nodes:
+        source = viewed_by(node)
+        if source is None:
+            continue
+        value, operand = node.meta.get("val"), source.meta.get("val")
+        if _is_known(value) and _is_known(operand) and _storage(value) != _storage(operand):
+            node.meta["val"] = _laid_into(value, operand)
+            renewed += 1
+    return renewed
+
+
+def _is_known(value: Any) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and is_fake(value) and value.layout is torch.strided
+
+
+def _storage(value: torch.Tensor) -> int:
+    return int(value.untyped_storage()._cdata)
+
+
+def _laid_into(value: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
+    """`value`, in the storage of `operand`. Views as other types have offsets in elements of their own."""
+    mode = mode_among((operand,))
+    assert mode is not None
+    with mode, guards_suppressed(mode):
+        base = (
+            operand
+            if operand.dtype is value.dtype
+            else torch.empty(0, dtype=value.dtype, device=value.device)
+        )
+        if base is not operand:
+            base = base.set_(operand.untyped_storage(), 0, (0,), (1,))
+        return base.as_strided(value.size(), value.stride(), value.storage_offset())
+
+
+# ---- Gradients that come into a joint graph, in the shapes of the results that they belong to ----
+
+
+def shape_tangents(joint: torch.fx.GraphModule) -> int:
+    """Correct the shapes of incoming gradients in `joint`; returns of how many."""
+    count = 0
+    for tangent, result in tangents_of(joint):
+        given, made = tangent.meta.get("val"), result.meta.get("val")
+        if not isinstance(given, torch.Tensor) or not isinstance(made, torch.Tensor):
+            continue
+        if given.dim() != made.dim() and surely(given.numel() == made.numel()):
+            tangent.meta["val"] = given.view(made.shape)
+            count += 1
+    return count
