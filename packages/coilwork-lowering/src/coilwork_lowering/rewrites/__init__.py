@@ -6,9 +6,8 @@ pair is, `engine.py` applies them, and the other files hold one kind each.
 
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
 from coilwork_lowering.rewrites.clean_up import clean_up, cleaned_up, complete_values
-from coilwork_lowering.rewrites.constant_folding import Prepared, split_constants
+from coilwork_lowering.rewrites.constant_folding import Prepared, pack_weights, split_constants
 from coilwork_lowering.rewrites.engine import apply_rewrites
-from coilwork_lowering.rewrites.packing import pack_weights
 from coilwork_lowering.rewrites.rewrite import (
     Condition,
     Fired,
