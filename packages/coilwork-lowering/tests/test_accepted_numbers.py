@@ -13,7 +13,7 @@ from lowering_against_eager import externs
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions, lower
-from coilwork_lowering.facts.accepted_numbers import fits
+from coilwork_lowering.facts.scalar_overflow import fits
 
 aten = torch.ops.aten
 HALVES = (torch.float16,)

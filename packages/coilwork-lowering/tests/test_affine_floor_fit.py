@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, arange
 
-from coilwork_lowering.facts.affine_floor_fit import Line, line_through
+from coilwork_lowering.facts.static_tensors import Line, line_through
 
 
 def on_line(line: Line, count: int) -> Tensor:

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_ir.loops import Contraction, Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import lower
-from coilwork_lowering.facts.asynchronous import flight_of, is_barrier, is_wait, retains
+from coilwork_lowering.facts.alias_analysis import flight_of, is_barrier, is_wait, retains
 from coilwork_lowering.rewrites.clean_up import merge_common_subexpressions
 
 ops: Any = torch.ops._c10d_functional

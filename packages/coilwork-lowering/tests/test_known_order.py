@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_lowering.facts.known_order import is_in_order
+from coilwork_lowering.facts.static_tensors import is_in_order
 
 
 def verdict(function: Callable[[Tensor], Tensor]) -> bool:

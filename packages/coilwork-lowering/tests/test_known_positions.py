@@ -18,8 +18,8 @@ from torch.nn.functional import interpolate
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
 from coilwork_ir.scalar import Load, postorder
-from coilwork_lowering.facts import known_positions
-from coilwork_lowering.facts.known_positions import _fractions, known_fractions, position_map
+from coilwork_lowering.facts import static_tensors
+from coilwork_lowering.facts.static_tensors import _fractions, known_fractions, position_map
 
 
 def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:
@@ -215,8 +215,8 @@ def test_an_index_that_is_read_twice_at_each_step_is_evaluated_once(monkeypatch)
         assert visits < 500, "evaluated again and again"
         return evaluate_node(node, depth, done)
 
-    evaluate_node = known_positions._evaluate
-    monkeypatch.setattr(known_positions, "_evaluate", counting)
+    evaluate_node = static_tensors._evaluate
+    monkeypatch.setattr(static_tensors, "_evaluate", counting)
 
     def function(x: Tensor) -> Tensor:
         index = arange(16)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_lowering.facts.resized import ResizedWindow, Resizing, resized_window
+from coilwork_lowering.facts.resize_weights import ResizedWindow, Resizing, resized_window
 
 SIZES = [(8, 16), (5, 15), (9, 4), (12, 1), (1, 7), (2, 9), (7, 7), (57, 101), (120, 40), (40, 27)]
 

@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import PythonMod
 
 from coilwork_lowering import lower
-from coilwork_lowering.sizes.solved import solved_by
+from coilwork_lowering.building.size_table import solved_by
 
 U, V, N, WHOLE = sympy.symbols("u v n whole", integer=True)
 

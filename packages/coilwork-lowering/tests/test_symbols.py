@@ -15,7 +15,7 @@ from torch.utils._sympy.functions import FloorDiv
 from coilwork_ir.index import as_int, evaluate, maximum, symbol
 from coilwork_ir.loops import Pointwise
 from coilwork_lowering import lower
-from coilwork_lowering.sizes.multiples import as_multiple, make_bounded_symbol, residue
+from coilwork_lowering.building.size_table import as_multiple, make_bounded_symbol, residue
 
 
 def parts_that_broadcast(x: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from coilwork_ir.loc import Origin
-from coilwork_lowering.facts.generated import is_view
-from coilwork_lowering.facts.origins import operator_name, origin_of
+from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
 from coilwork_lowering.registry import RULES
 
 

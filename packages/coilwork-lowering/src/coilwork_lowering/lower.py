@@ -17,6 +17,7 @@ from coilwork_ir.loops.layouts import release_results
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.building.assertions import assert_guards, lower_assertion, lower_divisor
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.size_table import SizeTable, solved_terms
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
@@ -24,13 +25,10 @@ from coilwork_lowering.extern.asynchronous import lower_wait, rest
 from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.extern.nesting import placed_results
 from coilwork_lowering.extern.quantized import quantized_type, require_kernel
-from coilwork_lowering.facts.accepted_numbers import accepts_numbers
-from coilwork_lowering.facts.accepted_shapes import accepts_shapes
-from coilwork_lowering.facts.accepted_types import accepts
-from coilwork_lowering.facts.asynchronous import is_wait
-from coilwork_lowering.facts.generated import is_view
-from coilwork_lowering.facts.origins import operator_name, origin_of
-from coilwork_lowering.facts.sharing import written_operands
+from coilwork_lowering.facts.alias_analysis import is_wait, written_operands
+from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
+from coilwork_lowering.facts.operand_checks import accepts, accepts_shapes
+from coilwork_lowering.facts.scalar_overflow import accepts_numbers
 from coilwork_lowering.higher_order.associative_scans import (
     is_associative_scan,
     lower_associative_scan,
@@ -51,8 +49,6 @@ from coilwork_lowering.reinplacing import Reinplacing, list_buffers
 from coilwork_lowering.results import Results, returned_by
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
-from coilwork_lowering.sizes.solved import solved_terms
-from coilwork_lowering.sizes.symbols import SizeTable
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 from coilwork_lowering.torch_compat.sizes import makes_sizes
 

@@ -13,10 +13,10 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, maximum, minimum, mod
 from coilwork_ir.scalar import Scalar, cast, const, op, where
+from coilwork_lowering.building.size_table import UNARY_FUNCTIONS
 from coilwork_lowering.building.values import NumberValue, Relation, Value
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import index, round_decimals
-from coilwork_lowering.sizes.float_sizes import UNARY_FUNCTIONS
 
 
 def _natural_power(base: Expr, exponent: Expr) -> Expr:

@@ -34,9 +34,8 @@ from coilwork_lowering.building.values import (
     layout_of,
     same_strides,
 )
-from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view
-from coilwork_lowering.facts.origins import operator_name, origin_of
-from coilwork_lowering.facts.sharing import escapes
+from coilwork_lowering.facts.alias_analysis import escapes
+from coilwork_lowering.facts.fx_nodes import is_computed, is_reduced, is_view, operator_name, origin_of
 from coilwork_lowering.ops.parts import covers, is_injective, replaced_part, same_place
 from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.rules import NotLowered

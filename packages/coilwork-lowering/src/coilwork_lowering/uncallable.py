@@ -15,7 +15,7 @@ from torch import fx
 
 from coilwork_ir.dtypes import from_torch_name
 from coilwork_ir.loc import Origin
-from coilwork_lowering.facts.origins import name_of_target, operator_name, origin_of
+from coilwork_lowering.facts.fx_nodes import name_of_target, operator_name, origin_of
 from coilwork_lowering.torch_compat.operators import Overload
 
 # Higher-order operators that Python drives: they call objects and kernels of the user's, or keep what each

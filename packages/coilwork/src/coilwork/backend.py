@@ -43,8 +43,8 @@ from coilwork_lowering import (
     partition,
     watched_decompositions,
 )
-from coilwork_lowering.facts.accepted_numbers import accepts_numbers
-from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering.facts.operand_checks import accepts
+from coilwork_lowering.facts.scalar_overflow import accepts_numbers
 from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
 from coilwork_lowering.rewrites.constant_folding import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate

@@ -21,9 +21,9 @@ from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.building.buffers import Alias, Buffers
-from coilwork_lowering.building.cross_device_remat import recompute_without_memory
-from coilwork_lowering.building.scalar_transfer import move_numbers_nearby
+from coilwork_lowering.building.cross_device_values import move_numbers_nearby, recompute_without_memory
 from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.size_table import SizeTable
 from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import (
     Shape,
@@ -37,7 +37,6 @@ from coilwork_lowering.building.values import (
 )
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.sizes.symbols import SizeTable
 
 _READ_NUMBER: Final = "aten._local_scalar_dense.default"
 Body = Callable[[tuple[Expr, ...]], Scalar]

@@ -26,7 +26,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.facts.asynchronous import silent_writes
+from coilwork_lowering.facts.alias_analysis import silent_writes
 from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 

@@ -11,7 +11,7 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Mutation, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value, whole
-from coilwork_lowering.facts.asynchronous import flight_of, silent_writes
+from coilwork_lowering.facts.alias_analysis import flight_of, silent_writes
 from coilwork_lowering.torch_compat.operators import Overload
 
 _WAIT: Final = "_c10d_functional.wait_tensor.default"

@@ -22,7 +22,7 @@ from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims
 from coilwork_lowering.errors import refusal
-from coilwork_lowering.facts.origins import operator_name
+from coilwork_lowering.facts.fx_nodes import operator_name
 from coilwork_lowering.higher_order.combinations import Traced, combination_of, find_needed, keep_values
 from coilwork_lowering.higher_order.scan_calls import insert_call, where
 from coilwork_lowering.rules import NotLowered

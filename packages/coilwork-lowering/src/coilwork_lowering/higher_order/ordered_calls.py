@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx
 
-from coilwork_lowering.facts.origins import operator_name
+from coilwork_lowering.facts.fx_nodes import operator_name
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
 

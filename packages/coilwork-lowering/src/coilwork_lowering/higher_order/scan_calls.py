@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-from coilwork_lowering.facts.origins import operator_name
+from coilwork_lowering.facts.fx_nodes import operator_name
 from coilwork_lowering.torch_compat.fakes import mode_among
 
 

@@ -13,7 +13,7 @@ import torch
 
 from coilwork_ir.graph_marks import FREE_STRIDES
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.facts.sharing import written_operands
+from coilwork_lowering.facts.alias_analysis import written_operands
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload, schema_of

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.facts.generated import operator
-from coilwork_lowering.layout.insertion import insert_call
+from coilwork_lowering.facts.fx_nodes import insert_call, operator
 from coilwork_lowering.torch_compat.fakes import fake_mode_of
 
 _aten: Final = torch.ops.aten

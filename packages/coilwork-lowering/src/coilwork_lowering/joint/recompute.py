@@ -28,7 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_info
 from coilwork_lowering.extern.quantized import quantized_nodes
-from coilwork_lowering.facts.generated import (
+from coilwork_lowering.facts.fx_nodes import (
     is_computed,
     is_reduced,
     is_view,

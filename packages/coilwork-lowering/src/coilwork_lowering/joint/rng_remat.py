@@ -23,7 +23,7 @@ from typing import Any, Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from coilwork_lowering.layout.insertion import insert_call
+from coilwork_lowering.facts.fx_nodes import insert_call
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.operators import Overload

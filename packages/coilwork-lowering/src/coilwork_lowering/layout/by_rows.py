@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.facts.fx_nodes import insert_call
 from coilwork_lowering.layout.formats import hinted_bytes
-from coilwork_lowering.layout.insertion import insert_call
 from coilwork_lowering.layout.products import (
     Product,
     aligned_us,

@@ -18,7 +18,7 @@ from coilwork_ir.convolution_rates import (
     has_slow_depthwise_kernel,
 )
 from coilwork_ir.device_traits import PROCESSOR, has_trait
-from coilwork_lowering.facts.convolutions import ConvolutionCall, convolution_of
+from coilwork_lowering.facts.fx_nodes import ConvolutionCall, convolution_of
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes, is_channels_last, tensors_of
 from coilwork_lowering.options import LayoutOptions
 

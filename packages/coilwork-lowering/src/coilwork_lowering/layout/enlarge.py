@@ -12,10 +12,9 @@ from typing import Any, Final, cast
 import torch
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.generated import is_computed, operator, owner_of
+from coilwork_lowering.facts.fx_nodes import insert_call, is_computed, operator, owner_of
 from coilwork_lowering.layout.by_rows import ByRows
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
-from coilwork_lowering.layout.insertion import insert_call
 from coilwork_lowering.layout.products import Product, is_unaligned
 from coilwork_lowering.layout.restride import dependence_on_strides, row_major, set_value, views_over
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.machine import FindModel, find_like_model
-from coilwork_lowering.facts.convolutions import convolution_of
+from coilwork_lowering.facts.fx_nodes import convolution_of, insert_call
 from coilwork_lowering.layout.formats import (
     channels_last_format,
     hinted_bytes,
@@ -24,7 +24,6 @@ from coilwork_lowering.layout.formats import (
     same_layout,
     stride_order,
 )
-from coilwork_lowering.layout.insertion import insert_call
 from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph
 

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from coilwork_ir.graph_marks import OWN_PADDING
-from coilwork_lowering.facts.generated import is_computed, owner_of
+from coilwork_lowering.facts.fx_nodes import is_computed, owner_of
 from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
 from coilwork_lowering.layout.products import (

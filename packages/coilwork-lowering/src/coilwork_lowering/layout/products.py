@@ -14,7 +14,7 @@ import torch
 from coilwork_ir.machine import FindModel, MachineModel, find_like_model
 from coilwork_ir.machine.model import Products
 from coilwork_ir.operators import ProductRoles, find_info
-from coilwork_lowering.facts.generated import operator
+from coilwork_lowering.facts.fx_nodes import operator
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.facts.generated import owner_of, readers_of, reads_anywhere, views_of
-from coilwork_lowering.facts.sharing import written_operands
+from coilwork_lowering.facts.alias_analysis import written_operands
+from coilwork_lowering.facts.fx_nodes import owner_of, readers_of, reads_anywhere, views_of
 from coilwork_lowering.layout.formats import Size
 from coilwork_lowering.layout.products import is_product
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.facts.origins import inherit_metadata
-from coilwork_lowering.facts.sharing import written_operands
+from coilwork_lowering.facts.alias_analysis import written_operands
+from coilwork_lowering.facts.fx_nodes import inherit_metadata
 from coilwork_lowering.layout.captured import (
     gathers_pixels,
     has_fresh_sizes,

@@ -13,9 +13,9 @@ from typing import Final
 import torch
 
 from coilwork_ir.convolution_rates import FEWEST_CHANNELS
+from coilwork_lowering.facts.fx_nodes import insert_call
 from coilwork_lowering.layout.cost import Convolution, judge
 from coilwork_lowering.layout.formats import hinted_bytes, is_channels_last, is_dense_in_order
-from coilwork_lowering.layout.insertion import insert_call
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph

@@ -14,7 +14,7 @@ from coilwork_ir.operators import OpInfo, ScalarTypes
 from coilwork_ir.scalar import Const, Scalar, cast, const, index_value, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
-from coilwork_lowering.facts.known_positions import Fractions, known_fractions
+from coilwork_lowering.facts.static_tensors import Fractions, known_fractions
 from coilwork_lowering.ops.divisors import divisor_checks
 from coilwork_lowering.ops.elementwise import (
     BOOL_TO_LONG,

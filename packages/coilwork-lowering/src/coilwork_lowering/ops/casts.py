@@ -17,7 +17,7 @@ from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.sharing import viewed_by
+from coilwork_lowering.facts.alias_analysis import viewed_by
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import round_to, to_dtype

@@ -14,7 +14,7 @@ from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_positions import PositionMap, axis_of, known_values, position_map
+from coilwork_lowering.facts.static_tensors import PositionMap, axis_of, known_values, position_map
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, both, ge, index, lt, select

@@ -21,12 +21,12 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import Const, Scalar, const, op
-from coilwork_lowering.building import view_maps
+from coilwork_lowering.building import values
 from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
-from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
+from coilwork_lowering.facts.scalar_overflow import LEAST_SIZE
 from coilwork_lowering.ops.conversions import conversion_checks
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
@@ -99,7 +99,7 @@ def _stack(builder: Builder, call: Call) -> Value:
     tensors = [t for t in call["tensors"] if isinstance(t, TensorValue)]
     rank = len(call.fake.shape)
     dim = wrap_dim(call.integer("dim"), rank)
-    raised = tuple(view_maps.insert(t, [dim]) for t in tensors)
+    raised = tuple(values.insert(t, [dim]) for t in tensors)
     return _cat(builder, replace_arguments(call, tensors=raised, dim=dim))
 
 
@@ -137,7 +137,7 @@ def _pad(builder: Builder, call: Call) -> Value:
 def _repeat(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     shape = call.shape(builder)
-    raised = view_maps.insert(value, range(len(shape) - len(value.shape)))
+    raised = values.insert(value, range(len(shape) - len(value.shape)))
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         source = [
@@ -157,7 +157,7 @@ def _roll(builder: Builder, call: Call) -> Value:
         if as_int(shift) is None:
             _check_shift(builder, call, shift)
     flat = not positions
-    source = view_maps.reshape(value, (_count(value),)) if flat else value
+    source = values.reshape(value, (_count(value),)) if flat else value
     moves = {0: shifts[0]} if flat else {}
     for k, shift in zip(positions, shifts, strict=False):
         moves[k] = moves.get(k, as_expr(0)) + shift
@@ -171,7 +171,7 @@ def _roll(builder: Builder, call: Call) -> Value:
 
     if flat:
         rolled = builder.pointwise(source.shape, call.dtype, call.device, body)
-        return builder.copy(view_maps.reshape(rolled, value.shape), strides=call.strides(builder))
+        return builder.copy(values.reshape(rolled, value.shape), strides=call.strides(builder))
     return builder.pointwise(value.shape, call.dtype, call.device, body, strides=call.strides(builder))
 
 

@@ -16,7 +16,7 @@ from coilwork_ir.index import (
     provably_le,
     provably_lt,
 )
-from coilwork_lowering.building import view_maps
+from coilwork_lowering.building import values
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole, layout_of
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
 from coilwork_lowering.rules import NotLowered, as_plain_int, as_size, wrap_dim
@@ -39,13 +39,13 @@ def replaced_part(
         case "aten.slice_scatter.default":
             dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
             start, _ = slice_bounds(arguments["start"], arguments["end"], value.shape[dim])
-            return view_maps.narrow(value, dim, start, shape[dim], as_plain_int(arguments["step"]))
+            return values.narrow(value, dim, start, shape[dim], as_plain_int(arguments["step"]))
         case "aten.select_scatter.default":
             dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
-            return view_maps.select(value, dim, wrapped_start(as_size(arguments["index"]), value.shape[dim]))
+            return values.select(value, dim, wrapped_start(as_size(arguments["index"]), value.shape[dim]))
         case "aten.diagonal_scatter.default":
             first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
-            return view_maps.diagonal(value, first, second, as_plain_int(arguments["offset"]), shape[-1])
+            return values.diagonal(value, first, second, as_plain_int(arguments["offset"]), shape[-1])
     raise NotLowered(f"{operator} replaces no part")
 
 

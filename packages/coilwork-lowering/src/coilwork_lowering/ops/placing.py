@@ -14,8 +14,8 @@ from coilwork_ir.operators import find_info
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
-from coilwork_lowering.facts.generated import operator as operator_of
-from coilwork_lowering.facts.generated import owner_of, readers_of, views_of
+from coilwork_lowering.facts.fx_nodes import operator as operator_of
+from coilwork_lowering.facts.fx_nodes import owner_of, readers_of, views_of
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.operators import Overload, schema_of

@@ -16,7 +16,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_positive
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering.building import view_maps
+from coilwork_lowering.building import values as view_maps
 from coilwork_lowering.building.assertions import lower_nonzero
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of

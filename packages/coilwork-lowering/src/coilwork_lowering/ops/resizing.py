@@ -25,7 +25,7 @@ from coilwork_ir.scalar import Const, Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.resized import CUBIC, ResizedWindow, Resizing, resized_window
+from coilwork_lowering.facts.resize_weights import CUBIC, ResizedWindow, Resizing, resized_window
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.pooling import UNROLLED
 from coilwork_lowering.ops.windows import within

@@ -18,7 +18,7 @@ from coilwork_ir.index import (
     provably_lt,
     provably_nonneg,
 )
-from coilwork_lowering.building import view_maps
+from coilwork_lowering.building import values
 from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
@@ -29,7 +29,7 @@ from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
-    return view_maps.reshape(call.tensor("self"), call.shape(builder))
+    return values.reshape(call.tensor("self"), call.shape(builder))
 
 
 def _same(builder: Builder, call: Call) -> Value:
@@ -38,7 +38,7 @@ def _same(builder: Builder, call: Call) -> Value:
 
 def _permute(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return view_maps.permute(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
+    return values.permute(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
 
 
 def _transpose(builder: Builder, call: Call) -> Value:
@@ -49,28 +49,28 @@ def _transpose(builder: Builder, call: Call) -> Value:
     order = list(range(rank))
     a, b = wrap_dim(call.integer("dim0"), rank), wrap_dim(call.integer("dim1"), rank)
     order[a], order[b] = order[b], order[a]
-    return view_maps.permute(value, order)
+    return values.permute(value, order)
 
 
 def _t(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return view_maps.permute(value, range(len(value.shape))[::-1])
+    return values.permute(value, range(len(value.shape))[::-1])
 
 
 def _expand(builder: Builder, call: Call) -> Value:
-    return view_maps.expand(call.tensor("self"), call.shape(builder))
+    return values.expand(call.tensor("self"), call.shape(builder))
 
 
 def _unsqueeze(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return view_maps.insert(value, [wrap_dim(call.integer("dim"), len(value.shape) + 1)])
+    return values.insert(value, [wrap_dim(call.integer("dim"), len(value.shape) + 1)])
 
 
 def _squeeze(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
     chosen = [wrap_dim(d, rank) for d in call.integers("dim")] if "dim" in call.arguments else range(rank)
-    return view_maps.drop(value, [k for k in chosen if k < rank and as_int(value.shape[k]) == 1])
+    return values.drop(value, [k for k in chosen if k < rank and as_int(value.shape[k]) == 1])
 
 
 def wrapped_start(index: Expr, size: Expr) -> Expr:
@@ -105,7 +105,7 @@ def _slice(builder: Builder, call: Call) -> Value:
     _begins_at(builder, call, dim, start)
     size = call.shape(builder)[dim]
     placed = _place_empty_part(builder, call, dim, start, size, is_returned=_is_returned(call.node))
-    return view_maps.narrow(value, dim, start, size, step) if placed is None else placed
+    return values.narrow(value, dim, start, size, step) if placed is None else placed
 
 
 def _place_empty_part(
@@ -137,7 +137,7 @@ def _select(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     chosen = selected_position(builder, call, value, dim)
     _begins_at(builder, call, dim, chosen)
-    return view_maps.select(value, dim, chosen)
+    return values.select(value, dim, chosen)
 
 
 def _begins_at(builder: Builder, call: Call, dim: int, start: Expr) -> None:
@@ -175,7 +175,7 @@ def _split(builder: Builder, call: Call) -> Value:
     for fake in call.result:
         size = builder.sizes.exprs(fake.shape)[dim]
         placed = _place_empty_part(builder, call, dim, start, size, is_returned=is_returned)
-        parts.append(view_maps.narrow(value, dim, start, size) if placed is None else placed)
+        parts.append(values.narrow(value, dim, start, size) if placed is None else placed)
         start = start + size
     return tuple(parts)
 
@@ -183,14 +183,14 @@ def _split(builder: Builder, call: Call) -> Value:
 def _unbind(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    return tuple(view_maps.select(value, dim, as_expr(k)) for k in range(len(call.result)))
+    return tuple(values.select(value, dim, as_expr(k)) for k in range(len(call.result)))
 
 
 def _diagonal(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
     first, second = wrap_dim(call.integer("dim1"), rank), wrap_dim(call.integer("dim2"), rank)
-    return view_maps.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
+    return values.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
 
 
 def _lower_unfold(builder: Builder, call: Call) -> Value:
@@ -199,12 +199,12 @@ def _lower_unfold(builder: Builder, call: Call) -> Value:
         raise NotLowered("unfold of a 0-dimensional tensor")
     dim = wrap_dim(call.integer("dimension"), len(value.shape))
     count = call.shape(builder)[dim]
-    return view_maps.unfold(value, dim, count, call.integer("size"), call.integer("step"))
+    return values.unfold(value, dim, count, call.integer("size"), call.integer("step"))
 
 
 def _flip(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    flipped = view_maps.flip(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
+    flipped = values.flip(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
     return builder.copy(flipped, strides=call.strides(builder)) if value.shape else builder.copy(value)
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.generated import operator
+from coilwork_lowering.facts.fx_nodes import operator
 from coilwork_lowering.rewrites.engine import Operand
 from coilwork_lowering.rewrites.rewrite import Condition, Match, Pattern, Rewrite, call, either, tensor, value
 from coilwork_lowering.torch_compat.sizes import plain_number, surely

@@ -24,7 +24,13 @@ import torch
 from torch import fx
 
 from coilwork_ir.operators import find_info, find_target_info
-from coilwork_lowering.facts.sharing import escapes, owner_of, owners_written_by, viewed_by, written_operands
+from coilwork_lowering.facts.alias_analysis import (
+    escapes,
+    owner_of,
+    owners_written_by,
+    viewed_by,
+    written_operands,
+)
 from coilwork_lowering.rewrites.engine import rewrite_graph
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.torch_compat.fakes import mode_among

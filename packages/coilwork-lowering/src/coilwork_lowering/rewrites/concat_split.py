@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from torch import fx
 
-from coilwork_lowering.facts.generated import reads_anywhere
+from coilwork_lowering.facts.fx_nodes import reads_anywhere
 from coilwork_lowering.rewrites.rewrite import (
     Condition,
     Match,

@@ -23,9 +23,8 @@ from torch import fx
 from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.facts.convolutions import FORWARD
-from coilwork_lowering.facts.origins import inherit_metadata
-from coilwork_lowering.facts.sharing import escapes, memory_of, owner_of
+from coilwork_lowering.facts.alias_analysis import escapes, memory_of, owner_of
+from coilwork_lowering.facts.fx_nodes import FORWARD, inherit_metadata
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN

@@ -18,8 +18,15 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_lowering.facts.origins import inherit_metadata, origin_of
-from coilwork_lowering.facts.sharing import Memory, escapes, is_sole_view, may_share, memory_of, owner_of
+from coilwork_lowering.facts.alias_analysis import (
+    Memory,
+    escapes,
+    is_sole_view,
+    may_share,
+    memory_of,
+    owner_of,
+)
+from coilwork_lowering.facts.fx_nodes import inherit_metadata, origin_of
 from coilwork_lowering.rewrites.rewrite import (
     Fired,
     Match,

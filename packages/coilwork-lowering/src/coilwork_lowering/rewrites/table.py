@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_lowering.options import RewriteOptions
-from coilwork_lowering.rewrites.activations import ACTIVATIONS
 from coilwork_lowering.rewrites.attention import ATTENTION_OPERANDS, ATTENTIONS
 from coilwork_lowering.rewrites.batch_norm_folding import FOLDING
 from coilwork_lowering.rewrites.circular_padding import WRAPPED
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
 from coilwork_lowering.rewrites.concat_split import JOINING
 from coilwork_lowering.rewrites.embeddings import EMBEDDINGS
+from coilwork_lowering.rewrites.matmul_epilogues import ACTIVATIONS, PRODUCTS
 from coilwork_lowering.rewrites.noop_elimination import POINTLESS
-from coilwork_lowering.rewrites.products import PRODUCTS
 from coilwork_lowering.rewrites.rewrite import Level, Rewrite
 from coilwork_lowering.rewrites.softshrink import SOFTSHRINK
 

@@ -14,7 +14,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
-from coilwork_lowering.facts.known_order import is_in_order
+from coilwork_lowering.facts.static_tensors import is_in_order
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten

@@ -17,7 +17,7 @@ from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_order import step_from_zero
+from coilwork_lowering.facts.static_tensors import step_from_zero
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten

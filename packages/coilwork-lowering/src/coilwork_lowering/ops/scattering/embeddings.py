@@ -9,7 +9,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_order import is_in_order
+from coilwork_lowering.facts.static_tensors import is_in_order
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.indexing import check_in_range, position_of
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably

@@ -1,4 +1,6 @@
-"""Matrix products and an activation of their sums, as one call, where a GPU's library computes it before sums
+"""Matrix products and what is added to them.
+
+Matrix products and an activation of their sums, as one call, where a GPU's library computes it before sums
 leave the chip.
 
 `aten._addmm_activation` is that call: ReLU, or GELU by its tanh form, which on NVIDIA GPUs is an epilogue of
@@ -15,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.device_traits import ATEN_CUDA, has_trait
-from coilwork_lowering.facts.generated import is_computed
+from coilwork_lowering.facts.fx_nodes import is_computed
 from coilwork_lowering.rewrites.rewrite import (
     Call,
     Condition,
@@ -26,6 +28,7 @@ from coilwork_lowering.rewrites.rewrite import (
     dtype_among,
     either,
     equals,
+    has_rank,
     same_dtype,
     same_sizes,
     tensor,
@@ -33,7 +36,93 @@ from coilwork_lowering.rewrites.rewrite import (
 )
 from coilwork_lowering.torch_compat.sizes import hint_of, surely
 
+# ---- Matrix products and what is added to them ----
+
+
 aten = torch.ops.aten
+_MM: Final = call("aten.mm.default", self=tensor("left"), mat2=tensor("right"))
+
+
+def _is_stored(match: Match) -> bool:
+    """Tell if the result is needed in memory: kernels that compute with it would add or activate it for nothing."""
+    return not all(is_computed(user) for user in match.root.users)
+
+
+def _has_column_bias(match: Match) -> bool:
+    """Tell if the bias, where there is one, has a number for each column of the product."""
+    if "bias" not in match.captures:
+        return True
+    return same_sizes(match.value("bias").shape, match.value("right").shape[1:])
+
+
+def _is_on_floats(match: Match) -> bool:
+    return bool(match.result.dtype.is_floating_point)
+
+
+def _call_addmm(left: Any, right: Any, bias: Any, size: Any = None) -> Any:
+    product = aten.addmm.default(bias, left, right)
+    return product if size is None else aten.view.default(product, size)
+
+
+ADD_TO_ADDMM: Final = Rewrite(
+    name="add-to-addmm",
+    doc=(
+        "A product and a bias per column, one call: kernels of products add it for free, where no generated "
+        "kernel would."
+    ),
+    pattern=either(
+        call("aten.add.Tensor", self=_MM, other=tensor("bias"), commutes=("self", "other")),
+        call(
+            "aten.add.Tensor",
+            self=call("aten.view.default", self=_MM, size=value("size")),
+            other=tensor("bias"),
+            commutes=("self", "other"),
+        ),
+    ),
+    replacement=_call_addmm,
+    conditions=(
+        has_rank("bias", 1),
+        same_dtype("left", "right", "bias"),
+        Condition(name="bias has one number per column", holds=_has_column_bias),
+        Condition(name="floats", holds=_is_on_floats),
+        Condition(name="the sum is needed in memory", holds=_is_stored),
+    ),
+    inexact=True,
+)
+
+NOTHING_TO_ADD: Final = Rewrite(
+    name="nothing-to-add",
+    doc=(
+        "A product to which 0 times something is added, NaN or not: ATen reads nothing of that either, so "
+        "nobody need make it."
+    ),
+    pattern=either(
+        call(
+            "aten.addmm.default",
+            self=tensor("bias"),
+            mat1=tensor("left"),
+            mat2=tensor("right"),
+            beta=value("beta"),
+        ),
+        call(
+            "aten.baddbmm.default",
+            self=tensor("bias"),
+            batch1=tensor("lefts"),
+            batch2=tensor("rights"),
+            beta=value("beta"),
+        ),
+    ),
+    replacement=lambda left=None, right=None, lefts=None, rights=None, **rest: (
+        aten.bmm.default(lefts, rights) if left is None else aten.mm.default(left, right)
+    ),
+    conditions=(equals("beta", 0),),
+)
+
+PRODUCTS: Final = (ADD_TO_ADDMM, NOTHING_TO_ADD)
+
+
+# ---- Matrix products and an activation of their sums, as one call, where a GPU's library comput ----
+
 
 WHOLE_VECTOR: Final = 8
 """Numbers of which rows have a multiple: operands and results of others are padded first, where that pays
@@ -57,50 +146,45 @@ def _name_product(product: Pattern, named: str) -> Call:
     return Call(ops=product.ops, arguments=product.arguments, named=named)
 
 
-def _times(left: Pattern, right: Pattern) -> Call:
+def _match_times(left: Pattern, right: Pattern) -> Call:
     return call("aten.mul.Tensor", self=left, other=right, commutes=("self", "other"))
 
 
-def _plus(left: Pattern, right: Pattern) -> Call:
+def _match_plus(left: Pattern, right: Pattern) -> Call:
     return call("aten.add.Tensor", self=left, other=right, commutes=("self", "other"))
 
 
-def _tanh_form(x: Pattern) -> Call:
+def _match_tanh_gelu(x: Pattern) -> Call:
     """`x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))`, as torch and Hugging Face's `gelu_new`
     and `gelu_fast` spell it.
     """
     again, kappa, root = tensor("x"), value("kappa"), value("root")
     cube = either(
         call("aten.pow.Tensor_Scalar", self=again, exponent=value("three")),
-        _times(_times(again, again), again),
+        _match_times(_match_times(again, again), again),
     )
     inside = either(
-        _times(_plus(again, _times(cube, kappa)), root),
-        _times(_times(again, root), _plus(_times(_times(again, kappa), again), value("one"))),
+        _match_times(_match_plus(again, _match_times(cube, kappa)), root),
+        _match_times(
+            _match_times(again, root),
+            _match_plus(_match_times(_match_times(again, kappa), again), value("one")),
+        ),
     )
-    return _times(_times(x, value("half")), _plus(call("aten.tanh.default", self=inside), value("one_more")))
+    return _match_times(
+        _match_times(x, value("half")), _match_plus(call("aten.tanh.default", self=inside), value("one_more"))
+    )
 
 
-def _wide(x: Pattern) -> Call:
+def _match_widened(x: Pattern) -> Call:
     return call("prims.convert_element_type.default", a=x, dtype=value("wide"), named="x")
 
 
-def _close(name: str, wanted: float) -> Condition:
+def _is_close(name: str, wanted: float) -> Condition:
     def holds(match: Match) -> bool:
         found = match.captures[name]
         return type(found) is float and math.isclose(found, wanted, rel_tol=1e-6)
 
     return Condition(name=f"{name} is {wanted:.6f}", holds=holds)
-
-
-def _is_stored(match: Match) -> bool:
-    return not all(is_computed(user) for user in match.root.users)
-
-
-def _one_per_column(match: Match) -> bool:
-    if "bias" not in match.captures:
-        return True
-    return same_sizes(match.value("bias").shape, match.value("right").shape[1:])
 
 
 def _has_whole_vectors(match: Match) -> bool:
@@ -117,7 +201,7 @@ def _is_large(match: Match) -> bool:
     return bool(size >= match.machine("left").libraries.epilogue_bytes)
 
 
-def _back_in_its_type(match: Match) -> bool:
+def _has_operand_type(match: Match) -> bool:
     wide = match.captures.get("wide", torch.float32)
     return bool(wide is torch.float32 and match.result.dtype == match.value("left").dtype)
 
@@ -139,13 +223,13 @@ _CONDITIONS: Final = (
     ON_NVIDIA,
     LARGE,
     same_dtype("left", "right", "bias"),
-    Condition(name="bias has one number per column", holds=_one_per_column),
+    Condition(name="bias has one number per column", holds=_has_column_bias),
     Condition(name="rows of whole vectors", holds=_has_whole_vectors),
     Condition(name="the activation is needed in memory", holds=_is_stored),
 )
 
 
-def _into_product(*, gelu: bool) -> Callable[..., Any]:
+def _make_activated_product(*, gelu: bool) -> Callable[..., Any]:
     def call_activated_product(left: Any, right: Any, bias: Any = None, size: Any = None, **rest: Any) -> Any:
         # of what is added 0 times nothing is read: any row does
         row = aten.select.int(right, 0, 0) if bias is None else bias
@@ -159,12 +243,12 @@ RELU_INTO_PRODUCT: Final = Rewrite(
     name="relu-into-product",
     doc="A ReLU of a product, on GPUs one call: the library does it before sums leave the chip.",
     pattern=call("aten.relu.default", self=either(*_match_product())),
-    replacement=_into_product(gelu=False),
+    replacement=_make_activated_product(gelu=False),
     conditions=(*_CONDITIONS, dtype_among("left", torch.float32, torch.bfloat16, torch.float16)),
     inexact=True,
 )
 
-_GELUS: Final = tuple(_tanh_form(x) for x in _match_product("x"))
+_GELUS: Final = tuple(_match_tanh_gelu(x) for x in _match_product("x"))
 GELU_INTO_PRODUCT: Final = Rewrite(
     name="gelu-into-product",
     doc=(
@@ -175,21 +259,21 @@ GELU_INTO_PRODUCT: Final = Rewrite(
         *_GELUS,
         call(
             "prims.convert_element_type.default",
-            a=either(*(_tanh_form(_wide(x)) for x in _match_product())),
+            a=either(*(_match_tanh_gelu(_match_widened(x)) for x in _match_product())),
             dtype=value("narrow"),
         ),
     ),
-    replacement=_into_product(gelu=True),
+    replacement=_make_activated_product(gelu=True),
     conditions=(
         *_CONDITIONS,
         dtype_among("left", torch.bfloat16, torch.float16),
         equals("half", 0.5),
         equals("one_more", 1),
-        _close("kappa", 0.044715),
-        _close("root", math.sqrt(2 / math.pi)),
+        _is_close("kappa", 0.044715),
+        _is_close("root", math.sqrt(2 / math.pi)),
         Condition(name="a third power", holds=_is_cube),
         Condition(name="one is added", holds=_is_one),
-        Condition(name="in the product's type", holds=_back_in_its_type),
+        Condition(name="in the product's type", holds=_has_operand_type),
     ),
     inexact=True,
 )
