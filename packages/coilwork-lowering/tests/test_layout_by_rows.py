@@ -19,7 +19,7 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Load
 from coilwork_lowering import LayoutOptions, PaddingDecision, lower, pad_products
-from coilwork_lowering.layout import enlarge
+from coilwork_lowering.layout import size_padding
 from coilwork_lowering.layout.products import find_products
 
 BF16 = torch.bfloat16
@@ -30,8 +30,8 @@ ROWS, INNER, COLUMNS, ROOM = 1100, 1024, 5001, 5_000_000
 
 @pytest.fixture
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enlarge, "_ROOM", ROOM)
-    monkeypatch.setattr(enlarge, "_SMALL", ROOM)
+    monkeypatch.setattr(size_padding, "_ROOM", ROOM)
+    monkeypatch.setattr(size_padding, "_SMALL", ROOM)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

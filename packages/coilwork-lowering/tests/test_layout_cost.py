@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import LayoutOptions, lay_out_convolutions
-from coilwork_lowering.layout.cost import captured_cost, find_convolutions, grouped_cost, judge
+from coilwork_lowering.layout.convolution_cost import captured_cost, find_convolutions, grouped_cost, judge
 
 
 def two(dtype: torch.dtype = torch.float32) -> torch.fx.GraphModule:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coilwork_ir.machine import MachineModel, find_like_model
 from coilwork_lowering import LayoutOptions, lay_out_convolutions
-from coilwork_lowering.layout.gaps import copy_operands_with_gaps
+from coilwork_lowering.layout.convolution_layout import copy_operands_with_gaps
 
 ON_CPU = LayoutOptions(devices=("cpu",), tf32_convolutions=False)
 

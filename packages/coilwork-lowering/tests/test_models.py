@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from coilwork_ir.buffers import Ref
 from coilwork_ir.loops import Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_lowering.entries import only_read
+from coilwork_lowering.graph_boundary import only_read
 
 
 @pytest.fixture(autouse=True)

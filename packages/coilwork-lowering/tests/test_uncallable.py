@@ -7,7 +7,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from coilwork_lowering.uncallable import list_uncallable
+from coilwork_lowering.unsupported_calls import list_uncallable
 
 aten = torch.ops.aten
 NARROW = [

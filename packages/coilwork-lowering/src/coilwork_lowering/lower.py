@@ -1,10 +1,13 @@
-"""The driver: one pass over an FX graph, node by node, into loop IR."""
+"""What lowering gives.
+
+The driver: one pass over an FX graph, node by node, into loop IR.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -19,7 +22,6 @@ from coilwork_lowering.building.assertions import assert_guards, lower_assertion
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.size_table import SizeTable, solved_terms
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
-from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
 from coilwork_lowering.extern.asynchronous import lower_wait, rest
 from coilwork_lowering.extern.calls import call_extern
@@ -29,6 +31,8 @@ from coilwork_lowering.facts.alias_analysis import is_wait, written_operands
 from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
 from coilwork_lowering.facts.operand_checks import accepts, accepts_shapes
 from coilwork_lowering.facts.scalar_overflow import accepts_numbers
+from coilwork_lowering.graph_boundary import Entries, Results, passed_symbols, returned_by
+from coilwork_lowering.guard_watch import AddedGuard, GuardWatch
 from coilwork_lowering.higher_order.associative_scans import (
     is_associative_scan,
     lower_associative_scan,
@@ -40,17 +44,45 @@ from coilwork_lowering.higher_order.ordered_calls import write_out_ties
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
 from coilwork_lowering.higher_order.unrolled_scans import unroll_scans
 from coilwork_lowering.higher_order.written_out import Note, write_out_meanings
-from coilwork_lowering.lowered import Lowered
-from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.ops.random import skip_stream
 from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.python_arithmetic import DIVISIONS, compute, is_number_function
 from coilwork_lowering.registry import RULES
-from coilwork_lowering.reinplacing import Reinplacing, list_buffers
-from coilwork_lowering.results import Results, returned_by
+from coilwork_lowering.reinplacing import Reinplacing, Update, list_buffers
 from coilwork_lowering.rules import Call, NotLowered
-from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 from coilwork_lowering.torch_compat.sizes import makes_sizes
+
+if TYPE_CHECKING:
+    import sympy
+
+
+# ---- What lowering gives ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """A lowered graph and what travels beside it.
+
+    Attributes:
+        graph: the loop IR.
+        constants: the tensors that `graph.constants` name by key.
+        symbols: pairs (IR symbol, torch's sympy symbol) of every size symbol.
+        guards: what lowering demanded of sizes; there should be none.
+        updates: which updates overwrite what they are an update of, and why others do not.
+        copies: views that were laid out in memory, and why.
+    """
+
+    graph: Graph
+    constants: Mapping[str, torch.Tensor]
+    symbols: tuple[tuple[Expr, sympy.Symbol], ...]
+    guards: tuple[AddedGuard, ...] = ()
+    updates: tuple[Update, ...] = ()
+    copies: tuple[str, ...] = ()
+
+
+# ---- The driver: one pass over an FX graph, node by node, into loop IR ----
+
 
 if TYPE_CHECKING:
     pass

@@ -27,7 +27,7 @@ from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.decompositions.unfolding import unfold_decompositions
 from coilwork_lowering.sizes.squeezed import squeeze_decompositions
-from coilwork_lowering.torch_compat.higher_order import out_dtype_meaning
+from coilwork_lowering.torch_compat.operators import out_dtype_meaning
 from coilwork_lowering.torch_compat.sizes import surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -32,7 +32,7 @@ from coilwork_lowering.extern.asynchronous import find_received, flight
 from coilwork_lowering.extern.nesting import as_returned, nesting_paths, placed_results
 from coilwork_lowering.extern.quantized import is_dequantizing
 from coilwork_lowering.facts.alias_analysis import COLLECTIVES, flight_of, is_barrier, retains
-from coilwork_lowering.layout.padding import UNPADDED
+from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
 from coilwork_lowering.torch_compat.operators import (

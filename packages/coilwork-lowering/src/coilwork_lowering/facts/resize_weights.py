@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from coilwork_lowering.torch_compat.fakes import use_real_tensors
+from coilwork_lowering.torch_compat.graphs import use_real_tensors
 
 # Of eager's cubic polynomials, where they do not antialias.
 CUBIC: Final = -0.75

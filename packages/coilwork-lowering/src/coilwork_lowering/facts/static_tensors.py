@@ -33,7 +33,7 @@ from torch import Tensor
 
 from coilwork_ir.index import Expr, as_expr, floordiv, maximum, minimum, mod
 from coilwork_ir.operators import find_info
-from coilwork_lowering.torch_compat.fakes import use_real_tensors
+from coilwork_lowering.torch_compat.graphs import use_real_tensors
 from coilwork_lowering.torch_compat.operators import Overload
 
 # ---- Integers that lie on a straight line, but for rounding down, and stop at its ends: `(facto ----

@@ -12,8 +12,7 @@ import torch
 
 from coilwork_lowering.higher_order.written_out import Note, write_out
 from coilwork_lowering.torch_compat.graphs import copied_graph
-from coilwork_lowering.torch_compat.higher_order import copy_of_storage, functionalized_calls
-from coilwork_lowering.torch_compat.operators import Overload
+from coilwork_lowering.torch_compat.operators import Overload, copy_of_storage, functionalized_calls
 from coilwork_lowering.torch_compat.sizes import surely
 
 

@@ -15,7 +15,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.quantized import require_floats
-from coilwork_lowering.numbers import condition_value
+from coilwork_lowering.python_arithmetic import condition_value
 from coilwork_lowering.scalar_math import index
 
 Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Buffer, ...]], Graph]

@@ -11,7 +11,7 @@ import torch
 from torch.fx.node import map_arg
 
 from coilwork_lowering.facts.fx_nodes import operator_name
-from coilwork_lowering.torch_compat.fakes import mode_among
+from coilwork_lowering.torch_compat.graphs import mode_among
 
 
 def is_scan(node: torch.fx.Node) -> bool:

@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from coilwork_lowering.torch_compat.fakes import fake_mode_of
-from coilwork_lowering.torch_compat.graphs import copied_graph, traced_call
-from coilwork_lowering.torch_compat.higher_order import dense_meanings
+from coilwork_lowering.torch_compat.graphs import copied_graph, fake_mode_of, traced_call
+from coilwork_lowering.torch_compat.operators import dense_meanings
 from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, surely
 
 # told of each node when it is written out, which asks torch for meanings and may add guards

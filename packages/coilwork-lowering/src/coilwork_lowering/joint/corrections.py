@@ -37,8 +37,13 @@ from torch.fx import map_arg
 from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_lowering.facts.alias_analysis import viewed_by
-from coilwork_lowering.torch_compat.fakes import fake_mode_of, guards_suppressed, is_fake, mode_among
-from coilwork_lowering.torch_compat.graphs import tangents_of
+from coilwork_lowering.torch_compat.graphs import (
+    fake_mode_of,
+    guards_suppressed,
+    is_fake,
+    mode_among,
+    tangents_of,
+)
 from coilwork_lowering.torch_compat.operators import kernel_dtype
 from coilwork_lowering.torch_compat.sizes import known_float, surely
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.facts.fx_nodes import insert_call, operator
-from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import fake_mode_of
 
 _aten: Final = torch.ops.aten
 _prims: Final = torch.ops.prims

@@ -25,9 +25,9 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_lowering.facts.fx_nodes import insert_call
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import fake_mode_of
 from coilwork_lowering.torch_compat.operators import Overload
-from coilwork_lowering.torch_compat.seeded import DROPOUTS, draw_kept, draw_seed
+from coilwork_lowering.torch_compat.philox import DROPOUTS, draw_kept, draw_seed
 
 # ---- Masks of dropout that the backward draws again, from the forward's seed, where it would re ----
 

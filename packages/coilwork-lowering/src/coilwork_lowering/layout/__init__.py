@@ -4,8 +4,8 @@ Open `choose.py` first for convolutions, and `products.py` for products. `rewrit
 `cost.py` says when that pays.
 """
 
-from coilwork_lowering.layout.choose import lay_out_convolutions
-from coilwork_lowering.layout.cost import LayoutDecision
-from coilwork_lowering.layout.padding import PaddingDecision, pad_products
+from coilwork_lowering.layout.convolution_cost import LayoutDecision
+from coilwork_lowering.layout.convolution_layout import lay_out_convolutions
+from coilwork_lowering.layout.row_padding import PaddingDecision, pad_products
 
 __all__ = ["LayoutDecision", "PaddingDecision", "lay_out_convolutions", "pad_products"]

@@ -22,7 +22,7 @@ from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import TensorValue, Value, is_whole, whole
 from coilwork_lowering.facts.fx_nodes import FORWARD, GRADIENTS
-from coilwork_lowering.layout.padding import UNPADDED
+from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule
 
 # Types that libraries convolve. Integers and complex numbers are ATen's own, and go from call to call.

@@ -17,7 +17,7 @@ from coilwork_ir.scalar import Scalar, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
-from coilwork_lowering.numbers import condition_value
+from coilwork_lowering.python_arithmetic import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import index, round_to, to_dtype
 from coilwork_lowering.torch_compat.operators import PROMOTION, promote_types

@@ -23,15 +23,7 @@ from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scattering.elements import flatten
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, index, lt, mul, select, to_dtype
-from coilwork_lowering.torch_compat.seeded import (
-    DROPOUTS,
-    HALF,
-    MULTIPLIER,
-    ROUNDS,
-    SEED_END,
-    WEYL,
-    WORD,
-)
+from coilwork_lowering.torch_compat.philox import DROPOUTS, HALF, MULTIPLIER, ROUNDS, SEED_END, WEYL, WORD
 
 # Bits of a number at random: as many as f32 holds exactly.
 _BITS: Final = 24

@@ -33,8 +33,7 @@ from coilwork_lowering.facts.alias_analysis import (
 )
 from coilwork_lowering.rewrites.engine import rewrite_graph
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
-from coilwork_lowering.torch_compat.fakes import mode_among
-from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.graphs import copied_graph, mode_among
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 
 # ---- Common subexpressions of an FX graph, merged before partitioning so that nothing is saved  ----

@@ -33,8 +33,7 @@ from coilwork_lowering.rewrites.engine import apply_rewrites
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite, looks_like
 from coilwork_lowering.rewrites.table import choose_rewrites
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, CapturedVocabulary, Read
-from coilwork_lowering.torch_compat.fakes import fake_mode_of
-from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.graphs import copied_graph, fake_mode_of
 from coilwork_lowering.torch_compat.operators import is_packing, is_quantizing, overload_called, packed_types
 
 # ---- Constants ----

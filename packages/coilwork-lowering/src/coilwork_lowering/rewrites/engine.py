@@ -37,8 +37,7 @@ from coilwork_lowering.rewrites.rewrite import (
     names_in,
 )
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
-from coilwork_lowering.torch_compat.fakes import mode_among
-from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer
+from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer, mode_among
 
 # ---- New nodes in the place of matched ones: a replacement is called with proxies, and what it  ----
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from coilwork_lowering.numbers import is_number_function
+from coilwork_lowering.python_arithmetic import is_number_function
 from coilwork_lowering.torch_compat.operators import Overload, overload_called, qualified_name, schema_of
 
 # ---- How to read the calls of a graph: operators by name, arguments by the names of their param ----

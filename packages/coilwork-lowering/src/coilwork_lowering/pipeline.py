@@ -1,4 +1,7 @@
-"""From an ATen graph to loops: rewritten, laid out and lowered, as the table `LOWERING_STAGES`."""
+"""Calls of a captured graph that generated code computes and that ATen could run instead.
+
+From an ATen graph to loops: rewritten, laid out and lowered, as the table `LOWERING_STAGES`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,39 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
+import torch
 from torch import fx
 
 from coilwork_ir.loc import Origin
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_lowering.generated_calls import list_generated_calls
+from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
-from coilwork_lowering.lower import lower
-from coilwork_lowering.lowered import Lowered
+from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
+from coilwork_lowering.registry import RULES
 from coilwork_lowering.rewrites.clean_up import cleaned_up
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
+
+# ---- Calls of a captured graph that generated code computes and that ATen could run instead ----
+
+
+def list_generated_calls(gm: torch.fx.GraphModule, *, views: bool) -> tuple[Origin, ...]:
+    """Calls of operators that have a rule, in order, those in the graphs of control flow included.
+
+    Equal graphs give calls in one order, whatever their nodes are called. With `views`, calls that compute
+    nothing are among them.
+    """
+    return tuple(
+        origin_of(node)
+        for module in gm.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+        if node.op == "call_function" and operator_name(node) in RULES and (views or not is_view(node))
+    )
+
+
+# ---- From an ATen graph to loops: rewritten, laid out and lowered, as the table `LOWERING_STAGE ----
+
 
 Strides = Sequence[tuple[int, ...] | None]
 

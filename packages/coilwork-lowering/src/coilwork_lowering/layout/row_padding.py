@@ -13,19 +13,20 @@ import torch
 
 from coilwork_ir.graph_marks import OWN_PADDING
 from coilwork_lowering.facts.fx_nodes import is_computed, owner_of
-from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
 from coilwork_lowering.layout.products import (
     Product,
+    dependence_on_strides,
     find_products,
     is_product,
     is_unaligned,
     product_of,
+    set_value,
+    views_over,
 )
-from coilwork_lowering.layout.restride import dependence_on_strides, set_value, views_over
+from coilwork_lowering.layout.size_padding import Enlarging, can_enlarge
 from coilwork_lowering.options import LayoutOptions
-from coilwork_lowering.torch_compat.fakes import fake_mode_of
-from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.graphs import copied_graph, fake_mode_of
 
 UNPADDED: Final = "unpadded_strides"
 """Metadata of a node with padded rows: that its operator, left to allocate its result, makes it dense."""

@@ -13,10 +13,16 @@ import torch
 
 from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.fx_nodes import insert_call, is_computed, operator, owner_of
-from coilwork_lowering.layout.by_rows import ByRows
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
-from coilwork_lowering.layout.products import Product, is_unaligned
-from coilwork_lowering.layout.restride import dependence_on_strides, row_major, set_value, views_over
+from coilwork_lowering.layout.products import (
+    Product,
+    dependence_on_strides,
+    is_unaligned,
+    row_major,
+    set_value,
+    views_over,
+)
+from coilwork_lowering.layout.row_blocking import ByRows
 
 _aten: Final = torch.ops.aten
 # Copies live beside the graph's inputs and outputs, in bytes or as a share of these; an operand's copy only
