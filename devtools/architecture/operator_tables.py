@@ -51,7 +51,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_lowering.rewrites.vocabulary", "_SPELLINGS"): _SPELLING,
     ("coilwork_lowering.rewrites.concat_split", "_SPLITS"): "the alternatives of a pattern",
     (
-        "coilwork_lowering.sizes.squeezed",
+        "coilwork_lowering.building.size_assertions",
         "_SQUEEZES",
     ): "registers decompositions of the overloads of one operator",
     (

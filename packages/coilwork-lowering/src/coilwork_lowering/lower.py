@@ -18,8 +18,8 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.layouts import release_results
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.building.assertions import assert_guards, lower_assertion, lower_divisor
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.size_assertions import assert_guards, lower_assertion, lower_divisor
 from coilwork_lowering.building.size_table import SizeTable, solved_terms
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal

@@ -26,6 +26,7 @@ from coilwork_ir.machine import MachineModel
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import loads
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.size_assertions import finds_squeezed_size
 from coilwork_lowering.building.values import (
     NumberValue,
     TensorValue,
@@ -39,7 +40,6 @@ from coilwork_lowering.facts.fx_nodes import is_computed, is_reduced, is_view, o
 from coilwork_lowering.ops.parts import covers, is_injective, replaced_part, same_place
 from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
-from coilwork_lowering.sizes.squeezed import finds_squeezed_size
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _COPY: Final = torch.ops.aten.copy_.default

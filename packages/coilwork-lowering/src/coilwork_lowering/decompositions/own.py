@@ -11,6 +11,7 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
+from coilwork_lowering.building.size_assertions import squeeze_decompositions
 from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
 from coilwork_lowering.decompositions.numbers import number_decompositions
@@ -26,7 +27,6 @@ from coilwork_lowering.decompositions.scaled_numbers import scaled_number_decomp
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.decompositions.unfolding import unfold_decompositions
-from coilwork_lowering.sizes.squeezed import squeeze_decompositions
 from coilwork_lowering.torch_compat.operators import out_dtype_meaning
 from coilwork_lowering.torch_compat.sizes import surely
 

@@ -22,8 +22,8 @@ from coilwork_ir.loops.attention.library_form import ATTENTION, ATTENTION_GRADIE
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
-from coilwork_lowering.building.assertions import lower_assertion, told_equality
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.size_assertions import lower_assertion, told_equality
 from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError

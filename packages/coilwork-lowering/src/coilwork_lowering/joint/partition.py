@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from coilwork_ir.passes import Before, Pass, PassTable
+from coilwork_lowering.building.size_assertions import drop_squeezed_sizes
 from coilwork_lowering.joint.corrections import (
     correct_result_types,
     keep_overwritten_inputs,
@@ -32,7 +33,6 @@ from coilwork_lowering.joint.rng_remat import draw_again, keep_random_numbers, w
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.sizes.squeezed import drop_squeezed_sizes
 from coilwork_lowering.torch_compat.graphs import copied_graph, min_cut
 
 Halves: TypeAlias = tuple[torch.fx.GraphModule, torch.fx.GraphModule]

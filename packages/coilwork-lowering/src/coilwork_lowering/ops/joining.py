@@ -22,9 +22,9 @@ from coilwork_ir.index import (
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import Const, Scalar, const, op
 from coilwork_lowering.building import values
-from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
 from coilwork_lowering.facts.scalar_overflow import LEAST_SIZE
 from coilwork_lowering.ops.conversions import conversion_checks

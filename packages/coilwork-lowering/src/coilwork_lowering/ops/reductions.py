@@ -17,8 +17,8 @@ from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building import values as view_maps
-from coilwork_lowering.building.assertions import lower_nonzero
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.size_assertions import lower_nonzero
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import Shape, TensorValue, Value, is_whole
 from coilwork_lowering.ops.elementwise import overloads

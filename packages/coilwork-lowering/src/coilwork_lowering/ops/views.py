@@ -19,8 +19,8 @@ from coilwork_ir.index import (
     provably_nonneg,
 )
 from coilwork_lowering.building import values
-from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads

@@ -16,9 +16,9 @@ from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, placeholder
-from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import (
     Relation,
     Shape,

@@ -1,15 +1,23 @@
-"""Run-time assertions on sizes."""
+"""Run-time assertions on sizes.
+
+`squeeze` of a dimension whose size is known when the program runs.
+
+Torch captures it as a dimension that stays, and everything behind it accordingly. Where the size turns out to
+be 1, eager drops the dimension: the captured graph holds for all other sizes, and asserts them. Whoever runs
+it does what it was captured from where the assertion fails.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.graph_marks import SQUEEZED_ONE
 from coilwork_ir.index import Expr, as_expr, provably_eq, provably_le, provably_lt
 from coilwork_ir.loops import AssertSize, Check
 from coilwork_ir.loops.nodes import CheckError
@@ -18,7 +26,16 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, Value
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.scalar_math import index
-from coilwork_lowering.torch_compat.sizes import environment_of, list_guarded_comparisons, symbols_among
+from coilwork_lowering.torch_compat.sizes import (
+    environment_of,
+    is_from_data,
+    list_guarded_comparisons,
+    surely,
+    symbols_among,
+)
+
+# ---- Run-time assertions on sizes ----
+
 
 OF_TORCH: Final = "Runtime assertion failed for expression "
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
@@ -160,3 +177,62 @@ def _holds(form: str, lhs: Expr, rhs: Expr) -> bool:
         case "lt":
             return provably_lt(lhs, rhs)
     return provably_lt(lhs, rhs) or provably_lt(rhs, lhs)
+
+
+# ---- `squeeze` of a dimension whose size is known when the program runs ----
+
+
+aten: Final = torch.ops.aten
+_SQUEEZES: Final = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+
+
+def squeeze_decompositions() -> dict[Any, Callable[..., Any]]:
+    """`squeeze` as it is, behind the assertion."""
+    return dict.fromkeys(_SQUEEZES, _squeeze)
+
+
+def _squeeze(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> Any:
+    for size in _find_squeezed(value, dims):
+        if not surely(size != 1):
+            _ASSERTION(size != 1, SQUEEZED_ONE)
+    return NotImplemented
+
+
+def _find_squeezed(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> list[torch.SymInt]:
+    """The sizes from data that `squeeze` is asked to drop if they are 1."""
+    chosen = range(value.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
+    sizes: list[Any] = [value.shape[k] for k in chosen if value.dim() > 0]
+    return [size for size in sizes if is_from_data(size)]
+
+
+def asserts_squeezed_size(node: torch.fx.Node) -> bool:
+    """Tell if `node` is that assertion."""
+    return node.target is _ASSERTION and node.args[1] == SQUEEZED_ONE
+
+
+def finds_squeezed_size(node: torch.fx.Node) -> bool:
+    """Tell whether `node` is that assertion, or calls a graph that holds it."""
+    whole = node.graph.owning_module
+    if whole is None or node.op != "call_function":
+        return False
+    called = (
+        whole.get_submodule(str(given.target)) for given in node.all_input_nodes if _is_graph(whole, given)
+    )
+    return asserts_squeezed_size(node) or any(
+        finds_squeezed_size(inner)
+        for part in called
+        if isinstance(part, torch.fx.GraphModule)
+        for inner in part.graph.nodes
+    )
+
+
+def _is_graph(whole: torch.nn.Module, given: torch.fx.Node) -> bool:
+    return given.op == "get_attr" and isinstance(getattr(whole, str(given.target), None), torch.nn.Module)
+
+
+def drop_squeezed_sizes(backward: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`backward`, changed in place: what the forward graph has asserted before needs no second assertion."""
+    for node in backward.graph.nodes:
+        if asserts_squeezed_size(node):
+            backward.graph.erase_node(node)
+    return backward
