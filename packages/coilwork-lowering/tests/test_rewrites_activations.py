@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites import choose_rewrites
-from coilwork_lowering.rewrites.matmul_epilogues import ACTIVATIONS, LARGE, ON_NVIDIA
+from coilwork_lowering.rewrites.epilogues import ACTIVATIONS, LARGE, ON_NVIDIA
 
 GENERATOR = torch.Generator().manual_seed(1)
 A, B, BIAS = (torch.randn(*size, generator=GENERATOR) for size in ((4, 16), (16, 8), (8,)))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites import choose_rewrites
-from coilwork_lowering.rewrites.embeddings import EMBEDDINGS
+from coilwork_lowering.rewrites.epilogues import EMBEDDINGS
 
 aten = torch.ops.aten
 ROWS, WIDTH = 11, 6

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites import choose_rewrites
-from coilwork_lowering.rewrites.matmul_epilogues import PRODUCTS
+from coilwork_lowering.rewrites.epilogues import PRODUCTS
 
 # the same in each run: of bf16, few numbers lie at the edge of what rounding allows
 GENERATOR = torch.Generator().manual_seed(1)

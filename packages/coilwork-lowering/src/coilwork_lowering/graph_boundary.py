@@ -15,12 +15,13 @@ from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.scalar import const
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import (
     NumberValue,
     Relation,
     TensorValue,
     Value,
+    device_text,
+    dtype_of,
     layout_of,
     same_strides,
     whole,

@@ -11,8 +11,7 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import Shape, TensorValue, Value
+from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, dtype_of
 from coilwork_lowering.torch_compat.graphs import operator_behind
 
 

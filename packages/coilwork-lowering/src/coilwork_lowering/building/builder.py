@@ -24,12 +24,13 @@ from coilwork_lowering.building.buffers import Alias, Buffers
 from coilwork_lowering.building.cross_device_values import move_numbers_nearby, recompute_without_memory
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.size_table import SizeTable
-from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
     Value,
     coordinate_symbols,
+    device_text,
+    dtype_of,
     is_whole,
     layout_of,
     same_strides,

@@ -5,6 +5,8 @@ compute nothing. The map is written over the symbols `dims(shape)`: `d0`, `d1`, 
 one element, and 0 for dimensions of exactly one, whose coordinate is known.
 
 Views as maps: each function takes a tensor and gives another one over the same buffer.
+
+Coilwork's names for torch's devices and element types.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import TypeAlias
 import torch
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.dtypes import DType
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
+from coilwork_ir.dtypes import DType, from_torch_name
 from coilwork_ir.index import (
     Expr,
     as_expr,
@@ -32,6 +35,10 @@ from coilwork_ir.index import (
     total,
 )
 from coilwork_ir.scalar import Scalar
+from coilwork_lowering.errors import LoweringError
+
+# ---- What an FX value is while a graph is lowered ----
+
 
 # ---- What an FX value is while a graph is lowered ----
 
@@ -327,3 +334,27 @@ def _equal(a: Expr, b: Expr) -> bool:
 def _divides(small: Expr, large: Expr) -> bool:
     """Tell if `small` is a factor of `large` as far as the terms show."""
     return as_int(small) != 0 and provably_divisible(large, small)
+
+
+# ---- Coilwork's names for torch's devices and element types ----
+
+
+def device_text(device: torch.device) -> str:
+    """`"cpu"`, `"cuda:0"`: an accelerator always with its number."""
+    if device.type == "meta" or has_trait(device.type, HOST_MEMORY):
+        return device.type
+    return f"{device.type}:{device.index or 0}"
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """Coilwork's name for a torch element type.
+
+    Raises:
+        LoweringError[dtype]: there is none.
+    """
+    try:
+        return from_torch_name(str(dtype))
+    except ValueError as cause:
+        raise LoweringError(
+            "dtype", str(cause), remedy="keep tensors of this type out of the region"
+        ) from cause

@@ -17,7 +17,7 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.rounding import rounded
-from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import dtype_of
 
 aten: Final = torch.ops.aten
 _HALVES: Final = (torch.float16, torch.bfloat16)

@@ -23,8 +23,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Mutation
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, dtype_of, layout_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.facts.alias_analysis import silent_writes
 from coilwork_lowering.rules import Call

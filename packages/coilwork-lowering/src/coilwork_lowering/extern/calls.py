@@ -24,8 +24,7 @@ from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.size_assertions import lower_assertion, told_equality
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
+from coilwork_lowering.building.values import Relation, TensorValue, Value, device_text, dtype_of, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.arguments import Passed, pass_arguments
 from coilwork_lowering.extern.asynchronous import find_received, flight

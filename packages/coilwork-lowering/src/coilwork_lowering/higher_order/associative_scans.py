@@ -19,8 +19,7 @@ from coilwork_ir.loops import Scan
 from coilwork_ir.scalar import Load, Scalar, rewrite
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims
+from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims, dtype_of
 from coilwork_lowering.errors import refusal
 from coilwork_lowering.facts.fx_nodes import operator_name
 from coilwork_lowering.higher_order.combinations import Traced, combination_of, find_needed, keep_values

@@ -19,8 +19,7 @@ from coilwork_ir.loops import Body, Convolution, Window
 from coilwork_ir.loops.convolutions import make_result
 from coilwork_ir.scalar import load
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import TensorValue, Value, is_whole, whole
+from coilwork_lowering.building.values import TensorValue, Value, device_text, dtype_of, is_whole, whole
 from coilwork_lowering.facts.fx_nodes import FORWARD, GRADIENTS
 from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule

@@ -15,8 +15,7 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, const
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, dtype_of
 from coilwork_lowering.python_arithmetic import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import index, round_to, to_dtype

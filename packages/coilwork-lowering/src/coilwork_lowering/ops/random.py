@@ -17,8 +17,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.loops import Extern
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text
-from coilwork_lowering.building.values import Shape, TensorValue, Value, whole
+from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, whole
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scattering.elements import flatten
 from coilwork_lowering.rules import Call, NotLowered, Rule

@@ -21,8 +21,7 @@ from coilwork_ir.index import (
 from coilwork_lowering.building import values
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.size_assertions import lower_assertion
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import Relation, TensorValue, Value, layout_of, same_strides
+from coilwork_lowering.building.values import Relation, TensorValue, Value, dtype_of, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.placing import begins_with_an_input, is_written_into, kept_offset
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim

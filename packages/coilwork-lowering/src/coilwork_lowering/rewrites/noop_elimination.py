@@ -9,7 +9,7 @@ import torch
 
 from coilwork_ir.operators import OpInfo, list_operators
 from coilwork_ir.scalar import is_lossless
-from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import dtype_of
 from coilwork_lowering.facts.alias_analysis import viewed_by
 from coilwork_lowering.rewrites.rewrite import (
     Condition,

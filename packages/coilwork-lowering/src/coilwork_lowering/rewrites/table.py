@@ -12,8 +12,7 @@ from coilwork_lowering.rewrites.batch_norm_folding import FOLDING
 from coilwork_lowering.rewrites.circular_padding import WRAPPED
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
 from coilwork_lowering.rewrites.concat_split import JOINING
-from coilwork_lowering.rewrites.embeddings import EMBEDDINGS
-from coilwork_lowering.rewrites.matmul_epilogues import ACTIVATIONS, PRODUCTS
+from coilwork_lowering.rewrites.epilogues import ACTIVATIONS, EMBEDDINGS, PRODUCTS
 from coilwork_lowering.rewrites.noop_elimination import POINTLESS
 from coilwork_lowering.rewrites.rewrite import Level, Rewrite
 from coilwork_lowering.rewrites.softshrink import SOFTSHRINK

@@ -15,8 +15,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.building.values import TensorValue, Value, dtype_of
 from coilwork_lowering.facts.static_tensors import step_from_zero
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably

@@ -6,6 +6,8 @@ leave the chip.
 `aten._addmm_activation` is that call: ReLU, or GELU by its tanh form, which on NVIDIA GPUs is an epilogue of
 cuBLASLt. (On a CPU its GELU is the exact one, so it stands for the tanh form on GPUs alone.) A kernel for the
 activation would read and write the whole result again.
+
+Gradients of embeddings, and what is added to them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_ir.device_traits import ATEN_CUDA, has_trait
+from coilwork_ir.device_traits import ATEN_CUDA, PROCESSOR, has_trait
 from coilwork_lowering.facts.fx_nodes import is_computed
 from coilwork_lowering.rewrites.rewrite import (
     Call,
@@ -35,6 +37,9 @@ from coilwork_lowering.rewrites.rewrite import (
     value,
 )
 from coilwork_lowering.torch_compat.sizes import hint_of, surely
+
+# ---- Matrix products and what is added to them ----
+
 
 # ---- Matrix products and what is added to them ----
 
@@ -279,3 +284,58 @@ GELU_INTO_PRODUCT: Final = Rewrite(
 )
 
 ACTIVATIONS: Final = (RELU_INTO_PRODUCT, GELU_INTO_PRODUCT)
+
+
+# ---- Gradients of embeddings, and what is added to them ----
+
+
+def _is_on_cpu(match: Match) -> bool:
+    # where rows are sorted first, one kernel sums them and adds the other gradient
+    return bool(has_trait(match.result.device.type, PROCESSOR))
+
+
+def _is_whole_table(match: Match) -> bool:
+    width = match.value("gradient").shape[-1]
+    return same_sizes(match.value("other").shape, (match.captures["rows"], width))
+
+
+def _accumulate_into_other(other: Any, gradient: Any, indices: Any, **_: Any) -> Any:
+    rows = aten.reshape.default(indices, [-1])
+    return aten.index_add.default(
+        other, 0, rows, aten.reshape.default(gradient, [-1, gradient.value.shape[-1]])
+    )
+
+
+GRADIENT_INTO_ANOTHER: Final = Rewrite(
+    name="gradient-into-another",
+    doc=(
+        "The gradient of an embedding whose table is used elsewhere, too, is added to the other gradient, "
+        "row by row as they occur: no table of zeros."
+    ),
+    pattern=call(
+        "aten.add.Tensor",
+        self=call(
+            "aten.embedding_dense_backward.default",
+            grad_output=tensor("gradient"),
+            indices=tensor("indices"),
+            num_weights=value("rows"),
+            padding_idx=value("padding"),
+            scale_grad_by_freq=value("scaled"),
+        ),
+        other=tensor("other"),
+        commutes=("self", "other"),
+    ),
+    replacement=_accumulate_into_other,
+    conditions=(
+        equals("padding", -1),
+        # sums in 16 bits would round after each row
+        dtype_among("gradient", torch.float32, torch.float64),
+        Condition(name="not scaled", holds=lambda match: match.captures["scaled"] is False),
+        same_dtype("gradient", "other"),
+        Condition(name="another gradient of the whole table", holds=_is_whole_table),
+        Condition(name="on a CPU", holds=_is_on_cpu),
+    ),
+    inexact=True,
+)
+
+EMBEDDINGS: Final = (GRADIENT_INTO_ANOTHER,)
