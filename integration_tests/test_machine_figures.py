@@ -25,7 +25,7 @@ from coilwork_ir.machine import TUNING, MachineModel, read_entries
 from coilwork_ir.target import TARGETS, Target
 from coilwork_lowering.layout import pad_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
-from coilwork_lowering.rewrites import choose_rewrites, cleaned_up, pack_weights
+from coilwork_lowering.rewrites import choose_rewrites, clean_up_copy, pack_weights
 from coilwork_lowering.rewrites.constant_folding import rewrite_captured
 from coilwork_triton import TritonCodegen
 
@@ -252,7 +252,7 @@ def rewrite_all(model: MachineModel, device: str) -> None:
     with FakeTensorMode():
         x, w, b = (torch.empty(*size, device=device) for size in ((2048, 512), (512, 512), (512,)))
         gm = make_fx(lambda x, w, b: torch.addmm(b, x, w).relu())(x, w, b)
-    cleaned_up(gm, choose_rewrites("aten", options))
+    clean_up_copy(gm, choose_rewrites("aten", options))
     pack_weights(gm, [1, 2], find_model)
     if device != "cpu":
         for by_rows in (True, False):

@@ -42,7 +42,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_lowering.decompositions.strides", "_LIKE_ONE"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_LAID_OUT_AS_A_SUM"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_CONTIGUOUS"): _LAYOUT,
-    ("coilwork_lowering.facts.operand_checks", "_RULES"): "registers functions that check shapes",
+    ("coilwork_lowering.facts.operand_checks", "_SHAPE_RULES"): "registers functions that check shapes",
     (
         "coilwork_lowering.ops.special_functions.bessel",
         "_CYLINDRICAL",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, arange
 
-from coilwork_lowering.facts.static_tensors import Line, line_through
+from coilwork_lowering.facts.static_tensors import Line, fit_line
 
 
 def on_line(line: Line, count: int) -> Tensor:
@@ -20,7 +20,7 @@ def on_line(line: Line, count: int) -> Tensor:
 @given(st.integers(0, 90), st.integers(-90, 90), st.integers(1, 40), st.integers(2, 50), st.integers(0, 30))
 def test_a_line_gives_its_values(factor: int, offset: int, divisor: int, count: int, size: int) -> None:
     values = on_line(Line(factor, offset, divisor), count).clamp(0, size)
-    found = line_through(values)
+    found = fit_line(values)
     if found is None:
         return
     assert torch.equal(on_line(found, count).clamp(int(values[0]), int(values[-1])), values)
@@ -34,16 +34,16 @@ def test_scales_are_found(scale: float, size: int, tap: int) -> None:
     source = (arange(count, dtype=torch.float32) + 0.5) * (1 / scale) - 0.5
     values = (source.floor().to(torch.int64) + tap).clamp(0, size - 1)
     if values[0] == values[-1]:
-        assert line_through(values) is None
+        assert fit_line(values) is None
         return
-    found = line_through(values)
+    found = fit_line(values)
     assert found is not None
     assert torch.equal(on_line(found, count).clamp(int(values[0]), int(values[-1])), values)
 
 
 def test_the_simplest_slope_is_found() -> None:
-    assert line_through(arange(230) * 10 // 23) == Line(10, 0, 23)
-    assert line_through(arange(7) * 3 - 4) == Line(3, -4, 1)
+    assert fit_line(arange(230) * 10 // 23) == Line(10, 0, 23)
+    assert fit_line(arange(7) * 3 - 4) == Line(3, -4, 1)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_the_simplest_slope_is_found() -> None:
     ids=["curved", "falling", "constant", "one", "broken"],
 )
 def test_no_line(values: Tensor) -> None:
-    assert line_through(values) is None
+    assert fit_line(values) is None

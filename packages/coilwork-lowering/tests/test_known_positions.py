@@ -19,7 +19,7 @@ from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
 from coilwork_ir.scalar import Load, postorder
 from coilwork_lowering.facts import static_tensors
-from coilwork_lowering.facts.static_tensors import _fractions, known_fractions, position_map
+from coilwork_lowering.facts.static_tensors import _fit_fractions, find_static_fractions, fit_position_map
 
 
 def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:
@@ -129,7 +129,7 @@ def test_a_map_gives_every_position(
     values = torch.div(arange(count) * factor + offset, divisor, rounding_mode="floor")
     if wraps:
         values = values.remainder(size)
-    found = position_map(values, size)
+    found = fit_position_map(values, size)
     if found is None:
         return
     at = symbol("i", lo=0, hi=count - 1)
@@ -188,7 +188,7 @@ def test_open_sizes_are_not_asked_about() -> None:
     (clamp,) = (node for node in gm.graph.nodes if "clamp" in node.name)
     environment = clamp.meta["val"].fake_mode.shape_env
     before = len(environment.guards)
-    assert known_fractions(clamp) is None
+    assert find_static_fractions(clamp) is None
     assert len(environment.guards) == before
 
 
@@ -196,7 +196,7 @@ def test_open_sizes_are_not_asked_about() -> None:
 def test_fractions_give_every_weight(factor: int, offset: int, period: int, count: int) -> None:
     given_ones = (arange(count) * factor + offset).clamp(min=0).remainder(period)
     values = given_ones.to(torch.float32) / period
-    found = _fractions(values, 0)
+    found = _fit_fractions(values, 0)
     if found is None:
         return
     assert torch.equal(found.numerators(arange(count)).to(torch.float32) / found.denominator, values)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coilwork_lowering.rewrites import pack_weights, split_constants
-from coilwork_lowering.torch_compat.operators import packed_types
+from coilwork_lowering.torch_compat.operators import list_packed_types
 
 aten = torch.ops.aten
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -45,7 +45,7 @@ def test_weights_are_packed_once(case: str, dtype: torch.dtype) -> None:
     function, operands = PACKED[case]
     x, w, b = (one.to(dtype) for one in operands)
     made, count = pack_weights(traced(function, (x, w, b)), [1, 2])
-    assert count == (dtype in packed_types())
+    assert count == (dtype in list_packed_types())
     if not count:
         return
     made.graph.lint()
@@ -104,5 +104,5 @@ def test_without_onednn_nothing_is_packed() -> None:
 def test_the_device_says_up_to_how_many_rows_packing_pays() -> None:
     gm = traced(F.linear, ROWS)
     for most, packed in ((6, 0), (7, 1)):
-        if packed_types():
+        if list_packed_types():
             assert pack_weights(gm, [1, 2], find_changed_model(loops__packed_rows=most))[1] == packed

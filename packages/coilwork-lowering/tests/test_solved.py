@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import PythonMod
 
 from coilwork_lowering import lower
-from coilwork_lowering.building.size_table import solved_by
+from coilwork_lowering.building.size_table import solve_term
 
 U, V, N, WHOLE = sympy.symbols("u v n whole", integer=True)
 
@@ -37,7 +37,7 @@ def test_what_a_size_tells(size: sympy.Expr, unknown: Sequence[sympy.Symbol]) ->
     """It is nothing but the new symbol, and multiples of the term that it tells have the values that they
     had.
     """
-    found = solved_by(size, WHOLE, frozenset(unknown))
+    found = solve_term(size, WHOLE, frozenset(unknown))
     assert size.xreplace(found) == WHOLE
     for numbers in itertools.product((0, 1, 5, 12), repeat=3):
         values = dict(zip((U, V, N), map(sympy.Integer, numbers), strict=True))

@@ -15,7 +15,7 @@ from torch.utils._sympy.functions import FloorDiv
 from coilwork_ir.index import as_int, evaluate, maximum, symbol
 from coilwork_ir.loops import Pointwise
 from coilwork_lowering import lower
-from coilwork_lowering.building.size_table import as_multiple, make_bounded_symbol, residue
+from coilwork_lowering.building.size_table import find_residue, make_bounded_symbol, write_as_multiple
 
 
 def parts_that_broadcast(x: torch.Tensor) -> torch.Tensor:
@@ -63,7 +63,7 @@ def test_what_is_divisible_has_a_residue(
     facts: tuple[tuple[sympy.Basic, sympy.Basic], ...], expected: tuple[int, int]
 ) -> None:
     """What no number fulfils, or no single symbol decides, says nothing."""
-    modulus, remainder = residue(N, facts)
+    modulus, remainder = find_residue(N, facts)
     assert (modulus, remainder) == expected
     told = [(base, divisor) for base, divisor in facts if base.free_symbols == {N}]
     for n in range(remainder, 200, modulus):
@@ -73,7 +73,7 @@ def test_what_is_divisible_has_a_residue(
 
 def test_a_multiple_equals_the_product_of_its_parts() -> None:
     name = make_bounded_symbol("n", 2, None, 3, 1)
-    size = as_multiple(name, 3, 1)
+    size = write_as_multiple(name, 3, 1)
     assert size == 3 * ((size + 2) // 3) - 2
     assert name.lo == 4
     assert all(evaluate(size, {"n": n}) == n for n in range(4, 40, 3))

@@ -271,7 +271,7 @@ def test_a_fault_of_the_readable_module_costs_nothing(
 
 REWRITES: dict[str, tuple[str, Any]] = {
     "of the captured graph": ("rewrite_captured", backends),
-    "of the ATen graph": ("cleaned_up", pipeline),
+    "of the ATen graph": ("clean_up_copy", pipeline),
     "layouts": ("lay_out_convolutions", pipeline),
     "padding": ("pad_products", pipeline),
 }

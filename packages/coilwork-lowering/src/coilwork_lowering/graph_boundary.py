@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # ---- What a graph begins with: its inputs, and the constants that it names ----
 
 
-class Entries:
+class GraphInputs:
     """Inputs and constants of `gm` so far, declared in `builder`, in order.
 
     Attributes:
@@ -114,10 +114,10 @@ class Entries:
         if isinstance(fake, torch.SymInt):
             name = self.builder.sizes.name_of(fake)
             passed = None if name is None else self.builder.sizes.symbol(name, shape_env_of(fake))
-            self.inputs.append(_unused_symbol(node.name) if passed is None else passed)
+            self.inputs.append(_make_unused_symbol(node.name) if passed is None else passed)
             return self.builder.sizes.expr(fake)
         if isinstance(fake, int):
-            self.inputs.append(_unused_symbol(node.name))
+            self.inputs.append(_make_unused_symbol(node.name))
             return as_expr(int(fake))
         raise self._refusal(
             node, "graph-form", f"input {node.name} is neither a tensor nor an integer: {fake!r}"
@@ -150,7 +150,7 @@ class Entries:
             found.dim() == 0
             and not dtype_of(found.dtype).is_opaque
             and not is_fake(found)
-            and only_read(node)
+            and is_only_read(node)
         ):
             # A number written as a tensor. As a constant of the code it costs no load, nor a copy between
             # devices.
@@ -172,19 +172,19 @@ class Entries:
         return refusal(node, code, what, origins=self.builder.origins)
 
 
-def passed_symbols(gm: torch.fx.GraphModule) -> list[sympy.Symbol]:
+def list_symbol_inputs(gm: torch.fx.GraphModule) -> list[sympy.Symbol]:
     """The symbols that `gm` takes as integers."""
     given = (node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder")
     names = (plain_symbol(value) for value in given if isinstance(value, torch.SymInt))
     return [name for name in names if name is not None]
 
 
-def _unused_symbol(name: str) -> Expr:
+def _make_unused_symbol(name: str) -> Expr:
     """A name for an integer input that the graph knows without being told."""
     return symbol(f"unused_{name}")
 
 
-def only_read(node: torch.fx.Node) -> bool:
+def is_only_read(node: torch.fx.Node) -> bool:
     """Tell whether no user of `node` writes into it or returns a view of it."""
     return all(
         isinstance(user.target, Overload) and not any(a.alias_info for a in schema_of(user.target).arguments)
@@ -195,7 +195,7 @@ def only_read(node: torch.fx.Node) -> bool:
 # ---- What a graph ends with: its outputs ----
 
 
-class Results:
+class GraphOutputs:
     """The outputs of a graph so far, in order.
 
     Attributes:
@@ -283,7 +283,7 @@ class Results:
         return self.builder.view_again(buffer)
 
 
-def returned_by(output: torch.fx.Node) -> list[Any]:
+def list_returned(output: torch.fx.Node) -> list[Any]:
     """Return what the output node returns."""
     result = output.args[0]
     return list(result) if isinstance(result, list | tuple) else [result]

@@ -70,7 +70,7 @@ class _Trail:
         self.seen = 0
 
 
-def watched_decompositions(
+def watch_decompositions(
     table: Mapping[Any, Callable[..., Any]], record: Callable[[AddedGuard], object]
 ) -> dict[Any, Callable[..., Any]]:
     """`table`, where `record` is told of each guard that a decomposition adds, with its operator and the

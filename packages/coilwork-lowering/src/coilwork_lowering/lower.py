@@ -20,18 +20,18 @@ from coilwork_ir.loops.layouts import release_results
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.size_assertions import assert_guards, lower_assertion, lower_divisor
-from coilwork_lowering.building.size_table import SizeTable, solved_terms
+from coilwork_lowering.building.size_table import SizeTable, solve_terms
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
 from coilwork_lowering.extern.asynchronous import lower_wait, rest
 from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.extern.nesting import placed_results
 from coilwork_lowering.extern.quantized import quantized_type, require_kernel
-from coilwork_lowering.facts.alias_analysis import is_wait, written_operands
+from coilwork_lowering.facts.alias_analysis import is_wait, mutated_operands
 from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
-from coilwork_lowering.facts.operand_checks import accepts, accepts_shapes
+from coilwork_lowering.facts.operand_checks import accepts_shapes, accepts_types
 from coilwork_lowering.facts.scalar_overflow import accepts_numbers
-from coilwork_lowering.graph_boundary import Entries, Results, passed_symbols, returned_by
+from coilwork_lowering.graph_boundary import GraphInputs, GraphOutputs, list_returned, list_symbol_inputs
 from coilwork_lowering.guard_watch import AddedGuard, GuardWatch
 from coilwork_lowering.higher_order.associative_scans import (
     is_associative_scan,
@@ -111,25 +111,27 @@ def lower(
     """
     watch = GuardWatch(gm)
     guards: list[AddedGuard] = []
-    made = _written_out(gm, lambda node: guards.extend(watch.added(origin_of(node))), options)
+    made = _expand_higher_order(gm, lambda node: guards.extend(watch.added(origin_of(node))), options)
     lowered = _Lowering(made, name=name, options=options, example_strides=example_strides).run()
     return replace(lowered, guards=(*guards, *lowered.guards))
 
 
-def _written_out(gm: torch.fx.GraphModule, note: Note, options: LoweringOptions) -> torch.fx.GraphModule:
+def _expand_higher_order(
+    gm: torch.fx.GraphModule, note: Note, options: LoweringOptions
+) -> torch.fx.GraphModule:
     """`gm` without the higher-order operators that stand for other calls, those in what they stand for
     included.
     """
     made = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
     made = unroll_scans(write_out_other_scans(made, lambda f: _is_of_scalars(f, options)))
-    return gm if made is gm else _written_out(made, note, options)
+    return gm if made is gm else _expand_higher_order(made, note, options)
 
 
 def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> bool:
     """Tell if `function`, which combines two tuples of tensors, does so element by element."""
     try:
         traced = _trace_combining(
-            function, options, SizeTable(passed_symbols(function), solved_terms(function))
+            function, options, SizeTable(list_symbol_inputs(function), solve_terms(function))
         )
     except LoweringError:
         return False
@@ -139,11 +141,11 @@ def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> 
 def _trace_combining(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
     """The graph of a combining function, lowered."""
     # what it demands of sizes is told as the scan's demand
-    made = _written_out(function, lambda node: None, options)
+    made = _expand_higher_order(function, lambda node: None, options)
     inner = _Lowering(made, name="combine", options=options, example_strides=None, sizes=sizes)
     inner.results.is_region = True
     inner.run()
-    results = [inner.value(item) for item in returned_by(made.graph.output_node())]
+    results = [inner.value(item) for item in list_returned(made.graph.output_node())]
     return Traced(
         inputs=inner.entries.inputs,
         nodes=inner.builder.nodes,
@@ -166,12 +168,12 @@ class _Lowering:
         self.gm = gm
         self.name = name
         self.options = options
-        self.sizes = SizeTable(passed_symbols(gm), solved_terms(gm)) if sizes is None else sizes
+        self.sizes = SizeTable(list_symbol_inputs(gm), solve_terms(gm)) if sizes is None else sizes
         self.builder = Builder(options=options, sizes=self.sizes)
         self.values: dict[torch.fx.Node, Value] = {}
         self.overwriting = Reinplacing(gm.graph, self.values, self.builder)
-        self.entries = Entries(gm, self.builder, strides=example_strides)
-        self.results = Results(self.builder, self.overwriting)
+        self.entries = GraphInputs(gm, self.builder, strides=example_strides)
+        self.results = GraphOutputs(self.builder, self.overwriting)
 
     def run(self) -> Lowered:
         watch = GuardWatch(self.gm)
@@ -200,7 +202,7 @@ class _Lowering:
                     if self.results.is_region:
                         # who runs the region knows nothing of what is in flight in it
                         rest(self.builder, self.builder.in_flight.memory(), written=True)
-                    for item in returned_by(node):
+                    for item in list_returned(node):
                         self.results.add(item, self.value(item))
                     self.builder.define_sizes()
                 case _:
@@ -278,7 +280,7 @@ class _Lowering:
         """Wait for operators that still write what `node` reads, or use what it overwrites."""
         if node.target is operator.getitem or is_view(node) or is_wait(node.target):
             return
-        for operands, written in ((node.all_input_nodes, False), (written_operands(node), True)):
+        for operands, written in ((node.all_input_nodes, False), (mutated_operands(node), True)):
             values = (self.values.get(operand) for operand in operands)
             roots = (self.builder.buffers.root(name) for value in values for name in list_buffers(value))
             rest(self.builder, tuple(dict.fromkeys(roots)), written=written)
@@ -313,7 +315,7 @@ class _Lowering:
         """A branch or loop body: inputs laid out as the operands, outputs as `results`, sizes shared."""
         origins, hint = self.builder.origins, self.builder.hint
         # what it demands of sizes is told as the region's demand, when that is lowered
-        made = _written_out(gm, lambda node: None, self.options)
+        made = _expand_higher_order(gm, lambda node: None, self.options)
         inner = _Lowering(made, name=name, options=self.options, example_strides=None, sizes=self.sizes)
         inner.entries.operands = operands
         inner.results.is_region = True
@@ -476,7 +478,7 @@ class _Lowering:
 def _accepts(target: Overload, call: Call) -> bool:
     """Tell if eager takes the types, numbers and shapes of the call, as far as tables know."""
     return (
-        accepts(target, call.fakes)
+        accepts_types(target, call.fakes)
         and accepts_numbers(target, call.fakes)
         and accepts_shapes(target, call.fakes)
     )

@@ -20,7 +20,7 @@ from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.registry import RULES
-from coilwork_lowering.rewrites.clean_up import cleaned_up
+from coilwork_lowering.rewrites.clean_up import clean_up_copy
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 
 # ---- Calls of a captured graph that generated code computes and that ATen could run instead ----
@@ -83,7 +83,7 @@ def _rewrite(draft: LoweringDraft, context: LoweringContext) -> LoweringDraft:
     if context.rewrites is None:
         return draft
     with context.stage("rewrite"):
-        gm, fired = cleaned_up(draft.gm, context.rewrites)
+        gm, fired = clean_up_copy(draft.gm, context.rewrites)
     if context.write is not None and fired:
         context.write("aten.rewritten.txt", format_aten(gm))
     return replace(draft, gm=gm, fired=fired)

@@ -36,7 +36,7 @@ from coilwork_lowering.building.values import (
     same_strides,
 )
 from coilwork_lowering.facts.alias_analysis import escapes
-from coilwork_lowering.facts.fx_nodes import is_computed, is_reduced, is_view, operator_name, origin_of
+from coilwork_lowering.facts.fx_nodes import is_pointwise, is_reduction, is_view, operator_name, origin_of
 from coilwork_lowering.ops.parts import covers, is_injective, replaced_part, same_place
 from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
@@ -280,7 +280,7 @@ class Reinplacing:
         """Tell whether `node`, or what it becomes by further replacements, is needed in memory."""
         chain = [node]
         while (last := chain[-1]) not in self._stored:
-            kept = [user for user in last.users if not (is_computed(user) or is_reduced(user))]
+            kept = [user for user in last.users if not (is_pointwise(user) or is_reduction(user))]
             onward = [
                 user
                 for user in last.users

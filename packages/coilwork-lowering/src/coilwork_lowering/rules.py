@@ -105,7 +105,7 @@ class Call:
         Raises:
             NotLowered: it is symbolic or no integer.
         """
-        return as_plain_int(self.arguments[name])
+        return require_int(self.arguments[name])
 
     def integers(self, name: str) -> tuple[int, ...]:
         """The list of integers `name`; None counts as empty, a number as a list of one."""
@@ -113,7 +113,7 @@ class Call:
         if value is None:
             return ()
         items = value if isinstance(value, tuple) else (value,)
-        return tuple(as_plain_int(item) for item in items)
+        return tuple(require_int(item) for item in items)
 
     @property
     def fake(self) -> torch.Tensor:
@@ -152,7 +152,7 @@ class Rule:
     lower: Lower
 
 
-def as_plain_int(value: Value) -> int:
+def require_int(value: Value) -> int:
     """`value` if it is a known integer.
 
     Raises:
@@ -165,7 +165,7 @@ def as_plain_int(value: Value) -> int:
     raise NotLowered(f"{value!r} is not a known integer")
 
 
-def as_size(value: Value) -> Expr:
+def require_size(value: Value) -> Expr:
     """`value` as an index expression.
 
     Raises:

@@ -37,7 +37,7 @@ from coilwork_lowering.torch_compat.sizes import (
 # ---- Run-time assertions on sizes ----
 
 
-OF_TORCH: Final = "Runtime assertion failed for expression "
+TORCH_ASSERTION_PREFIX: Final = "Runtime assertion failed for expression "
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
 # each relation as one of the four that the IR has, and whether the sides change places
 _FORMS: Final = (
@@ -121,14 +121,14 @@ def _normalize(lhs: Expr, relation: str, rhs: Expr) -> tuple[str, Expr, Expr]:
     return (form, rhs, lhs) if swapped else (form, lhs, rhs)
 
 
-def told_equality(number: torch.fx.Node) -> str | None:
+def find_user_equality(number: torch.fx.Node) -> str | None:
     """The user's words for what `number` must be equal to, if there are some: torch takes it for that from
     where it is read on.
     """
     equalities = [user for user in number.users if user.target is operator.eq]
     checks = [check for equality in equalities for check in equality.users if check.target is _ASSERTION]
     texts = [str(check.args[1]) for check in checks]
-    return next((text for text in texts if not text.startswith(OF_TORCH)), None)
+    return next((text for text in texts if not text.startswith(TORCH_ASSERTION_PREFIX)), None)
 
 
 def lower_divisor(builder: Builder, divisor: Value, message: str) -> None:

@@ -39,7 +39,7 @@ from coilwork_lowering.torch_compat.sizes import (
     floor_divided,
     hint_of,
     integer_bounds,
-    known_multiples,
+    list_multiples,
     plain_integer,
     plain_symbol,
     shape_env_of,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 LARGEST_MODULUS = 1 << 16
 
 
-def residue(name: sympy.Symbol, multiples: Iterable[tuple[sympy.Basic, sympy.Basic]]) -> tuple[int, int]:
+def find_residue(name: sympy.Symbol, multiples: Iterable[tuple[sympy.Basic, sympy.Basic]]) -> tuple[int, int]:
     """`(m, r)`, such that the value of `name` is `r` modulo `m`, `0 <= r < m`; `(1, 0)` if nothing is known.
 
     `multiples` are pairs of an expression and what divides it; those that are not linear in `name` alone say
@@ -110,7 +110,7 @@ def _is_empty(low: int | None, high: int | None) -> bool:
     return low is not None and high is not None and low > high
 
 
-def as_multiple(size: Expr, modulus: int, remainder: int) -> Expr:
+def write_as_multiple(size: Expr, modulus: int, remainder: int) -> Expr:
     """`size` in the form that shows what it is modulo `modulus`."""
     return size if modulus == 1 else modulus * ((size - remainder) // modulus) + remainder
 
@@ -118,11 +118,11 @@ def as_multiple(size: Expr, modulus: int, remainder: int) -> Expr:
 # ---- Symbols of sizes that no input tells by itself, told by the inputs whose sizes are made of ----
 
 
-def solved_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
+def solve_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
     """Return what stands for a number that no input tells by itself -> the number, from a new symbol, which a
     size of an input is.
     """
-    sizes = list(_given_sizes(gm))
+    sizes = list(_list_input_sizes(gm))
     told = {size for _, size in sizes if size.is_Symbol}
     found: dict[sympy.Basic, sympy.Basic] = {}
     for name, size in sizes:
@@ -130,11 +130,11 @@ def solved_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
         if not known.free_symbols <= told:
             whole = plain_integer(name)
             told.add(whole)
-            found.update({size: whole, **solved_by(known, whole, known.free_symbols - told)})
+            found.update({size: whole, **solve_term(known, whole, known.free_symbols - told)})
     return found
 
 
-def solved_by(
+def solve_term(
     size: sympy.Basic, whole: sympy.Symbol, unknown: Collection[sympy.Basic]
 ) -> dict[sympy.Basic, sympy.Basic]:
     """Return what a size tells of `unknown` symbols in it, where it is `whole`: terms, and what they are."""
@@ -152,7 +152,7 @@ def _simpler(product: tuple[sympy.Basic, sympy.Basic]) -> tuple[bool, bool, str]
     return (factor not in (1, -1), not term.is_Symbol, str(term))
 
 
-def _given_sizes(gm: torch.fx.GraphModule) -> Iterator[tuple[str, sympy.Basic]]:
+def _list_input_sizes(gm: torch.fx.GraphModule) -> Iterator[tuple[str, sympy.Basic]]:
     """The symbolic integers among the inputs of `gm`, and in the shapes and strides of its tensors, each with
     a name for it.
     """
@@ -323,7 +323,7 @@ class SizeTable:
         unknown = expression.free_symbols - self._written.keys()
         if unknown and not expression.is_Symbol:
             self._solved |= {sympy_of(size): plain_integer(name)}
-            self._solved |= solved_by(expression, plain_integer(name), unknown)
+            self._solved |= solve_term(expression, plain_integer(name), unknown)
         return bool(unknown)
 
     def _substitute_told(self, expression: sympy.Basic) -> sympy.Basic:
@@ -370,9 +370,9 @@ class SizeTable:
         """The IR symbol for torch's `name`. In sizes it stands as `from_sympy` writes it."""
         if name not in self._known:
             lo, hi = integer_bounds(env, name)
-            modulus, remainder = residue(name, known_multiples(env)) if name in self._passed else (1, 0)
+            modulus, remainder = find_residue(name, list_multiples(env)) if name in self._passed else (1, 0)
             self._known[name] = make_bounded_symbol(name.name, lo, hi, modulus, remainder)
-            self._written[name] = as_multiple(self._known[name], modulus, remainder)
+            self._written[name] = write_as_multiple(self._known[name], modulus, remainder)
         return self._known[name]
 
     def decided(self, ours: Expr) -> None:

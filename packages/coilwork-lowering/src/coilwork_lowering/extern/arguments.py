@@ -25,7 +25,7 @@ from coilwork_ir.loops import Mutation
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, dtype_of, layout_of
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.facts.alias_analysis import silent_writes
+from coilwork_lowering.facts.alias_analysis import undeclared_writes
 from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
@@ -65,7 +65,7 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
     named: dict[str, list[str]] = {}
     sources: dict[str, list[str]] = {}
     written: dict[str, list[Buffer]] = {}
-    silently = silent_writes(target)
+    silently = undeclared_writes(target)
     for formal in schema_of(target).arguments:
         value, fake = call.arguments[formal.name], call.fakes[formal.name]
         writes = formal.name in silently or (formal.alias_info is not None and formal.alias_info.is_write)

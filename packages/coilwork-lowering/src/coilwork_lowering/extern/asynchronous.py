@@ -11,7 +11,7 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Mutation, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value, whole
-from coilwork_lowering.facts.alias_analysis import flight_of, silent_writes
+from coilwork_lowering.facts.alias_analysis import flight_of, undeclared_writes
 from coilwork_lowering.torch_compat.operators import Overload
 
 _WAIT: Final = "_c10d_functional.wait_tensor.default"
@@ -89,7 +89,7 @@ def find_received(
     """The argument that each result of a call of `target` is, of those that it writes silently; None: memory
     of its own.
     """
-    silently = silent_writes(target)
+    silently = undeclared_writes(target)
     if not silently:
         return ()
     kinds = arguments.get("op_list")

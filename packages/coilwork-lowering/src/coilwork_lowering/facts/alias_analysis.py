@@ -30,7 +30,7 @@ from typing import Final
 from torch import fx
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.fx_nodes import operator as operator_called
+from coilwork_lowering.facts.fx_nodes import packet_name as operator_called
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # ---- Which operators go on reading or writing memory after their calls have returned, and which ----
@@ -118,7 +118,7 @@ def is_barrier(target: Overload) -> bool:
     return target.namespace == _STREAMS
 
 
-def retains(target: Overload, arguments: Mapping[str, object]) -> bool:
+def may_retain(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Tell if a call may keep what it is given and read it at any time, as far as anybody knows; `arguments`
     by their names.
     """
@@ -129,7 +129,7 @@ def retains(target: Overload, arguments: Mapping[str, object]) -> bool:
     return not known or bool(flight.writes) or flight.is_marking
 
 
-def silent_writes(target: Overload) -> tuple[str, ...]:
+def undeclared_writes(target: Overload) -> tuple[str, ...]:
     """Arguments that `target` writes although its schema does not say so."""
     flight = flight_of(target)
     return () if flight is None else flight.writes
@@ -159,11 +159,13 @@ def memory_of(graph: fx.Graph) -> Memory:
     """The facts about `graph`."""
     return Memory(
         written=frozenset(owner for node in graph.nodes for owner in owners_written_by(node)),
-        measured=frozenset(owner_of(node.all_input_nodes[0]) for node in graph.nodes if _measures(node)),
+        measured=frozenset(
+            owner_of(node.all_input_nodes[0]) for node in graph.nodes if _counts_from_storage(node)
+        ),
     )
 
 
-def _measures(node: fx.Node) -> bool:
+def _counts_from_storage(node: fx.Node) -> bool:
     if node.op != "call_function" or not isinstance(node.target, Overload) or not node.all_input_nodes:
         return False
     return find_info(operator_called(node.target)).counts_from_storage
@@ -174,16 +176,16 @@ def owners_written_by(node: fx.Node) -> frozenset[fx.Node]:
     if node.op != "call_function" or node.target is operator.getitem:
         return frozenset()
     # a nested graph, or a wrapped call, may write into whatever it is given
-    operands = written_operands(node) if isinstance(node.target, Overload) else node.all_input_nodes
+    operands = mutated_operands(node) if isinstance(node.target, Overload) else node.all_input_nodes
     return frozenset(owner_of(operand) for operand in operands)
 
 
-def written_operands(node: fx.Node) -> tuple[fx.Node, ...]:
+def mutated_operands(node: fx.Node) -> tuple[fx.Node, ...]:
     """The operands that a call writes into, whatever its schema says."""
     if not isinstance(node.target, Overload):
         return ()
     found: list[fx.Node] = []
-    silently = silent_writes(node.target)
+    silently = undeclared_writes(node.target)
     for position, formal in enumerate(schema_of(node.target).arguments):
         writes = formal.alias_info is not None and formal.alias_info.is_write
         if not writes and formal.name not in silently:
@@ -196,7 +198,7 @@ def written_operands(node: fx.Node) -> tuple[fx.Node, ...]:
 
 def owner_of(node: fx.Node) -> fx.Node:
     """The node that made the memory that `node` is in."""
-    while (source := viewed_by(node)) is not None:
+    while (source := view_source(node)) is not None:
         node = source
     return node
 
@@ -205,14 +207,14 @@ def is_sole_view(node: fx.Node) -> bool:
     """Tell whether nobody reaches the memory of `node` but through it: it has memory of its own, or views a
     call's that has no other reader.
     """
-    while (source := viewed_by(node)) is not None:
+    while (source := view_source(node)) is not None:
         if len(source.users) > 1 or source.op != "call_function":
             return False
         node = source
     return True
 
 
-def viewed_by(node: fx.Node) -> fx.Node | None:
+def view_source(node: fx.Node) -> fx.Node | None:
     """The operand whose memory the result of `node` is in; `None` if it has its own."""
     if node.op != "call_function":
         return None
@@ -239,7 +241,7 @@ def escapes(node: fx.Node) -> bool:
         for user in open_nodes.pop().users:
             if user.op == "output":
                 return True
-            if user not in seen and (viewed_by(user) is not None or user.target is operator.getitem):
+            if user not in seen and (view_source(user) is not None or user.target is operator.getitem):
                 seen.add(user)
                 open_nodes.append(user)
     return False

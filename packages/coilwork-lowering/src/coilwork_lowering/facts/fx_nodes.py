@@ -91,7 +91,7 @@ def _module_of(node: torch.fx.Node) -> str:
 # ---- Which nodes of an ATen graph generated code computes where they are read, whatever the str ----
 
 
-def operator(target: Any) -> str:
+def packet_name(target: Any) -> str:
     """`"mm"` of an ATen or prims operator, `""` of anything else."""
     if isinstance(target, Overload) and target.namespace in ("aten", "prims"):
         return schema_of(target).name.split("::")[-1]
@@ -100,32 +100,32 @@ def operator(target: Any) -> str:
 
 def is_view(node: torch.fx.Node) -> bool:
     """Tell if `node` is its first operand's memory under another layout."""
-    return node.op == "call_function" and find_info(operator(node.target)).is_view
+    return node.op == "call_function" and find_info(packet_name(node.target)).is_view
 
 
-def is_computed(node: torch.fx.Node) -> bool:
+def is_pointwise(node: torch.fx.Node) -> bool:
     """Tell if each element of `node` is computed from a few of its operands'."""
     target = node.target
-    if node.op != "call_function" or not isinstance(target, Overload) or not operator(target):
+    if node.op != "call_function" or not isinstance(target, Overload) or not packet_name(target):
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or schema_of(target).is_mutable:
         return False
-    return torch.Tag.pointwise in target.tags or find_info(operator(target)).is_elementwise
+    return torch.Tag.pointwise in target.tags or find_info(packet_name(target)).is_elementwise
 
 
-def is_reduced(node: torch.fx.Node) -> bool:
+def is_reduction(node: torch.fx.Node) -> bool:
     """Tell whether `node` is a reduction, or a choice of elements."""
-    return node.op == "call_function" and find_info(operator(node.target)).is_reduction
+    return node.op == "call_function" and find_info(packet_name(node.target)).is_reduction
 
 
-def reads_anywhere(node: torch.fx.Node) -> bool:
+def accepts_any_strides(node: torch.fx.Node) -> bool:
     """Tell whether generated code reads the operands of `node`, in place and with any strides; or only their
     shapes.
     """
-    return is_computed(node) or is_reduced(node) or find_info(operator(node.target)).is_filled
+    return is_pointwise(node) or is_reduction(node) or find_info(packet_name(node.target)).is_filled
 
 
-def owner_of(node: torch.fx.Node) -> torch.fx.Node:
+def view_base(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose memory `node` views: itself if it is no view."""
     while is_view(node) and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
@@ -151,10 +151,10 @@ def readers_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
 # ---- Which calls of an ATen graph are convolutions: the one place that knows these operators by ----
 
 
-FORWARD: Final = "aten.convolution.default"
+CONVOLUTION: Final = "aten.convolution.default"
 """The overload that convolves, transposed or not."""
 
-GRADIENTS: Final = "aten.convolution_backward.default"
+CONVOLUTION_GRADIENTS: Final = "aten.convolution_backward.default"
 """The overload that computes the gradients of a convolution's operands."""
 
 # Positions of arguments: tensors that lie in memory, then numbers. The gradient of the output comes first.
@@ -192,7 +192,7 @@ def convolution_of(node: torch.fx.Node) -> ConvolutionCall | None:
     """`node` as a convolution or its gradients; None if it is another call."""
     if node.op != "call_function":
         return None
-    positions = {FORWARD: _FORWARD, GRADIENTS: _GRADIENTS}.get(operator_name(node))
+    positions = {CONVOLUTION: _FORWARD, CONVOLUTION_GRADIENTS: _GRADIENTS}.get(operator_name(node))
     return None if positions is None else ConvolutionCall(node=node, positions=positions)
 
 

@@ -28,23 +28,23 @@ from coilwork_lowering.torch_compat.sizes import holds, is_from_data, surely
 
 
 Arguments: TypeAlias = Mapping[str, object]
-Rule: TypeAlias = Callable[[Arguments], bool]
+ShapeRule: TypeAlias = Callable[[Arguments], bool]
 
 
 def accepts_shapes(target: Overload, arguments: Arguments) -> bool:
     """Tell if eager takes tensors of the shapes of `arguments`, which are named as in the schema, for
     `target`.
     """
-    rule = _RULES.get(qualified_name(target).split(".")[1])
+    rule = _SHAPE_RULES.get(qualified_name(target).split(".")[1])
     return rule is None or rule(arguments)
 
 
-def has_rule(target: Overload) -> bool:
+def has_shape_rule(target: Overload) -> bool:
     """Tell if shapes decide whether `target` is left to ATen."""
-    return qualified_name(target).split(".")[1] in _RULES
+    return qualified_name(target).split(".")[1] in _SHAPE_RULES
 
 
-def _alike(*names: str) -> Rule:
+def _require_one_shape(*names: str) -> ShapeRule:
     """All tensors of these names have one shape."""
 
     def rule(arguments: Arguments) -> bool:
@@ -54,33 +54,33 @@ def _alike(*names: str) -> Rule:
     return rule
 
 
-def _onto(name: str, *names: str) -> Rule:
+def _require_broadcast_to(name: str, *names: str) -> ShapeRule:
     """Return what has these names is broadcast to the shape of `name`, and not the other way round."""
 
     def rule(arguments: Arguments) -> bool:
         onto = arguments.get(name)
         return not isinstance(onto, torch.Tensor) or all(
-            _spreads_to(one.shape, onto.shape) for one in _tensors(arguments, names)
+            _broadcasts_to(one.shape, onto.shape) for one in _tensors(arguments, names)
         )
 
     return rule
 
 
-def _vectors(*names: str) -> Rule:
+def _require_vectors(*names: str) -> ShapeRule:
     """The tensors of these names have one dimension."""
     return lambda arguments: all(one.dim() == 1 for one in _tensors(arguments, names))
 
 
-def _both_or_neither(*names: str) -> Rule:
+def _require_both_or_neither(*names: str) -> ShapeRule:
     return lambda arguments: len({arguments.get(name) is None for name in names}) == 1
 
 
-def _has_dimensions(*names: str) -> Rule:
+def _require_dimensions(*names: str) -> ShapeRule:
     """The tensors of these names have a dimension at least."""
     return lambda arguments: all(one.dim() > 0 for one in _tensors(arguments, names))
 
 
-def _has_elements(name: str) -> Rule:
+def _require_elements(name: str) -> ShapeRule:
     def rule(arguments: Arguments) -> bool:
         value = arguments.get(name)
         return not isinstance(value, torch.Tensor) or not any(surely(size == 0) for size in value.shape)
@@ -88,12 +88,12 @@ def _has_elements(name: str) -> Rule:
     return rule
 
 
-def _has_items(name: str) -> Rule:
+def _require_items(name: str) -> ShapeRule:
     """The list of this name has something in it."""
     return lambda arguments: arguments.get(name) not in ([], ())
 
 
-def _fits_32_bits(name: str) -> Rule:
+def _require_32_bits(name: str) -> ShapeRule:
     """The number of this name is one of 32 bits: what eager counts from larger ones overflows, and is
     refused.
     """
@@ -105,7 +105,7 @@ def _fits_32_bits(name: str) -> Rule:
     return rule
 
 
-def _not_negative(name: str) -> Rule:
+def _require_nonnegative(name: str) -> ShapeRule:
     """The list of this name has no negative number in it."""
 
     def rule(arguments: Arguments) -> bool:
@@ -115,7 +115,7 @@ def _not_negative(name: str) -> Rule:
     return rule
 
 
-def _positive(name: str) -> Rule:
+def _require_positive(name: str) -> ShapeRule:
     """The list of this name has no number below 1 in it: eager's kernels find no place in windows of that
     size.
     """
@@ -127,7 +127,7 @@ def _positive(name: str) -> Rule:
     return rule
 
 
-def _has_samples(spatial: int) -> Rule:
+def _require_samples(spatial: int) -> ShapeRule:
     """There are random samples for every image and channel of `self`, one for each of its dimensions that are
     pooled.
     """
@@ -148,12 +148,12 @@ def _has_samples(spatial: int) -> Rule:
     return rule
 
 
-def _has_rank(*counts: int, name: str = "self") -> Rule:
+def _require_rank(*counts: int, name: str = "self") -> ShapeRule:
     """`name` has one of these numbers of dimensions."""
     return lambda arguments: all(one.dim() in counts for one in _tensors(arguments, (name,)))
 
 
-def _has_grid(spatial: int) -> Rule:
+def _require_grid(spatial: int) -> ShapeRule:
     """There is a grid for every image of `input`, of positions in as many dimensions as the image has."""
 
     def rule(arguments: Arguments) -> bool:
@@ -167,7 +167,7 @@ def _has_grid(spatial: int) -> Rule:
     return rule
 
 
-def _chosen_once(arguments: Arguments) -> bool:
+def _selects_at_most_one(arguments: Arguments) -> bool:
     """Tell if of a number without dimensions no more than one is chosen."""
     index = arguments.get("index")
     if not isinstance(index, torch.Tensor) or any(one.dim() for one in _tensors(arguments, ("self",))):
@@ -175,7 +175,7 @@ def _chosen_once(arguments: Arguments) -> bool:
     return index.dim() == 0 or holds(index.shape[0] == 1)
 
 
-def _copied_by_index(arguments: Arguments) -> bool:
+def _has_slice_per_index(arguments: Arguments) -> bool:
     """Tell if `source` has a slice, of the shape of those of `self`, for each position of `index`."""
     given = [arguments.get(name) for name in ("self", "index", "source")]
     dim = arguments.get("dim")
@@ -192,7 +192,7 @@ def _copied_by_index(arguments: Arguments) -> bool:
     return _are_equal(*slices) and holds(index.numel() == copied)
 
 
-def _along(name: str, dim: str) -> Rule:
+def _require_dim_of(name: str, dim: str) -> ShapeRule:
     """The number `dim` names a dimension of `name`."""
 
     def rule(arguments: Arguments) -> bool:
@@ -228,7 +228,7 @@ def _fits_normalized_shape(arguments: Arguments) -> bool:
     return all(_are_equal(one, shape) for one in (*parameters, *ends))
 
 
-def _biased_by_a_weight(arguments: Arguments) -> bool:
+def _has_weight_for_bias(arguments: Arguments) -> bool:
     """Tell if the gradient of a bias is asked for beside a weight, or not at all."""
     mask = arguments.get("output_mask")
     is_asked = isinstance(mask, list | tuple) and len(mask) == 3 and bool(mask[2])
@@ -243,7 +243,7 @@ def _has_labels(arguments: Arguments) -> bool:
     return _are_equal((scores.shape[0], *scores.shape[2:]), labels.shape)
 
 
-def _has_elements_behind_batch(name: str) -> Rule:
+def _require_elements_behind_batch(name: str) -> ShapeRule:
     """No dimension of `name` but the first is empty."""
 
     def rule(arguments: Arguments) -> bool:
@@ -253,7 +253,7 @@ def _has_elements_behind_batch(name: str) -> Rule:
     return rule
 
 
-def _all_of(*rules: Rule) -> Rule:
+def _require_all(*rules: ShapeRule) -> ShapeRule:
     return lambda arguments: all(rule(arguments) for rule in rules)
 
 
@@ -268,7 +268,7 @@ def _are_equal(one: Iterable[Any], other: Iterable[Any]) -> bool:
     return len(left) == len(right) and all(holds(a == b) for a, b in zip(left, right))
 
 
-def _spreads_to(shape: Iterable[Any], onto: Iterable[Any]) -> bool:
+def _broadcasts_to(shape: Iterable[Any], onto: Iterable[Any]) -> bool:
     """Tell if `shape` is broadcast to `onto`, which is guarded on."""
     sizes, wanted = list(shape), list(onto)
     if len(sizes) > len(wanted):
@@ -277,55 +277,58 @@ def _spreads_to(shape: Iterable[Any], onto: Iterable[Any]) -> bool:
     return all(surely(size == 1) or holds(size == want) for size, want in pairs)
 
 
-_BATCH_NORM: Final = _all_of(
-    _vectors("weight", "bias", "running_mean", "running_var"),
-    _both_or_neither("running_mean", "running_var"),
-    _has_elements("input"),
+_BATCH_NORM: Final = _require_all(
+    _require_vectors("weight", "bias", "running_mean", "running_var"),
+    _require_both_or_neither("running_mean", "running_var"),
+    _require_elements("input"),
 )
-_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+_SHAPE_RULES: Final[Mapping[str, ShapeRule]] = MappingProxyType(
     {
         **dict.fromkeys(
-            ("_softmax_backward_data", "_log_softmax_backward_data"), _alike("grad_output", "output")
+            ("_softmax_backward_data", "_log_softmax_backward_data"),
+            _require_one_shape("grad_output", "output"),
         ),
         **dict.fromkeys(list_operators(lambda info: info.norm == "batch"), _BATCH_NORM),
         **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d_backward"), _has_labels),
-        "binary_cross_entropy": _onto("self", "weight", "target"),
-        "binary_cross_entropy_with_logits": _all_of(
-            _onto("self", "weight", "pos_weight"), _onto("target", "self")
+        "binary_cross_entropy": _require_broadcast_to("self", "weight", "target"),
+        "binary_cross_entropy_with_logits": _require_all(
+            _require_broadcast_to("self", "weight", "pos_weight"), _require_broadcast_to("target", "self")
         ),
-        "soft_margin_loss": _onto("self", "target"),
-        **{f"grid_sampler_{spatial}d_backward": _has_grid(spatial) for spatial in (2, 3)},
+        "soft_margin_loss": _require_broadcast_to("self", "target"),
+        **{f"grid_sampler_{spatial}d_backward": _require_grid(spatial) for spatial in (2, 3)},
         **{
-            f"{kind}_pad{spatial}d": _has_rank(spatial + 1, spatial + 2)
+            f"{kind}_pad{spatial}d": _require_rank(spatial + 1, spatial + 2)
             for kind in ("replication", "reflection")
             for spatial in (1, 2, 3)
         },
         **{
-            f"adaptive_max_pool{spatial}d_backward": _has_elements_behind_batch("grad_output")
+            f"adaptive_max_pool{spatial}d_backward": _require_elements_behind_batch("grad_output")
             for spatial in (2, 3)
         },
         **{
-            f"fractional_max_pool{spatial}d": _all_of(_has_samples(spatial), _positive("kernel_size"))
+            f"fractional_max_pool{spatial}d": _require_all(
+                _require_samples(spatial), _require_positive("kernel_size")
+            )
             for spatial in (2, 3)
         },
-        **{f"fractional_max_pool{spatial}d_backward": _positive("kernel_size") for spatial in (2, 3)},
-        "index_select": _all_of(_has_rank(0, 1, name="index"), _chosen_once),
+        **{f"fractional_max_pool{spatial}d_backward": _require_positive("kernel_size") for spatial in (2, 3)},
+        "index_select": _require_all(_require_rank(0, 1, name="index"), _selects_at_most_one),
         **dict.fromkeys(
             ("_embedding_bag", "_embedding_bag_forward_only"),
-            _all_of(_vectors("offsets"), _has_rank(2, name="weight")),
+            _require_all(_require_vectors("offsets"), _require_rank(2, name="weight")),
         ),
-        "index_copy": _copied_by_index,
-        "logsumexp": _has_items("dim"),
-        "native_group_norm_backward": _biased_by_a_weight,
+        "index_copy": _has_slice_per_index,
+        "logsumexp": _require_items("dim"),
+        "native_group_norm_backward": _has_weight_for_bias,
         "native_layer_norm_backward": _fits_normalized_shape,
-        **dict.fromkeys(("_pdist_forward", "_pdist_backward"), _has_rank(2)),
-        "segment_reduce": _along("data", "axis"),
-        **dict.fromkeys(("index_fill", "put"), _has_elements("self")),
-        "embedding": _has_elements("weight"),
-        **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
-        **dict.fromkeys(("tril_indices", "triu_indices"), _fits_32_bits("offset")),
+        **dict.fromkeys(("_pdist_forward", "_pdist_backward"), _require_rank(2)),
+        "segment_reduce": _require_dim_of("data", "axis"),
+        **dict.fromkeys(("index_fill", "put"), _require_elements("self")),
+        "embedding": _require_elements("weight"),
+        **dict.fromkeys(("empty_strided", "new_empty_strided"), _require_nonnegative("stride")),
+        **dict.fromkeys(("tril_indices", "triu_indices"), _require_32_bits("offset")),
         "select_scatter": _has_row,
-        "slice_scatter": _has_dimensions("self"),
+        "slice_scatter": _require_dimensions("self"),
     }
 )
 
@@ -365,7 +368,7 @@ _MASKS: Final = ("condition", "mask")
 _PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")
 
 
-def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
+def accepts_types(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Tell if eager has a kernel of `target` for the types of `arguments`, which are named as in
     the schema.
     """
@@ -380,18 +383,18 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     if limits.rejects_float8_powers and any(one.dtype is torch.float8_e8m0fnu for one in tensors):
         return False
-    if limits.types_everywhere and not _are_all(arguments.items(), _types_in(limits.types_everywhere)):
+    if limits.types_everywhere and not _have_types(arguments.items(), _types_in(limits.types_everywhere)):
         return False
-    if len(_types(arguments, limits.same_types)) > 1:
+    if len(_types_of_named(arguments, limits.same_types)) > 1:
         return False
     is_gradient = schema_of(target).name.endswith("_backward")
     if is_gradient and not limits.takes_integer_gradients:
         alike = not limits.takes_other_gradients
-        if not _is_of_its_type(arguments, alike=alike):
+        if not _has_gradient_type(arguments, alike=alike):
             return False
     if limits.index_types is not None:
         positions, allowed = limits.index_types
-        if not _types(arguments, (positions,)) <= _types_in(allowed):
+        if not _types_of_named(arguments, (positions,)) <= _types_in(allowed):
             return False
     if limits.makes_no_wide_unsigned and arguments.get("dtype") in _WIDE_UNSIGNED:
         return False
@@ -424,7 +427,7 @@ def _accepts_operands(info: OpInfo, arguments: Mapping[str, object], tensors: Se
     if limits.rejects_wide_unsigned and any(one.dtype in _WIDE_UNSIGNED for one in tensors):
         return False
     is_norm = info.norm in ("batch", "group", "layer")
-    if is_norm and not _scaled_by(first.dtype, _types(arguments, _PARAMETERS)):
+    if is_norm and not _takes_norm_parameters(first.dtype, _types_of_named(arguments, _PARAMETERS)):
         return False
     return not limits.types_on_cpus or first.dtype in _types_in(limits.types_on_cpus)
 
@@ -439,10 +442,10 @@ def _has_eight_bits(arguments: Iterable[object]) -> bool:
     """Tell if a tensor among the arguments, or in one of their lists, holds floats of 8 bits, or the result
     is to.
     """
-    return not _EIGHT_BITS.isdisjoint(_listed_types(arguments))
+    return not _EIGHT_BITS.isdisjoint(_iterate_types(arguments))
 
 
-def _listed_types(arguments: Iterable[object]) -> Iterator[torch.dtype]:
+def _iterate_types(arguments: Iterable[object]) -> Iterator[torch.dtype]:
     """The types among the arguments, and those of tensors among them and in their lists."""
     for value in arguments:
         for item in value if isinstance(value, list | tuple) else (value,):
@@ -482,16 +485,16 @@ def _have_common_type(arguments: Mapping[str, object]) -> bool:
     return len({one.dtype for one in ranks}) < 2 and not any(one.is_complex() for one in operands)
 
 
-def _is_of_its_type(arguments: Mapping[str, object], *, alike: bool) -> bool:
+def _has_gradient_type(arguments: Mapping[str, object], *, alike: bool) -> bool:
     """Tell if a gradient is no integer, and, if `alike`, has the type of what it is taken of, as most have
     it.
     """
-    types = _types(arguments, ("grad_output", "self", "grid"))
+    types = _types_of_named(arguments, ("grad_output", "self", "grid"))
     is_one = not alike or len(types) < 2
     return is_one and not any(dtype in _INTEGERS or dtype is torch.bool for dtype in types)
 
 
-def _are_all(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
+def _have_types(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
     """Tell if all tensors are of these types, and stay so beside the numbers, which are of these
     types, too.
     """
@@ -509,14 +512,14 @@ def _type_of(name: str, value: object) -> torch.dtype | None:
     return torch.bool if type(value) is bool and name in _OPERANDS else None
 
 
-def _types(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
+def _types_of_named(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
     """Return those of the tensors of these names, and of those in lists of these names."""
     given = [arguments.get(name) for name in names]
     listed = [item for one in given for item in (one if isinstance(one, list | tuple) else (one,))]
     return frozenset(one.dtype for one in listed if isinstance(one, torch.Tensor))
 
 
-def _scaled_by(dtype: torch.dtype, parameters: Types) -> bool:
+def _takes_norm_parameters(dtype: torch.dtype, parameters: Types) -> bool:
     """Tell whether a norm of `dtype` may have parameters of these types: its own, or `f32` beside 16 bits."""
     return parameters <= {dtype} or (dtype in _FLOATS - _WIDE and parameters == {torch.float32})
 
@@ -525,14 +528,14 @@ def require_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Ca
     """`decomposition` of `target`, for what eager has a kernel."""
     if not isinstance(target, Overload) or target.namespace != "aten":
         return decomposition
-    if not _is_named(target) and not has_rule(target):
+    if not _limits_types(target) and not has_shape_rule(target):
         return _require_wider_types(target, decomposition)
     names = [formal.name for formal in schema_of(target).arguments]
 
     @functools.wraps(decomposition)
     def decompose(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args)), **kwargs}
-        if not accepts(target, given) or not accepts_shapes(target, given):
+        if not accepts_types(target, given) or not accepts_shapes(target, given):
             return NotImplemented
         return decomposition(*args, **kwargs)
 
@@ -553,7 +556,7 @@ def _require_wider_types(target: Overload, decomposition: Callable[..., Any]) ->
     return decompose
 
 
-def _is_named(target: Overload) -> bool:
+def _limits_types(target: Overload) -> bool:
     """Tell if eager refuses some types of the operands of `target`, floats of 8 bits aside."""
     is_gradient = schema_of(target).name.endswith("_backward")
     return is_gradient or find_target_info(qualified_name(target)).limits.concern_types

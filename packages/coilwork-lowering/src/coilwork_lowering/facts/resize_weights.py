@@ -68,18 +68,18 @@ class Resizing:
         first = places.floor()
         t = places - first
         if self.cubic:
-            weights = torch.stack([_far(t + 1), _near(t), _near(1 - t), _far(2 - t)])
+            weights = torch.stack([_cubic_far(t + 1), _cubic_near(t), _cubic_near(1 - t), _cubic_far(2 - t)])
             steps = torch.arange(-1, 3)[:, None]
         else:
             weights, steps = torch.stack([1 - t, t]), torch.arange(2)[:, None]
         return (first.to(torch.int64) + steps).clamp(0, self.size - 1), weights
 
 
-def _near(x: Tensor) -> Tensor:
+def _cubic_near(x: Tensor) -> Tensor:
     return ((CUBIC + 2) * x - (CUBIC + 3)) * x * x + 1
 
 
-def _far(x: Tensor) -> Tensor:
+def _cubic_far(x: Tensor) -> Tensor:
     return ((CUBIC * x - 5 * CUBIC) * x + 8 * CUBIC) * x - 4 * CUBIC
 
 
@@ -96,7 +96,7 @@ class Repeated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResizedWindow:
+class ResizeWindow:
     """The results that element `i` counts for: `width` ones from `(factor * i + offset) // divisor` on, some
     of which may not exist.
 
@@ -113,15 +113,15 @@ class ResizedWindow:
     bounded: tuple[bool, bool]
 
 
-def resized_window(side: Resizing, dtype: torch.dtype, *, exact: bool = True) -> ResizedWindow:
+def find_resize_window(side: Resizing, dtype: torch.dtype, *, exact: bool = True) -> ResizeWindow:
     """The window of `side`, with weights computed in `dtype`; with `exact`, exact ones instead where rounding
     does little.
     """
     with use_real_tensors():
-        return _window(side, dtype, exact)
+        return _compute_window(side, dtype, exact)
 
 
-def _window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizedWindow:
+def _compute_window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizeWindow:
     many = _whole_factor(side)
     if many and (many & (many - 1) == 0 or (exact and side.size * torch.finfo(dtype).eps <= _ROUNDED)):
         # a longer image has more of what is in the middle of this one, where places are hardly rounded
@@ -148,7 +148,7 @@ def _window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizedWindow:
     places = side.scale * (torch.tensor([0, side.count - 1]) + (0.0 if side.corners else 0.5))
     places = places - (0.0 if side.corners else 0.5)
     bounds = side.bounds
-    return ResizedWindow(
+    return ResizeWindow(
         factor=factor,
         offset=offset,
         divisor=divisor,

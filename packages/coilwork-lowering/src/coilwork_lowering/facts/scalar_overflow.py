@@ -34,24 +34,24 @@ def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     `target` puts them.
     """
     name = qualified_name(target).split(".")[1]
-    if not _are_listed_sizes(target, arguments):
+    if not _are_closed_sizes(target, arguments):
         return False
     limits = find_target_info(qualified_name(target)).limits
     factors = [arguments.get(key) for key in limits.scaling_numbers]
-    if not all(_scales(factor, arguments.values()) for factor in factors):
+    if not all(_can_scale(factor, arguments.values()) for factor in factors):
         return False
-    if "_pool" in name and not _is_of_a_row(name, arguments) and not _has_short_windows(arguments):
+    if "_pool" in name and not _may_be_max_pool1d(name, arguments) and not _has_short_windows(arguments):
         return False
-    if limits.required_number is not None and not _is_as_required(arguments, *limits.required_number):
+    if limits.required_number is not None and not _meets_requirement(arguments, *limits.required_number):
         return False
     given = [arguments.get(key) for key in limits.converted_numbers]
     if not limits.promoted_numbers and any(type(value) is complex for value in given):
-        types = [*_types(arguments)]
+        types = [*_computed_types(arguments)]
         return not types or any(dtype.is_complex for dtype in types)
     numbers = [value for value in given if isinstance(value, _NUMBERS) and type(value) is not bool]
     if all(isinstance(number, int | float) and 0 <= number <= _IN_EVERY_TYPE for number in numbers):
         return True
-    found = _type(arguments, numbers)
+    found = _compute_type(arguments, numbers)
     promoted = bool(limits.promoted_numbers) and any(isinstance(number, _FLOATS) for number in numbers)
     if promoted and not found.is_floating_point and not found.is_complex:
         found = torch.get_default_dtype()
@@ -87,29 +87,29 @@ def _lists_of_sizes(target: Overload) -> tuple[str, ...]:
     return tuple(formal.name for formal in schema_of(target).arguments if is_list_of_sizes(formal))
 
 
-def _are_listed_sizes(target: Overload, arguments: Mapping[str, object]) -> bool:
+def _are_closed_sizes(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Tell if all numbers in lists of sizes are such as torch takes for closed sizes."""
     given = (arguments.get(name) for name in _lists_of_sizes(target))
     numbers = (number for one in given if isinstance(one, list | tuple) for number in one)
     return not any(isinstance(number, int) and number < LEAST_SIZE for number in numbers)
 
 
-def _is_as_required(arguments: Mapping[str, object], name: str, relation: Relation, bound: int) -> bool:
+def _meets_requirement(arguments: Mapping[str, object], name: str, relation: Relation, bound: int) -> bool:
     """Tell if the numbers that the argument `name` holds are in this relation to `bound`."""
     given = arguments.get(name)
     numbers = given if isinstance(given, list | tuple) else (given,)
     compare: Callable[[Any, int], Any] = _RELATIONS[relation]
-    return all(_holds_of(number, compare, bound) for number in numbers)
+    return all(_compare_number(number, compare, bound) for number in numbers)
 
 
-def _holds_of(number: object, compare: Callable[[Any, int], Any], bound: int) -> bool:
+def _compare_number(number: object, compare: Callable[[Any, int], Any], bound: int) -> bool:
     """Tell if `number` is as required, which is guarded on where a later call may give another one."""
     if isinstance(number, torch.SymFloat | torch.SymInt):
         return holds(compare(number, bound))
     return not isinstance(number, int | float) or bool(compare(number, bound))
 
 
-def _is_of_a_row(name: str, arguments: Mapping[str, object]) -> bool:
+def _may_be_max_pool1d(name: str, arguments: Mapping[str, object]) -> bool:
     """Tell if this may be `max_pool1d`, whose kernel counts in 64 bits."""
     value = arguments.get("self")
     if "max_pool2d" not in name or not isinstance(value, torch.Tensor) or value.dim() < 2:
@@ -139,7 +139,7 @@ def fits(number: float, dtype: torch.dtype) -> bool:
     return whole.min <= number <= whole.max
 
 
-def _scales(factor: object, operands: Iterable[object]) -> bool:
+def _can_scale(factor: object, operands: Iterable[object]) -> bool:
     """Tell if `factor` is of a kind that scales `operands`: a truth value for truth values, a fraction for
     fractions.
     """
@@ -174,21 +174,21 @@ def require_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> 
     return decompose
 
 
-def _type(arguments: Mapping[str, object], numbers: Sequence[object]) -> torch.dtype:
+def _compute_type(arguments: Mapping[str, object], numbers: Sequence[object]) -> torch.dtype:
     """The result's, before the numbers have a say in it: the one asked for, or that of the tensors, or of the
     numbers alone.
     """
     asked = arguments.get("dtype")
     if isinstance(asked, torch.dtype):
         return asked
-    tensors = [*_types(arguments)]
+    tensors = [*_computed_types(arguments)]
     if tensors:
         return functools.reduce(torch.promote_types, tensors)
     is_float = any(isinstance(number, _FLOATS) for number in numbers)
     return torch.get_default_dtype() if is_float else torch.int64
 
 
-def _types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:
+def _computed_types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:
     """Return those of the tensors that are computed with: positions, masks and labels are none."""
     for key, value in arguments.items():
         if isinstance(value, torch.Tensor) and key not in ("mask", "index"):

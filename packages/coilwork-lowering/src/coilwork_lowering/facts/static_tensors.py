@@ -52,7 +52,7 @@ class Line:
     divisor: int
 
 
-def line_through(values: Tensor) -> Line | None:
+def fit_line(values: Tensor) -> Line | None:
     """The line of the simplest slope that gives `values`, `i64`, once it is bounded by the first and the last
     of them.
 
@@ -103,12 +103,12 @@ _DENOMINATORS: Final = (2, 4, 8, 16, 32, 64)
 _DEEPEST: Final = 32
 
 
-def known_values(given: Any) -> Tensor | None:
+def find_static_values(given: Any) -> Tensor | None:
     """The integers that the FX value `given` holds in every run, on the CPU; None if that is not known."""
-    return _find_known(given, (torch.int32, torch.int64))
+    return _find_static(given, (torch.int32, torch.int64))
 
 
-def _find_known(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
+def _find_static(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
     if not isinstance(given, torch.fx.Node):
         return None
     fake = given.meta.get("val")
@@ -157,14 +157,14 @@ def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]
     return result
 
 
-def position_map(values: Tensor, size: int) -> PositionMap | None:
+def fit_position_map(values: Tensor, size: int) -> PositionMap | None:
     """`values` as a function of the coordinate, where all of them are positions in a dimension of `size`.
 
     Of `values`, one dimension counts, see `axis_of`. Negative values count from the end. None if a value is
     outside, or if no form fits.
     """
     with use_real_tensors():
-        return _position_map(values.reshape(-1).to(torch.int64), size)
+        return _fit_map(values.reshape(-1).to(torch.int64), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +197,17 @@ class _Form:
         return found if self.high is None else minimum(found, as_expr(self.high))
 
 
-def _position_map(values: Tensor, size: int) -> PositionMap | None:
+def _fit_map(values: Tensor, size: int) -> PositionMap | None:
     if bool((values < -size).any()) or bool((values >= size).any()):
         return None
     values = torch.where(values < 0, values + size, values)
     at = torch.arange(len(values), dtype=torch.int64)
-    return next((form for form in _forms(values, size) if torch.equal(form.values(at), values)), None)
+    return next(
+        (form for form in _candidate_forms(values, size) if torch.equal(form.values(at), values)), None
+    )
 
 
-def _forms(values: Tensor, size: int) -> Iterator[_Form]:
+def _candidate_forms(values: Tensor, size: int) -> Iterator[_Form]:
     """The forms that the first values, or the two sizes, suggest."""
     count = len(values)
     first = int(values[0])
@@ -239,7 +241,7 @@ def _forms(values: Tensor, size: int) -> Iterator[_Form]:
             slope, int(values[middle]) - slope * middle, low=int(values.min()), high=int(values.max())
         )
     # any other slope: a scale that is given, and is not that of the sizes
-    line = line_through(values)
+    line = fit_line(values)
     if line is not None:
         yield _Form(line.factor, line.offset, line.divisor, low=first, high=int(values[-1]))
 
@@ -274,7 +276,7 @@ class Fractions:
         return mod(maximum(coordinate * self.factor + self.offset, as_expr(0)), as_expr(self.denominator))
 
 
-def known_fractions(given: Any) -> Fractions | None:
+def find_static_fractions(given: Any) -> Fractions | None:
     """The floats that the FX value `given` holds in every run, where they are between 0 and 1 and repeat with
     a short period.
 
@@ -287,15 +289,15 @@ def known_fractions(given: Any) -> Fractions | None:
         return None
     if sum(size != 1 for size in fake.shape) != 1:
         return None
-    values = _find_known(given, (torch.float32, torch.float64))
+    values = _find_static(given, (torch.float32, torch.float64))
     axis = None if values is None else axis_of(values.shape)
     if values is None or axis is None:
         return None
     with use_real_tensors():
-        return _fractions(values.reshape(-1), axis)
+        return _fit_fractions(values.reshape(-1), axis)
 
 
-def _fractions(values: Tensor, axis: int) -> Fractions | None:
+def _fit_fractions(values: Tensor, axis: int) -> Fractions | None:
     at = torch.arange(len(values), dtype=torch.int64)
     last = len(values) - 1
     for denominator in _DENOMINATORS:
@@ -323,7 +325,7 @@ def _fractions(values: Tensor, axis: int) -> Fractions | None:
 _aten: Final = torch.ops.aten
 
 
-def is_in_order(given: Any) -> bool:
+def is_nondecreasing(given: Any) -> bool:
     """Tell if the FX value `given` is a row of positions, none negative, each at least the one before, in
     every run.
 
@@ -331,7 +333,7 @@ def is_in_order(given: Any) -> bool:
     """
     if not isinstance(given, torch.fx.Node):
         return False
-    values = known_values(given)
+    values = find_static_values(given)
     if values is not None:
         with use_real_tensors():
             row = values.reshape(-1)
@@ -347,16 +349,16 @@ def is_in_order(given: Any) -> bool:
         return _counts_up(given, name)
     if name == "add":
         more = given.args[1]
-        return type(more) is int and more >= 0 and not given.kwargs and is_in_order(source)
+        return type(more) is int and more >= 0 and not given.kwargs and is_nondecreasing(source)
     if name == "select":
-        return _is_found(source) and given.args[1:3] in ((1, 0), (-1, 0))
+        return _is_nonzero_call(source) and given.args[1:3] in ((1, 0), (-1, 0))
     if name == "slice":
         step = given.args[4] if len(given.args) > 4 else 1
-        return isinstance(step, int) and step > 0 and is_in_order(source)
+        return isinstance(step, int) and step > 0 and is_nondecreasing(source)
     info = find_info(name)
-    if info.is_reshape and _is_found(source):
+    if info.is_reshape and _is_nonzero_call(source):
         return _is_column(source)
-    return (info.is_identity or info.is_reshape) and is_in_order(source)
+    return (info.is_identity or info.is_reshape) and is_nondecreasing(source)
 
 
 def step_from_zero(given: Any) -> int | None:
@@ -399,7 +401,7 @@ def _range_of(node: torch.fx.Node, name: str) -> tuple[Any, Any]:
     return node.args[0], node.args[2] if len(node.args) > 2 else 1
 
 
-def _is_found(given: Any) -> bool:
+def _is_nonzero_call(given: Any) -> bool:
     """Return what `nonzero` gives: coordinates row by row, in row-major order, as its documentation says."""
     return isinstance(given, torch.fx.Node) and given.target is _aten.nonzero.default
 
@@ -413,4 +415,4 @@ def _is_first_of_unbound(node: torch.fx.Node) -> bool:
     source, number = node.args
     if not isinstance(source, torch.fx.Node) or source.target is not _aten.unbind.int:
         return False
-    return _is_found(source.args[0]) and (*source.args[1:], number) in ((1, 0), (-1, 0))
+    return _is_nonzero_call(source.args[0]) and (*source.args[1:], number) in ((1, 0), (-1, 0))

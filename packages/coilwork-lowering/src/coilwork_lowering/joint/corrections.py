@@ -36,16 +36,16 @@ from torch import fx
 from torch.fx import map_arg
 from torch.utils.checkpoint import CheckpointPolicy
 
-from coilwork_lowering.facts.alias_analysis import viewed_by
+from coilwork_lowering.facts.alias_analysis import view_source
 from coilwork_lowering.torch_compat.graphs import (
     fake_mode_of,
-    guards_suppressed,
     is_fake,
     mode_among,
+    suppress_guards,
     tangents_of,
 )
 from coilwork_lowering.torch_compat.operators import kernel_dtype
-from coilwork_lowering.torch_compat.sizes import known_float, surely
+from coilwork_lowering.torch_compat.sizes import plain_float, surely
 
 # ---- Floats that a graph reads from tensors, and that a guard has made a constant, stand in it  ----
 
@@ -59,7 +59,7 @@ def write_out_known_numbers(joint_gm: torch.fx.GraphModule) -> int:
     known = {
         node: number
         for node in graph.nodes
-        if node.target is _READ and (number := known_float(node.meta.get("val"))) is not None
+        if node.target is _READ and (number := plain_float(node.meta.get("val"))) is not None
     }
     for node in known:
         for user in [user for user in node.users if user.op != "output"]:
@@ -83,8 +83,12 @@ def keep_overwritten_inputs(joint_gm: torch.fx.GraphModule) -> int:
     """Read such inputs of a joint graph through copies, in place; returns how many there are."""
     graph = joint_gm.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    backward = _behind([node for node in placeholders if "tangents" in str(node.target)])
-    found = [node for node in placeholders if _is_overwritten(node, backward) and _behind([node]) & backward]
+    backward = _find_dependents([node for node in placeholders if "tangents" in str(node.target)])
+    found = [
+        node
+        for node in placeholders
+        if _is_overwritten(node, backward) and _find_dependents([node]) & backward
+    ]
     for node in found:
         with graph.inserting_after(placeholders[-1]):
             copy = graph.call_function(_CLONE, (node,))
@@ -107,7 +111,7 @@ def _writes(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     return user.target is _COPY and user.args[0] is node
 
 
-def _behind(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
+def _find_dependents(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
     """Return what is computed from `nodes`; not what is returned."""
     found: set[torch.fx.Node] = set()
     pending = list(nodes)
@@ -154,17 +158,17 @@ def renew_shared_storages(gm: fx.GraphModule) -> int:
     """
     renewed = 0
     for node in gm.graph.nodes:
-        source = viewed_by(node)
+        source = view_source(node)
         if source is None:
             continue
         value, operand = node.meta.get("val"), source.meta.get("val")
-        if _is_known(value) and _is_known(operand) and _storage(value) != _storage(operand):
-            node.meta["val"] = _laid_into(value, operand)
+        if _is_strided_fake(value) and _is_strided_fake(operand) and _storage(value) != _storage(operand):
+            node.meta["val"] = _move_into_storage(value, operand)
             renewed += 1
     return renewed
 
 
-def _is_known(value: Any) -> TypeGuard[torch.Tensor]:
+def _is_strided_fake(value: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and is_fake(value) and value.layout is torch.strided
 
 
@@ -172,11 +176,11 @@ def _storage(value: torch.Tensor) -> int:
     return int(value.untyped_storage()._cdata)
 
 
-def _laid_into(value: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
+def _move_into_storage(value: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
     """`value`, in the storage of `operand`. Views as other types have offsets in elements of their own."""
     mode = mode_among((operand,))
     assert mode is not None
-    with mode, guards_suppressed(mode):
+    with mode, suppress_guards(mode):
         base = (
             operand
             if operand.dtype is value.dtype

@@ -13,7 +13,7 @@ import torch
 
 from coilwork_ir.graph_marks import FREE_STRIDES
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.facts.alias_analysis import written_operands
+from coilwork_lowering.facts.alias_analysis import mutated_operands
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
@@ -79,7 +79,7 @@ def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
         if (
             find_target_info(name).reads_strides
             or lowering.falls_back(name)
-            or node in written_operands(user)
+            or node in mutated_operands(user)
         ):
             return True
         formals = schema_of(user.target).arguments

@@ -22,7 +22,7 @@ from coilwork_lowering.joint.corrections import (
 from coilwork_lowering.joint.free_strides import free_saved_strides, has_static_inputs
 from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
 from coilwork_lowering.joint.recompute import (
-    compared_extremes,
+    find_compared_extremes,
     forward_of,
     keep,
     recompute_from_memory,
@@ -33,7 +33,7 @@ from coilwork_lowering.joint.rng_remat import draw_again, keep_random_numbers, w
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.torch_compat.graphs import copied_graph, min_cut
+from coilwork_lowering.torch_compat.graphs import copy_graph, min_cut
 
 Halves: TypeAlias = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -67,7 +67,7 @@ def partition(
     A fault of a step that only makes programs faster or smaller costs these steps, if there is `on_fault`,
     which is told the error and may raise it. The graph is then cut as it was captured.
     """
-    captured = None if on_fault is None else torch.fx.GraphModule(joint_gm, copied_graph(joint_gm.graph))
+    captured = None if on_fault is None else torch.fx.GraphModule(joint_gm, copy_graph(joint_gm.graph))
     context = JointContext(
         num_fwd_outputs=num_fwd_outputs,
         inputs=joint_inputs,
@@ -194,7 +194,9 @@ def _keep_inputs(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _find_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
-    return replace(draft, extremes=compared_extremes(draft.gm, forward_of(draft.gm, context.num_fwd_outputs)))
+    return replace(
+        draft, extremes=find_compared_extremes(draft.gm, forward_of(draft.gm, context.num_fwd_outputs))
+    )
 
 
 def _mark_recomputed(draft: JointDraft, context: JointContext) -> JointDraft:

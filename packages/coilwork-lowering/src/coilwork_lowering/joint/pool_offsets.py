@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.facts.fx_nodes import insert_call, operator
+from coilwork_lowering.facts.fx_nodes import insert_call, packet_name
 from coilwork_lowering.torch_compat.graphs import fake_mode_of
 
 _aten: Final = torch.ops.aten
@@ -60,20 +60,20 @@ def narrow_pool_positions(gm: torch.fx.GraphModule) -> int:
 
 def _positions_for_backward(node: torch.fx.Node) -> torch.fx.Node | None:
     """The positions that max-pool `node` returns, if backwards of max-pools are all that reads them."""
-    if node.op != "call_function" or operator(node.target) not in _POOLS:
+    if node.op != "call_function" or packet_name(node.target) not in _POOLS:
         return None
     found = [user for user in node.users if user.args[1:] == (1,)]
     if len(found) != 1 or not found[0].users:
         return None
     (positions,) = found
     for user in positions.users:
-        if operator(user.target) not in _BACKWARDS or user.args.count(positions) != 1:
+        if packet_name(user.target) not in _BACKWARDS or user.args.count(positions) != 1:
             return None
     return positions
 
 
 def _windows(node: torch.fx.Node, positions: torch.fx.Node) -> _Windows | None:
-    rank = _POOLS[operator(node.target)]
+    rank = _POOLS[packet_name(node.target)]
     source, result = node.args[0], positions.meta.get("val")
     assert isinstance(source, torch.fx.Node)
     value = source.meta.get("val")
@@ -84,7 +84,7 @@ def _windows(node: torch.fx.Node, positions: torch.fx.Node) -> _Windows | None:
         return None
     defaults: tuple[Sequence[int], ...] = ((), (), (0,), (1,))
     given = [*node.args[1:5], *defaults[len(node.args[1:5]) :]]
-    kernel, stride, padding, dilation = (_per_dim(values, rank) for values in given)
+    kernel, stride, padding, dilation = (_expand_per_dim(values, rank) for values in given)
     if kernel is None or padding is None or dilation is None:
         return None
     strides = [1] * rank
@@ -96,7 +96,7 @@ def _windows(node: torch.fx.Node, positions: torch.fx.Node) -> _Windows | None:
     return _Windows(counts=counts, steps=steps, corner=corner, reach=reach)
 
 
-def _per_dim(values: Any, rank: int) -> tuple[int, ...] | None:
+def _expand_per_dim(values: Any, rank: int) -> tuple[int, ...] | None:
     """One number per dimension; `None` if there is none or it is not known."""
     if not isinstance(values, list | tuple) or not values or not all(type(v) is int for v in values):
         return None

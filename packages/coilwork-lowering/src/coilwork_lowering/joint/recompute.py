@@ -29,14 +29,14 @@ from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_info
 from coilwork_lowering.extern.quantized import quantized_nodes
 from coilwork_lowering.facts.fx_nodes import (
-    is_computed,
-    is_reduced,
+    accepts_any_strides,
+    is_pointwise,
+    is_reduction,
     is_view,
-    operator,
+    packet_name,
     readers_of,
-    reads_anywhere,
 )
-from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
+from coilwork_lowering.layout.formats import bytes_hint, size_hints
 
 # ---- Which values the backward computes again because everything they come from is in memory an ----
 
@@ -100,7 +100,7 @@ def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> t
     forward = forward_of(gm, num_fwd_outputs)
     made: dict[torch.fx.Node, bool] = {}
     for node in gm.graph.nodes:
-        cheap = is_view(node) or (is_computed(node) and find_info(operator(node.target)).is_cheap)
+        cheap = is_view(node) or (is_pointwise(node) and find_info(packet_name(node.target)).is_cheap)
         free = node in forward and cheap and not _changes_device(node) and "recompute" not in node.meta
         if free and all(at in made or _is_size(at) for at in node.all_input_nodes):
             made[node] = any(user not in forward and user.op != "output" for user in node.users)
@@ -152,7 +152,7 @@ def _candidate(
     size = _bytes(node)
     if not size or size < find_model(str(node.meta["val"].device)).memory.recomputed_bytes:
         return None
-    if not is_computed(node) or _needs_memory(node):
+    if not is_pointwise(node) or _needs_memory(node):
         return None
     chain: dict[torch.fx.Node, None] = {}
     sources: dict[torch.fx.Node, None] = {}
@@ -161,7 +161,7 @@ def _candidate(
         at = open_nodes.pop()
         if at in chain or at in sources:
             continue
-        inner = at is node or (at in forward and (is_view(at) or is_computed(at)) and not _needs_memory(at))
+        inner = at is node or (at in forward and (is_view(at) or is_pointwise(at)) and not _needs_memory(at))
         if inner and (at is node or _bytes(at) * _SMALL > size):
             chain[at] = None
             open_nodes.extend(at.all_input_nodes)
@@ -180,26 +180,26 @@ def _reduces(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None
 
     Elsewhere the minimum cut sees as much as this pass: distances are short.
     """
-    small = any(is_reduced(source) or is_computed(source) for source in sources)
-    return small and any(is_reduced(user) for link in chain for user in link.users)
+    small = any(is_reduction(source) or is_pointwise(source) for source in sources)
+    return small and any(is_reduction(user) for link in chain for user in link.users)
 
 
 def _needs_memory(node: torch.fx.Node) -> bool:
     """Tell whether some reader, of the forward or the backward, takes `node` from memory."""
-    return any(not reads_anywhere(user) for user in readers_of(node))
+    return any(not accepts_any_strides(user) for user in readers_of(node))
 
 
 def _bytes(node: torch.fx.Node) -> int:
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or hinted_sizes(value) is None:
+    if not isinstance(value, torch.Tensor) or size_hints(value) is None:
         return 0
-    return hinted_bytes(value)
+    return bytes_hint(value)
 
 
 # ---- Values that the backward compares with their own extreme are computed once ----
 
 
-def compared_extremes(
+def find_compared_extremes(
     gm: torch.fx.GraphModule, forward: frozenset[torch.fx.Node]
 ) -> tuple[torch.fx.Node, ...]:
     """Values of `forward`, part of the joint graph `gm`, that must not be computed again. Those of which the
@@ -208,7 +208,7 @@ def compared_extremes(
     has_extreme: set[torch.fx.Node] = set()
     found: dict[torch.fx.Node, None] = {}
     for node in gm.graph.nodes:
-        info = find_info(operator(node.target))
+        info = find_info(packet_name(node.target))
         if info.is_extreme or (_is_point(node) and any(at in has_extreme for at in node.all_input_nodes)):
             has_extreme.add(node)
         if info.is_comparison and node not in forward and len(node.all_input_nodes) == 2:
@@ -231,10 +231,10 @@ def _find_compared(
     """Return what of the forward `value` is computed from, if `extreme` is an extreme of it."""
     taken_of: set[torch.fx.Node] = set()
     for node in _points_behind(extreme):
-        if find_info(operator(node.target)).is_extreme:
+        if find_info(packet_name(node.target)).is_extreme:
             taken_of.update(_points_behind(node.all_input_nodes[0]))
     for node in _points_behind(value, until=forward):
-        if node in forward and is_computed(node) and node in taken_of:
+        if node in forward and is_pointwise(node) and node in taken_of:
             yield node
 
 
@@ -257,12 +257,12 @@ def _points_behind(
 
 
 def _is_point(node: torch.fx.Node) -> bool:
-    return is_view(node) or is_computed(node) or node.target is python.getitem
+    return is_view(node) or is_pointwise(node) or node.target is python.getitem
 
 
 def _is_rounded(node: torch.fx.Node) -> bool:
     """Tell if two kernels that compute it may disagree."""
-    computed = [at for at in _points_behind(node) if is_computed(at) and not is_view(at)]
-    infos = [find_info(operator(at.target)) for at in computed]
+    computed = [at for at in _points_behind(node) if is_pointwise(at) and not is_view(at)]
+    infos = [find_info(packet_name(at.target)) for at in computed]
     rounding = [info for info in infos if not info.is_exact]
     return len(rounding) > 1 or any(not info.is_rounded_once for info in rounding)

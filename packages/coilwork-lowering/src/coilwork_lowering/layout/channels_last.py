@@ -16,12 +16,12 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.alias_analysis import written_operands
+from coilwork_lowering.facts.alias_analysis import mutated_operands
 from coilwork_lowering.facts.fx_nodes import inherit_metadata
 from coilwork_lowering.layout.formats import (
+    bytes_hint,
     channels_last_format,
     channels_last_order,
-    hinted_bytes,
     is_channels_last,
     is_dense_in_order,
     same_layout,
@@ -30,7 +30,7 @@ from coilwork_lowering.layout.formats import (
     stride_order,
     tensors_of,
 )
-from coilwork_lowering.torch_compat.graphs import guards_suppressed, is_fake, nothing_remembered
+from coilwork_lowering.torch_compat.graphs import disable_fake_cache, is_fake, suppress_guards
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # ---- Which nodes depend on the strides that their operands were captured with, and which values ----
@@ -114,14 +114,14 @@ def output_memory(graph: torch.fx.Graph) -> Counter[torch.fx.Node]:
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
     """The node that made the memory that `node` views."""
     while node.op == "call_function":
-        source = _viewed(node)
+        source = _find_view_source(node)
         if source is None:
             return node
         node = source
     return node
 
 
-def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+def _find_view_source(node: torch.fx.Node) -> torch.fx.Node | None:
     target, maker = node.target, node
     if target is operator.getitem:
         maker = node.all_input_nodes[0]
@@ -219,7 +219,7 @@ class _Rewrite:
         return Rewritten(
             laid_out=frozenset(self.laid_out),
             copies=len(self.copies),
-            copied_bytes=sum(2 * hinted_bytes(copied) for copied in self.copies.values()),
+            copied_bytes=sum(2 * bytes_hint(copied) for copied in self.copies.values()),
         )
 
     def visit(self, node: torch.fx.Node) -> None:
@@ -230,7 +230,7 @@ class _Rewrite:
             self.lay_out(node)
         if not self.touched.intersection(node.all_input_nodes):
             return
-        if self.touched.intersection(written_operands(node)):
+        if self.touched.intersection(mutated_operands(node)):
             raise CannotRewriteError(f"{node.name} writes into a value whose layout changes")
         moved = [operand for operand in node.all_input_nodes if operand in self.captured]
         if has_fresh_sizes(node.target):
@@ -321,9 +321,9 @@ class _Rewrite:
         # otherwise for other sizes is the order of dimensions of size one, which decides nothing: no reason
         # for a guard.
         settled = node.name in self.operands or torch.Tag.pointwise in getattr(node.target, "tags", ())
-        answered = guards_suppressed(self.fake_mode) if settled else nullcontext()
+        answered = suppress_guards(self.fake_mode) if settled else nullcontext()
         try:
-            with torch.no_grad(), self.fake_mode, nothing_remembered(self.fake_mode), answered:
+            with torch.no_grad(), self.fake_mode, disable_fake_cache(self.fake_mode), answered:
                 return node.target(*args, **kwargs)
         except (RuntimeError, ValueError):
             return None

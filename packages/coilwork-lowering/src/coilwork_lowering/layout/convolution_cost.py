@@ -19,7 +19,7 @@ from coilwork_ir.convolution_rates import (
 )
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_lowering.facts.fx_nodes import ConvolutionCall, convolution_of
-from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes, is_channels_last, tensors_of
+from coilwork_lowering.layout.formats import bytes_hint, is_channels_last, size_hints, tensors_of
 from coilwork_lowering.options import LayoutOptions
 
 _NARROW: Final = (torch.float16, torch.bfloat16)
@@ -89,7 +89,7 @@ class Convolution:
         and 74 ResNet-50's 53, where it says 84.
         """
         *_, weight = self.tensors
-        several = any(size != 1 for size in (hinted_sizes(weight) or ())[2:])
+        several = any(size != 1 for size in (size_hints(weight) or ())[2:])
         return len(self.converted) if several else min(1, len(self.converted))
 
     @property
@@ -111,7 +111,7 @@ class Convolution:
         channels-last.
         """
         *activations, weight = self.tensors
-        sizes = hinted_sizes(weight) or ()
+        sizes = size_hints(weight) or ()
         if (
             self.blocked
             or has_trait(activations[0].device.type, PROCESSOR)
@@ -122,13 +122,13 @@ class Convolution:
         if not has_slow_depthwise_kernel(self.groups, self.channels, sizes[2:]):
             return 0
         moved = (*activations, *self.results[: self.gives_activations])
-        return (DEPTHWISE_SLOWDOWN - 1) * sum(map(hinted_bytes, moved))
+        return (DEPTHWISE_SLOWDOWN - 1) * sum(map(bytes_hint, moved))
 
     @property
     def is_loop(self) -> bool:
         """True if it is depthwise over so small a window that a generated loop computes it."""
         *_, weight = self.tensors
-        sizes = hinted_sizes(weight) or ()
+        sizes = size_hints(weight) or ()
         depthwise = self.groups > 1 and self.channels == 1
         return depthwise and not has_slow_depthwise_kernel(self.groups, self.channels, sizes[2:])
 
@@ -136,7 +136,7 @@ class Convolution:
     def channels(self) -> int:
         """The smaller of input channels in a group and output channels."""
         *_, weight = self.tensors
-        first, second, *_ = hinted_sizes(weight) or (0, 0)
+        first, second, *_ = size_hints(weight) or (0, 0)
         return min(first // self.groups, second) if self.transposed else min(first, second)
 
 
@@ -215,7 +215,7 @@ def _convolution(found: ConvolutionCall, options: LayoutOptions) -> Sequence[Con
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     if len(tensors) < len(operands):
         return ()
-    if any(t.dim() not in (4, 5) or t.layout != torch.strided or hinted_sizes(t) is None for t in tensors):
+    if any(t.dim() not in (4, 5) or t.layout != torch.strided or size_hints(t) is None for t in tensors):
         # what kernel runs on sizes that depend on data, and with it the result's layout, is not known
         return ()
     blocked = options.layout == "auto" and _is_blocked(tensors[0], options)
@@ -253,27 +253,25 @@ def _role(call: Convolution) -> Role:
     if len(call.operands) == 2:
         activations += call.results
     return (
-        "leads"
-        if BLOCKED_WEIGHT_PRICE * hinted_bytes(weight) <= sum(map(hinted_bytes, activations))
-        else "stays"
+        "leads" if BLOCKED_WEIGHT_PRICE * bytes_hint(weight) <= sum(map(bytes_hint, activations)) else "stays"
     )
 
 
-def captured_cost(convolutions: Sequence[Convolution]) -> int:
+def estimate_captured_cost(convolutions: Sequence[Convolution]) -> int:
     """Bytes read and written by the conversions that kernels make around convolutions as captured, and while
     slower ones run.
     """
-    converted = sum(2 * hinted_bytes(t) for call in convolutions for t in call.converted)
+    converted = sum(2 * bytes_hint(t) for call in convolutions for t in call.converted)
     return converted + sum(call.lost_bytes for call in convolutions)
 
 
-def grouped_cost(convolutions: Sequence[Convolution]) -> int:
+def estimate_grouped_cost(convolutions: Sequence[Convolution]) -> int:
     """The penalty, in bytes, of grouped convolutions that were not captured in channels-last."""
     total = 0
     for call in convolutions:
         if call.groups > 1 and not call.blocked and not call.lost_bytes:
             moved = [t for t in (*call.tensors, *call.results) if not is_channels_last(t)]
-            total += sum(hinted_bytes(t) for t in moved)
+            total += sum(bytes_hint(t) for t in moved)
     return int(_GROUPED_WEIGHT * total)
 
 
@@ -283,8 +281,8 @@ def judge(
     """The decision about a graph where `copies` that read and write `copied_bytes` give `convolutions`
     channels-last.
     """
-    before = captured_cost(convolutions)
-    after = copied_bytes + grouped_cost(convolutions)
+    before = estimate_captured_cost(convolutions)
+    after = copied_bytes + estimate_grouped_cost(convolutions)
     on_cpu = all(has_trait(c.tensors[0].device.type, PROCESSOR) for c in convolutions)
     launch = NEST_BYTES if on_cpu else LAUNCH_BYTES
     launched = copies * launch

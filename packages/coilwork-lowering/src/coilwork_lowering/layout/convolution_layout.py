@@ -31,21 +31,21 @@ from coilwork_lowering.layout.channels_last import CannotRewriteError, rewrite_t
 from coilwork_lowering.layout.convolution_cost import (
     Convolution,
     LayoutDecision,
-    captured_cost,
+    estimate_captured_cost,
     find_convolutions,
     find_scheduled_convolutions,
     judge,
 )
 from coilwork_lowering.layout.formats import (
+    bytes_hint,
     channels_last_format,
-    hinted_bytes,
     is_channels_last,
     is_dense_in_order,
     same_layout,
     stride_order,
 )
 from coilwork_lowering.options import LayoutOptions
-from coilwork_lowering.torch_compat.graphs import copied_graph, fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of
 
 # ---- Operands of convolutions that lie in memory with gaps: no kernel reads them, so they are c ----
 
@@ -67,13 +67,13 @@ def copy_operands_with_gaps(
     mode = fake_mode_of(gm)
     if mode is None:
         return gm, 0
-    graph = copied_graph(gm.graph)
+    graph = copy_graph(gm.graph)
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in list(graph.nodes):
         for operand in _operands_with_gaps(node, devices, find_model):
             copy = copies.get(operand)
             if copy is None:
-                copy = _copied(graph, node, operand, mode)
+                copy = _copy_dense(graph, node, operand, mode)
                 if copy is None:
                     continue
                 copies[operand] = copy
@@ -97,7 +97,7 @@ def _operands_with_gaps(
             if value.device.type not in devices or not _has_gaps(value):
                 continue
             # a smaller copy is a launch, ATen's and ours alike
-            if hinted_bytes(value) >= find_model(str(value.device)).memory.launch_bytes:
+            if bytes_hint(value) >= find_model(str(value.device)).memory.launch_bytes:
                 found.append(operand)
     return tuple(dict.fromkeys(found))
 
@@ -106,7 +106,7 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not is_dense_in_order(tensor, stride_order(tensor))
 
 
-def _copied(
+def _copy_dense(
     graph: torch.fx.Graph, node: torch.fx.Node, operand: torch.fx.Node, mode: AbstractContextManager[object]
 ) -> torch.fx.Node | None:
     """A dense copy of `operand` in front of `node`, whose results have the strides that they had."""
@@ -148,11 +148,11 @@ def copy_shared_weights(
             readers.setdefault(_weight_of(call), []).append(call)
     shared = {weight: calls for weight, calls in readers.items() if len({len(c.operands) for c in calls}) > 1}
     mode = fake_mode_of(gm)
-    copied_bytes = sum(2 * hinted_bytes(weight.meta["val"]) for weight in shared)
+    copied_bytes = sum(2 * bytes_hint(weight.meta["val"]) for weight in shared)
     decision = judge(convolutions, copies=len(shared), copied_bytes=copied_bytes, options=options)
     if not shared or not decision.channels_last or mode is None:
         return gm, 0
-    graph = copied_graph(gm.graph)
+    graph = copy_graph(gm.graph)
     nodes = {node.name: node for node in graph.nodes}
     places = {name: place for place, name in enumerate(nodes)}
     for weight, calls in shared.items():
@@ -206,7 +206,7 @@ def lay_out_convolutions(
     """
     if options.layout == "captured":
         return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")
-    laid_out, decision = _in_channels_last(gm, options)
+    laid_out, decision = _rewrite_if_cheaper(gm, options)
     if laid_out is gm:
         laid_out, shared = copy_shared_weights(gm, find_scheduled_convolutions(gm, options), options)
         if shared:
@@ -219,7 +219,7 @@ def lay_out_convolutions(
     return made, decision
 
 
-def _in_channels_last(
+def _rewrite_if_cheaper(
     gm: torch.fx.GraphModule, options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, LayoutDecision]:
     found = find_convolutions(gm, options)
@@ -231,14 +231,14 @@ def _in_channels_last(
                 f", beside those on {', '.join(options.scheduled_devices)}, which the scheduler lays out"
             )
         return gm, LayoutDecision(channels_last=False, reason=reason)
-    if options.layout == "auto" and captured_cost(convolutions) == 0:
+    if options.layout == "auto" and estimate_captured_cost(convolutions) == 0:
         return gm, judge(convolutions, copies=0, copied_bytes=0, options=options)
     mode = fake_mode_of(gm)
     if mode is None:
         return gm, LayoutDecision(
             channels_last=False, reason="nodes carry no fake tensors", convolutions=len(convolutions)
         )
-    graph = copied_graph(gm.graph)
+    graph = copy_graph(gm.graph)
     try:
         made = rewrite_to_channels_last(
             graph,

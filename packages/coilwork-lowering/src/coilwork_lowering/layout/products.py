@@ -17,9 +17,9 @@ import torch
 from coilwork_ir.machine import FindModel, MachineModel, find_like_model
 from coilwork_ir.machine.model import Products
 from coilwork_ir.operators import ProductRoles, find_info
-from coilwork_lowering.facts.alias_analysis import written_operands
-from coilwork_lowering.facts.fx_nodes import operator, owner_of, readers_of, reads_anywhere, views_of
-from coilwork_lowering.layout.formats import Size, hinted_bytes, hinted_sizes
+from coilwork_lowering.facts.alias_analysis import mutated_operands
+from coilwork_lowering.facts.fx_nodes import accepts_any_strides, packet_name, readers_of, view_base, views_of
+from coilwork_lowering.layout.formats import Size, bytes_hint, size_hints
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # ---- Matrix products that no fast kernel can compute as captured: rows or sizes of no whole vec ----
@@ -57,7 +57,7 @@ class Product:
     @property
     def flops(self) -> int:
         """Additions and multiplications, by hints; 0 where sizes depend on data."""
-        left, result = (hinted_sizes(self.tensors[k].meta["val"]) for k in (0, 2))
+        left, result = (size_hints(self.tensors[k].meta["val"]) for k in (0, 2))
         return 0 if left is None or result is None else 2 * prod(result) * left[-1]
 
     @property
@@ -91,13 +91,13 @@ class Product:
         if not flops or not (inner or columns):
             return 0.0
         slowest = min((size & -size for size, _ in self._odd))
-        return unaligned_us(flops, slowest, self._moved_bytes, self.figures) - self.enlarged_us
+        return model_unaligned_us(flops, slowest, self._moved_bytes, self.figures) - self.enlarged_us
 
     @property
     def enlarged_us(self) -> float:
         """Time of the product with padded sizes, as modelled."""
         flops = self.flops * prod(1 + more / size for size, more in self._odd)
-        return aligned_us(flops, self._moved_bytes, self.figures)
+        return model_aligned_us(flops, self._moved_bytes, self.figures)
 
     @property
     def _odd(self) -> list[tuple[int, int]]:
@@ -107,15 +107,15 @@ class Product:
 
     @property
     def _moved_bytes(self) -> int:
-        return sum(hinted_bytes(t.meta["val"]) for t in self.tensors)
+        return sum(bytes_hint(t.meta["val"]) for t in self.tensors)
 
 
-def aligned_us(flops: float, moved_bytes: int, figures: Products) -> float:
+def model_aligned_us(flops: float, moved_bytes: int, figures: Products) -> float:
     """Time of a large product whose sizes are whole vectors, as modelled."""
     return max(flops / figures.aligned_rate, moved_bytes / figures.copied_bytes_per_us)
 
 
-def unaligned_us(flops: float, size: int, moved_bytes: int, figures: Products) -> float:
+def model_unaligned_us(flops: float, size: int, moved_bytes: int, figures: Products) -> float:
     """Time of a large product with such a `size`, as modelled."""
     return max(flops / figures.unaligned_rate(size), moved_bytes / figures.copied_bytes_per_us)
 
@@ -136,7 +136,7 @@ def _roles(node: torch.fx.Node) -> ProductRoles | None:
     target = node.target
     if node.op != "call_function" or not isinstance(target, Overload) or target._overloadname != "default":
         return None
-    roles = find_info(operator(target)).product
+    roles = find_info(packet_name(target)).product
     return roles if roles is not None and roles.is_plain else None
 
 
@@ -205,13 +205,13 @@ def dependence_on_strides(node: torch.fx.Node) -> str:
     """Why `node` must keep its strides for those who read it, directly or through views; empty if it need
     not.
     """
-    owner = owner_of(node)
+    owner = view_base(node)
     for reader in readers_of(node):
         if reader.op == "output":
             return "returned to the caller"
-        if any(owner_of(written) is owner for written in written_operands(reader)):
+        if any(view_base(written) is owner for written in mutated_operands(reader)):
             return "written to"
-        if not (reads_anywhere(reader) or is_product(reader)):
+        if not (accepts_any_strides(reader) or is_product(reader)):
             return f"read by {reader.name}, which depends on strides"
     return ""
 

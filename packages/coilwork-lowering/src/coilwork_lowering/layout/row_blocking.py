@@ -12,13 +12,8 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.facts.fx_nodes import insert_call
-from coilwork_lowering.layout.formats import hinted_bytes
-from coilwork_lowering.layout.products import (
-    Product,
-    aligned_us,
-    is_unaligned,
-    unaligned_us,
-)
+from coilwork_lowering.layout.formats import bytes_hint
+from coilwork_lowering.layout.products import Product, is_unaligned, model_aligned_us, model_unaligned_us
 
 _aten: Final = torch.ops.aten
 
@@ -39,7 +34,7 @@ class _Plan:
     blocks_us: float
 
 
-class ByRows:
+class RowBlocking:
     """Rewrites one graph, product by product.
 
     A block is computed into a temporary, all of whose sizes are whole vectors, and copied to its place in the
@@ -108,7 +103,7 @@ class ByRows:
                 return "an operand has unaligned rows"
             if 1 not in part.stride()[-2:]:
                 return "an operand is copied for each product"
-        return _Plan(rows=rows, columns=columns, blocks_us=_modelled_us(product, rows, columns))
+        return _Plan(rows=rows, columns=columns, blocks_us=_model_us(product, rows, columns))
 
     def _slice(self, value: torch.Tensor, dim: int, start: int, end: int) -> torch.Tensor:
         with self.mode:
@@ -186,7 +181,7 @@ def _rows_of_block(total: int, most: int, tile: int) -> int:
     return ceil(total / blocks / tile) * tile
 
 
-def _modelled_us(product: Product, rows: int, columns: int) -> float:
+def _model_us(product: Product, rows: int, columns: int) -> float:
     """Time of the products and copies of all blocks, and of the columns that are left."""
     left, result = (product.tensors[k].meta["val"] for k in (0, 2))
     (total, wide), inner, itemsize = (
@@ -200,11 +195,11 @@ def _modelled_us(product: Product, rows: int, columns: int) -> float:
         count = min(rows, total - start)
         block = count * columns * itemsize
         moved = (count * inner + inner * columns) * itemsize + block
-        found += aligned_us(2 * count * inner * columns, moved, figures) + figures.copy_us
+        found += model_aligned_us(2 * count * inner * columns, moved, figures) + figures.copy_us
         found += 2 * block / figures.copied_bytes_per_us + figures.copy_us
     few = wide - columns
     flops = 2 * total * inner * figures.least_columns
-    found += unaligned_us(flops, few, hinted_bytes(left), figures) + figures.copy_us
+    found += model_unaligned_us(flops, few, bytes_hint(left), figures) + figures.copy_us
     # each row's end is a sector of its own
     found += total * 2 * product.machine.memory.fetched_bytes / figures.copied_bytes_per_us + figures.copy_us
     return found

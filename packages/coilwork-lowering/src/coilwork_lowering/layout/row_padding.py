@@ -12,8 +12,8 @@ from typing import Final
 import torch
 
 from coilwork_ir.graph_marks import OWN_PADDING
-from coilwork_lowering.facts.fx_nodes import is_computed, owner_of
-from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
+from coilwork_lowering.facts.fx_nodes import is_pointwise, view_base
+from coilwork_lowering.layout.formats import Size, bytes_hint, is_dense_in_order
 from coilwork_lowering.layout.products import (
     Product,
     dependence_on_strides,
@@ -26,7 +26,7 @@ from coilwork_lowering.layout.products import (
 )
 from coilwork_lowering.layout.size_padding import Enlarging, can_enlarge
 from coilwork_lowering.options import LayoutOptions
-from coilwork_lowering.torch_compat.graphs import copied_graph, fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of
 
 UNPADDED: Final = "unpadded_strides"
 """Metadata of a node with padded rows: that its operator, left to allocate its result, makes it dense."""
@@ -86,7 +86,7 @@ def pad_products(
     mode = fake_mode_of(gm) if slow and options.pad_products else None
     if mode is None:
         return gm, PaddingDecision(products=len(slow))
-    graph = copied_graph(gm.graph)
+    graph = copy_graph(gm.graph)
     named = {node.name: node for node in graph.nodes}
     sizes, rows = Enlarging(graph, mode, by_rows=options.by_rows and not joint), _Padding(mode)
     for name in slow:
@@ -153,7 +153,7 @@ class _Padding:
         figures = product.figures
         vector = figures.vector_bytes
         for tensor in product.tensors:
-            owner = owner_of(tensor)
+            owner = view_base(tensor)
             known = self.made.get(owner) or wanted.get(owner)
             if not is_unaligned(tensor.meta["val"] if known is None else known[tensor], vector):
                 continue
@@ -168,7 +168,7 @@ class _Padding:
             if obstacle:
                 self.reasons.append(f"{product.node.name} as captured: {owner.name}: {obstacle}")
                 return
-        more = sum(_padding_bytes(values[owner], vector) for owner, values in wanted.items())
+        more = sum(_count_padding_bytes(values[owner], vector) for owner, values in wanted.items())
         cost_us = _TOUCHES * more / figures.copied_bytes_per_us + _bias_us(product, wanted)
         saved_us = product.lost_us - cost_us
         what = (
@@ -193,7 +193,7 @@ class _Padding:
         old = owner.meta["val"]
         with self.mode:
             value = torch.empty_strided(
-                old.shape, _padded_strides(old, vector_bytes), dtype=old.dtype, device=old.device
+                old.shape, _pad_strides(old, vector_bytes), dtype=old.dtype, device=old.device
             )
         return views_over(owner, value, self.mode)
 
@@ -201,7 +201,7 @@ class _Padding:
 def _obstacle(owner: torch.fx.Node) -> str:
     """Why the memory of `owner` cannot have other strides; empty if it can."""
     value = owner.meta["val"]
-    if not is_product(owner) and not is_computed(owner):
+    if not is_product(owner) and not is_pointwise(owner):
         return "an input" if owner.op == "placeholder" else "made by an operator that chooses its strides"
     if (
         value.dim() < 2
@@ -218,10 +218,10 @@ def _bias_us(product: Product, wanted: Mapping[torch.fx.Node, object]) -> float:
     """
     if product.node not in wanted or product.added is None:
         return 0.0
-    return 2 * hinted_bytes(product.node.meta["val"]) / product.figures.copied_bytes_per_us
+    return 2 * bytes_hint(product.node.meta["val"]) / product.figures.copied_bytes_per_us
 
 
-def _padded_strides(tensor: torch.Tensor, vector_bytes: int) -> tuple[Size, ...]:
+def _pad_strides(tensor: torch.Tensor, vector_bytes: int) -> tuple[Size, ...]:
     """Row-major strides, rows padded to the alignment."""
     per = vector_bytes // tensor.element_size()
     below: Size = -(-tensor.shape[-1] // per) * per
@@ -233,7 +233,7 @@ def _padded_strides(tensor: torch.Tensor, vector_bytes: int) -> tuple[Size, ...]
     return tuple(reversed(strides))
 
 
-def _padding_bytes(tensor: torch.Tensor, vector_bytes: int) -> int:
+def _count_padding_bytes(tensor: torch.Tensor, vector_bytes: int) -> int:
     length = int(tensor.shape[-1])
     per = vector_bytes // tensor.element_size()
-    return hinted_bytes(tensor) // max(length, 1) * (-length % per)
+    return bytes_hint(tensor) // max(length, 1) * (-length % per)

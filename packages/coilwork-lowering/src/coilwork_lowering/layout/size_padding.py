@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 import torch
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.fx_nodes import insert_call, is_computed, operator, owner_of
-from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
+from coilwork_lowering.facts.fx_nodes import insert_call, is_pointwise, packet_name, view_base
+from coilwork_lowering.layout.formats import Size, bytes_hint, is_dense_in_order
 from coilwork_lowering.layout.products import (
     Product,
     dependence_on_strides,
@@ -22,7 +22,7 @@ from coilwork_lowering.layout.products import (
     set_value,
     views_over,
 )
-from coilwork_lowering.layout.row_blocking import ByRows
+from coilwork_lowering.layout.row_blocking import RowBlocking
 
 _aten: Final = torch.ops.aten
 # Copies live beside the graph's inputs and outputs, in bytes or as a share of these; an operand's copy only
@@ -87,9 +87,9 @@ class Enlarging:
         self.aligned = 0
         self.saved_us = 0.0
         self.padding_bytes = 0
-        share = int(_SHARE_OF_GRAPH * _held_bytes(graph))
+        share = int(_SHARE_OF_GRAPH * _count_held_bytes(graph))
         self._room = max(_SMALL, share)
-        self.by_rows = ByRows(graph, mode, max(_ROOM, share)) if by_rows else None
+        self.by_rows = RowBlocking(graph, mode, max(_ROOM, share)) if by_rows else None
         # what is read of padded memory, the padded memory, and where zeros follow in it
         self._zeros: dict[torch.fx.Node, tuple[torch.fx.Node, Pads]] = {}
         self._read_as: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -104,7 +104,7 @@ class Enlarging:
             return
         copied = [o.copied_bytes for o in planned if o.copied_bytes]
         if result is not None and result.copied:
-            copied.append(hinted_bytes(product.node.meta["val"]))
+            copied.append(bytes_hint(product.node.meta["val"]))
         figures = product.figures
         cost_us = sum(2 * n / figures.copied_bytes_per_us + figures.copy_us for n in copied)
         lost_us = product.lost_by_sizes_us
@@ -141,7 +141,7 @@ class Enlarging:
                 wanted.append((product.added, bias, {len(shape) - 1: columns}))
         found: list[_Operand] = []
         room = max(
-            self._room, int(_SHARE_OF_PRODUCT * sum(hinted_bytes(t.meta["val"]) for t in product.tensors))
+            self._room, int(_SHARE_OF_PRODUCT * sum(bytes_hint(t.meta["val"]) for t in product.tensors))
         )
         for place, tensor, pads in wanted:
             needed = {k: n for k, n in pads.items() if n}
@@ -162,7 +162,7 @@ class Enlarging:
         """How `tensor` gets `pads`, which count its own dimensions."""
         base, turns = tensor, list[torch.fx.Node]()
         order = list(range(tensor.meta["val"].dim()))  # of base, by dimensions of tensor
-        while find_info(operator(base.target)).is_permutation and base.op == "call_function":
+        while find_info(packet_name(base.target)).is_permutation and base.op == "call_function":
             turns.insert(0, base)
             turned = _order(base)
             order = [turned[k] for k in order]
@@ -171,15 +171,15 @@ class Enlarging:
             base = source
         own = {order[k]: n for k, n in pads.items()}
         fused = self._zeros.get(base, (base, None))[1] == own or self._can_fuse(base, own)
-        copied = 0 if fused else hinted_bytes(self._enlarge_fake(base.meta["val"], own))
+        copied = 0 if fused else bytes_hint(self._enlarge_fake(base.meta["val"], own))
         return _Operand(
             place=place, base=base, turns=tuple(turns), pads=own, fused=fused, copied_bytes=copied
         )
 
     def _can_fuse(self, base: torch.fx.Node, pads: Pads) -> bool:
         """Tell if `base` is made by generated code for readers that all can read padded memory instead."""
-        node = owner = owner_of(base)
-        if not is_computed(owner) or dependence_on_strides(base):
+        node = owner = view_base(base)
+        if not is_pointwise(owner) or dependence_on_strides(base):
             return False
         while node is not base:
             if len(node.users) != 1:
@@ -205,10 +205,9 @@ class Enlarging:
             if views_over(node, narrowed, self.mode) is not None:
                 return _Result()
             obstacle = "a view needs dense rows"
-        if hinted_bytes(value) > self._room:
+        if bytes_hint(value) > self._room:
             return (
-                f"{obstacle}, and a copy of {hinted_bytes(value)} bytes would be large beside what is in "
-                "memory"
+                f"{obstacle}, and a copy of {bytes_hint(value)} bytes would be large beside what is in memory"
             )
         return _Result(copied=True)
 
@@ -227,7 +226,7 @@ class Enlarging:
             return
         value = node.meta["val"]
         wider = self._enlarge_fake(value, {value.dim() - 1: product.padding[1]})
-        self.padding_bytes += hinted_bytes(wider) - hinted_bytes(value)
+        self.padding_bytes += bytes_hint(wider) - bytes_hint(value)
         set_value(node, wider)
         self.names.append(node.name)
         readers = list(node.users)
@@ -269,7 +268,7 @@ class Enlarging:
             self._enlarge_fake(value, operand.pads),
         )
         self.names.append(made.name)
-        self.padding_bytes += hinted_bytes(made.meta["val"]) - (hinted_bytes(value) if operand.fused else 0)
+        self.padding_bytes += bytes_hint(made.meta["val"]) - (bytes_hint(value) if operand.fused else 0)
         if operand.fused:
             read = self._narrow(made, value, after=made)
             self._zeros[read] = (made, operand.pads)
@@ -286,7 +285,9 @@ class Enlarging:
 
         A sum that gets longer by that is read as its first part, if that is dense.
         """
-        for total in [user for user in read.users if operator(user.target) == "sum" and len(user.args) > 1]:
+        for total in [
+            user for user in read.users if packet_name(user.target) == "sum" and len(user.args) > 1
+        ]:
             value, call = total.meta["val"], cast(Any, total.target)
             with self.mode:
                 wider = call(made.meta["val"], *total.args[1:], **total.kwargs)
@@ -298,7 +299,7 @@ class Enlarging:
             set_value(total, wider)
             if pads:
                 self.names.append(total.name)
-                self.padding_bytes += hinted_bytes(wider) - hinted_bytes(value)
+                self.padding_bytes += bytes_hint(wider) - bytes_hint(value)
                 readers = list(total.users)
                 self._redirect(total, self._narrow(total, value, after=total), readers)
 
@@ -383,7 +384,7 @@ def _keep_side(made: torch.fx.Node, base: torch.fx.Node, product: torch.fx.Node)
 
     The partitioner does not know that padding is cheap, and would have the forward save it.
     """
-    if product.meta.get("partitioner_tag") == "is_backward" and owner_of(base).op == "placeholder":
+    if product.meta.get("partitioner_tag") == "is_backward" and view_base(base).op == "placeholder":
         made.meta["partitioner_tag"] = "must_be_in_backward"
 
 
@@ -391,7 +392,7 @@ def _order(turn: torch.fx.Node) -> list[int]:
     """Dimensions of the operand of a permutation, by dimensions of its result."""
     rank = turn.meta["val"].dim()
     order = list(range(rank))
-    kind = operator(turn.target)
+    kind = packet_name(turn.target)
     if kind == "permute":
         dims = turn.args[1]
         assert isinstance(dims, list | tuple)
@@ -403,8 +404,8 @@ def _order(turn: torch.fx.Node) -> list[int]:
     return order[::-1]
 
 
-def _held_bytes(graph: torch.fx.Graph) -> int:
+def _count_held_bytes(graph: torch.fx.Graph) -> int:
     """Return what the caller gives and gets."""
     held = [n for n in graph.nodes if n.op == "placeholder"] + list(graph.output_node().all_input_nodes)
     values = [node.meta.get("val") for node in dict.fromkeys(held)]
-    return sum(hinted_bytes(v) for v in values if isinstance(v, torch.Tensor))
+    return sum(bytes_hint(v) for v in values if isinstance(v, torch.Tensor))

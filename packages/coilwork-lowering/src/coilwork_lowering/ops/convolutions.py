@@ -20,7 +20,7 @@ from coilwork_ir.loops.convolutions import make_result
 from coilwork_ir.scalar import load
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import TensorValue, Value, device_text, dtype_of, is_whole, whole
-from coilwork_lowering.facts.fx_nodes import FORWARD, GRADIENTS
+from coilwork_lowering.facts.fx_nodes import CONVOLUTION, CONVOLUTION_GRADIENTS
 from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule
 
@@ -132,6 +132,6 @@ def _result(builder: Builder, call: Call, fake: Any) -> Buffer:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule((FORWARD,), _convolution),
-    Rule((GRADIENTS,), _convolution_backward),
+    Rule((CONVOLUTION,), _convolution),
+    Rule((CONVOLUTION_GRADIENTS,), _convolution_backward),
 )

@@ -32,7 +32,7 @@ from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar
 from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
 from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_int, require_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 
 # Bytes that a GPU's thread loads at once.
@@ -111,7 +111,7 @@ def replace_arguments(call: Call, **changed: Value) -> Call:
 def _pad(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
-    pads = [as_size(p) for p in call["pad"]]
+    pads = [require_size(p) for p in call["pad"]]
     before = [as_expr(0)] * rank
     after = [as_expr(0)] * rank
     for k in range(len(pads) // 2):
@@ -152,7 +152,7 @@ def _repeat(builder: Builder, call: Call) -> Value:
 def _roll(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     positions = [wrap_dim(d, len(value.shape)) for d in call.integers("dims")]
-    shifts = [as_size(s) for s in call["shifts"]]
+    shifts = [require_size(s) for s in call["shifts"]]
     for shift in shifts:
         if as_int(shift) is None:
             _check_shift(builder, call, shift)
@@ -191,7 +191,7 @@ def _count(value: TensorValue) -> Expr:
 def _triangle(keeps: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        diagonal = as_size(call["diagonal"])
+        diagonal = require_size(call["diagonal"])
 
         def body(point: tuple[Expr, ...]) -> Scalar:
             row, column = point[-2], point[-1]
@@ -232,7 +232,7 @@ def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
     if call.target != "aten.select_scatter.default":
         return
     size = value.shape[wrap_dim(call.integer("dim"), len(value.shape))]
-    chosen = wrapped_start(as_size(call["index"]), size)
+    chosen = wrapped_start(require_size(call["index"]), size)
     message = f"index out of range: the position of a row among {size}"
     if provably_lt(chosen, as_expr(0)) or provably_le(size, chosen):
         raise NotLowered("a row that is not there")
@@ -261,7 +261,7 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     size = value.shape[dim]
     start, end = slice_bounds(call["start"], call["end"], size)
-    step = as_plain_int(call["step"])
+    step = require_int(call["step"])
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:

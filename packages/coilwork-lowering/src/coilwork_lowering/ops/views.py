@@ -24,7 +24,7 @@ from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import Relation, TensorValue, Value, dtype_of, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.placing import begins_with_an_input, is_written_into, kept_offset
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_size, wrap_dim
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
@@ -84,8 +84,8 @@ def wrapped_start(index: Expr, size: Expr) -> Expr:
 
 def slice_bounds(start: Value, end: Value, size: Expr) -> tuple[Expr, Expr]:
     """Start and end of a slice within `0 .. size`."""
-    low = as_expr(0) if start is None else _clamp(wrapped_start(as_size(start), size), size)
-    high = size if end is None else _clamp(wrapped_start(as_size(end), size), size)
+    low = as_expr(0) if start is None else _clamp(wrapped_start(require_size(start), size), size)
+    high = size if end is None else _clamp(wrapped_start(require_size(end), size), size)
     return low, high
 
 
@@ -152,7 +152,7 @@ def selected_position(builder: Builder, call: Call, value: TensorValue, dim: int
     """Return where `select` reads along `dim`, counted from the front; a position that data decides is
     checked when the program runs.
     """
-    size, position = value.shape[dim], as_size(call["index"])
+    size, position = value.shape[dim], require_size(call["index"])
     chosen = wrapped_start(position, size)
     if builder.sizes.depends_on_data(position):
         message = f"index out of range: a position from data along dimension {dim} of size {size}"
@@ -219,7 +219,7 @@ def _as_strided(builder: Builder, call: Call) -> Value:
     wanted = call["storage_offset"]
     if wanted is not None and begins_with_an_input(call.node.args[0]):
         raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
-    offset = start if wanted is None else origin + as_size(wanted)
+    offset = start if wanted is None else origin + require_size(wanted)
     if not provably_nonneg(offset):
         raise NotLowered("as_strided reaches memory before the tensor's buffer")
     shape, strides = call.shape(builder), builder.sizes.exprs(call.fake.stride())

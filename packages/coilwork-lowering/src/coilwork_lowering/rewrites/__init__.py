@@ -5,7 +5,7 @@ pair is, `engine.py` applies them, and the other files hold one kind each.
 """
 
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
-from coilwork_lowering.rewrites.clean_up import clean_up, cleaned_up, complete_values
+from coilwork_lowering.rewrites.clean_up import clean_up, clean_up_copy, complete_values
 from coilwork_lowering.rewrites.constant_folding import Prepared, pack_weights, split_constants
 from coilwork_lowering.rewrites.engine import apply_rewrites
 from coilwork_lowering.rewrites.rewrite import (
@@ -41,7 +41,7 @@ __all__ = [
     "call",
     "choose_rewrites",
     "clean_up",
-    "cleaned_up",
+    "clean_up_copy",
     "complete_values",
     "dtype_among",
     "either",

@@ -49,7 +49,7 @@ def _norm(inner: Pattern, gamma: Pattern, beta: Pattern) -> Pattern:
     )
 
 
-def _all_frozen(match: Match) -> bool:
+def _are_frozen(match: Match) -> bool:
     found = [match.captures.get(name) for name in _PARAMETERS]
     return all(node.meta.get(FROZEN, False) for node in found if node is not None)
 
@@ -111,7 +111,7 @@ FOLD_BATCH_NORM: Final = Rewrite(
     replacement=_fold_batch_norm,
     conditions=(
         Condition(name="statistics are the running ones", holds=lambda m: m.captures["training"] is False),
-        Condition(name="parameters are frozen", holds=_all_frozen),
+        Condition(name="parameters are frozen", holds=_are_frozen),
         Condition(name="one type", holds=_one_type),
         Condition(name="outputs are channels", holds=_channels_second),
         Condition(name="there is a batch dimension", holds=_has_no_batch),

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.fx_nodes import operator
+from coilwork_lowering.facts.fx_nodes import packet_name
 from coilwork_lowering.rewrites.engine import Operand
 from coilwork_lowering.rewrites.rewrite import Condition, Match, Pattern, Rewrite, call, either, tensor, value
 from coilwork_lowering.torch_compat.sizes import plain_number, surely
@@ -53,7 +53,7 @@ class CopiedParts:
     runs: tuple[tuple[Run, ...], ...]
 
 
-def copied_parts(node: fx.Node) -> CopiedParts | None:
+def find_slice_copies(node: fx.Node) -> CopiedParts | None:
     """Return what is in `node`, a `slice_scatter`, if it all comes from one tensor by copies; each
     dimension's runs are in order, without gaps.
 
@@ -75,12 +75,12 @@ def _begins_with_nothing(node: fx.Node) -> bool:
     copy is asked about.
     """
     for _ in range(_MOST_COPIES):
-        if operator(node.target) != "slice_scatter":
+        if packet_name(node.target) != "slice_scatter":
             break
         base = node.args[0]
         assert isinstance(base, fx.Node)
         node = base
-    return find_info(operator(node.target)).is_uninitialized
+    return find_info(packet_name(node.target)).is_uninitialized
 
 
 def _order_runs(runs: tuple[Run, ...], size: Size) -> tuple[Run, ...] | None:
@@ -112,7 +112,7 @@ class _Reader:
         return self.known[node]
 
     def _looked_up(self, node: fx.Node) -> CopiedParts | None:
-        name = operator(node.target)
+        name = packet_name(node.target)
         if find_info(name).is_uninitialized:
             return CopiedParts(None, ((),) * node.meta["val"].dim())
         if name == "slice":
@@ -335,7 +335,7 @@ def _amount(given: Size, size: Size) -> _Amount | None:
 
 def _is_undisturbed(match: Match) -> bool:
     """Tell if nothing writes into memory between where the source is made and the last copy."""
-    found = copied_parts(match.root)
+    found = find_slice_copies(match.root)
     if found is None or found.source is None or match.result.dtype.is_complex:
         return False
     node = found.source
@@ -347,7 +347,7 @@ def _is_undisturbed(match: Match) -> bool:
 
 
 def _wrap_around(result: Any, **rest: Any) -> Any:
-    found = copied_parts(result.node)
+    found = find_slice_copies(result.node)
     assert found is not None and found.source is not None
     source = Operand(found.source, result.tracer)
     sizes = source.value.shape

@@ -26,14 +26,14 @@ from torch import fx
 from coilwork_ir.operators import find_info, find_target_info
 from coilwork_lowering.facts.alias_analysis import (
     escapes,
+    mutated_operands,
     owner_of,
     owners_written_by,
-    viewed_by,
-    written_operands,
+    view_source,
 )
 from coilwork_lowering.rewrites.engine import rewrite_graph
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
-from coilwork_lowering.torch_compat.graphs import copied_graph, mode_among
+from coilwork_lowering.torch_compat.graphs import copy_graph, mode_among
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 
 # ---- Common subexpressions of an FX graph, merged before partitioning so that nothing is saved  ----
@@ -53,7 +53,7 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
     writes into the arguments' memory in between.
     """
     seen: dict[Any, torch.fx.Node] = {}
-    written = {owner_of(operand) for node in graph.nodes for operand in written_operands(node)}
+    written = {owner_of(operand) for node in graph.nodes for operand in mutated_operands(node)}
     writes: Counter[torch.fx.Node] = Counter()
     replaced = 0
     for node in list(graph.nodes):
@@ -69,7 +69,7 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
         if node in written:
             # what is equal to it is so until the write
             continue
-        key = _key(node)
+        key = _call_key(node)
         if writes:
             key = (key, *(writes[owner_of(operand)] for operand in node.all_input_nodes))
         first = seen.setdefault(key, node)
@@ -81,7 +81,7 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
 
 
 def _returns_both(first: torch.fx.Node, second: torch.fx.Node) -> bool:
-    return viewed_by(second) is None and escapes(second) and escapes(first)
+    return view_source(second) is None and escapes(second) and escapes(first)
 
 
 @cache
@@ -106,7 +106,7 @@ def is_pure(target: Any) -> bool:
     )
 
 
-def _key(node: torch.fx.Node) -> Any:
+def _call_key(node: torch.fx.Node) -> Any:
     return (
         node.target,
         _hashable(node.args),
@@ -150,13 +150,13 @@ def drop_dead_code_in(graph: fx.Graph) -> int:
     """`drop_dead_code` of a graph that is no module yet, or is still being changed."""
     dropped = 0
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and _is_pure(node.target):
+        if node.op == "call_function" and not node.users and _is_removable(node.target):
             graph.erase_node(node)
             dropped += 1
     return dropped
 
 
-def _is_pure(target: Any) -> bool:
+def _is_removable(target: Any) -> bool:
     if target is operator.getitem:
         return True
     if not isinstance(target, Overload) or target.namespace not in ("aten", "prims"):
@@ -187,7 +187,7 @@ def drop_identities(graph: torch.fx.Graph) -> int:
     dropped = 0
     output = graph.output_node()
     for node in list(graph.nodes):
-        if node.op != "call_function" or not _is_same(node.target):
+        if node.op != "call_function" or not _is_identity(node.target):
             continue
         (source, *_) = node.args
         assert isinstance(source, torch.fx.Node)
@@ -200,7 +200,7 @@ def drop_identities(graph: torch.fx.Graph) -> int:
     return dropped
 
 
-def _is_same(target: Any) -> bool:
+def _is_identity(target: Any) -> bool:
     if not isinstance(target, Overload):
         return False
     info = find_target_info(qualified_name(target))
@@ -219,9 +219,11 @@ def clean_up(gm: fx.GraphModule, rewrites: Sequence[Rewrite]) -> tuple[Fired, ..
     return fired
 
 
-def cleaned_up(gm: fx.GraphModule, rewrites: Sequence[Rewrite]) -> tuple[fx.GraphModule, tuple[Fired, ...]]:
+def clean_up_copy(
+    gm: fx.GraphModule, rewrites: Sequence[Rewrite]
+) -> tuple[fx.GraphModule, tuple[Fired, ...]]:
     """A copy of `gm` after `clean_up`, and what `rewrites` did to it."""
-    graph = copied_graph(gm.graph)
+    graph = copy_graph(gm.graph)
     fired = clean_up_in(graph, rewrites)
     made = fx.GraphModule(gm, graph)
     made.meta.update(gm.meta)

@@ -35,7 +35,7 @@ _Y: Final = tensor("y")
 Parts: TypeAlias = tuple[Any, Any]
 
 
-def _as_real(inner: Pattern) -> Pattern:
+def _view_as_real(inner: Pattern) -> Pattern:
     return call("aten.view_as_real.default", self=inner)
 
 
@@ -199,7 +199,7 @@ def _flip_parts(x: Any, dims: Any) -> Any:
 PARTS_OF_PAIRS: Final = Rewrite(
     name="parts-of-pairs",
     doc="The parts of complex numbers that were made of pairs: the pairs.",
-    pattern=_as_real(call("aten.view_as_complex.default", self=_X, shared=True)),
+    pattern=_view_as_real(call("aten.view_as_complex.default", self=_X, shared=True)),
     replacement=lambda x: x,
     conditions=(like_result("x"),),
 )
@@ -217,14 +217,14 @@ PAIRS_OF_PARTS: Final = Rewrite(
 PARTS_OF_COMPLEX: Final = Rewrite(
     name="parts-of-complex",
     doc="The parts of `complex(x, y)`, side by side.",
-    pattern=_as_real(call("aten.complex.default", real=_X, imag=_Y)),
+    pattern=_view_as_real(call("aten.complex.default", real=_X, imag=_Y)),
     replacement=lambda x, y: _pair_parts((x, y)),
 )
 
 PARTS_OF_POLAR: Final = Rewrite(
     name="parts-of-polar",
     doc="The parts of numbers of given magnitudes and angles: magnitudes times cosines and sines.",
-    pattern=_as_real(call("aten.polar.default", abs=_X, angle=_Y)),
+    pattern=_view_as_real(call("aten.polar.default", abs=_X, angle=_Y)),
     replacement=_polar,
     inexact=True,
 )
@@ -235,7 +235,7 @@ PARTS_OF_PRODUCT: Final = Rewrite(
         "The parts of a product with at least one complex factor, by sums of products of parts: rotary "
         "embeddings, for one."
     ),
-    pattern=_as_real(
+    pattern=_view_as_real(
         either(
             call("aten.mul.Tensor", self=_X, other=_Y),
             call("aten.mul.Tensor", self=_X, other=value("y")),
@@ -249,7 +249,7 @@ PARTS_OF_PRODUCT: Final = Rewrite(
 PARTS_OF_CONJUGATE: Final = Rewrite(
     name="parts-of-conjugate",
     doc="The parts of a conjugate in memory of its own: the imaginary ones are negative.",
-    pattern=_as_real(
+    pattern=_view_as_real(
         either(
             call("aten.clone.default", self=call("aten._conj.default", self=_X, shared=True)),
             call("aten._conj_physical.default", self=_X),
@@ -262,7 +262,7 @@ PARTS_OF_CONJUGATE: Final = Rewrite(
 PARTS_OF_VIEW: Final = Rewrite(
     name="parts-of-view",
     doc="The parts of a view: a view of the parts, which generated code reads in place.",
-    pattern=_as_real(call("aten.view.default", self=_X, size=value("size"), shared=True)),
+    pattern=_view_as_real(call("aten.view.default", self=_X, size=value("size"), shared=True)),
     replacement=_view_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
@@ -270,7 +270,7 @@ PARTS_OF_VIEW: Final = Rewrite(
 PARTS_OF_UNSQUEEZED: Final = Rewrite(
     name="parts-of-unsqueezed",
     doc="The parts of a view with one more dimension: such a view of the parts.",
-    pattern=_as_real(call("aten.unsqueeze.default", self=_X, dim=value("dim"), shared=True)),
+    pattern=_view_as_real(call("aten.unsqueeze.default", self=_X, dim=value("dim"), shared=True)),
     replacement=_unsqueeze_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
@@ -278,7 +278,7 @@ PARTS_OF_UNSQUEEZED: Final = Rewrite(
 PARTS_OF_TRANSPOSED: Final = Rewrite(
     name="parts-of-transposed",
     doc="The parts of a transposed view: a transposed view of the parts.",
-    pattern=_as_real(
+    pattern=_view_as_real(
         call("aten.transpose.int", self=_X, dim0=value("dim0"), dim1=value("dim1"), shared=True)
     ),
     replacement=_transpose_parts,
@@ -288,7 +288,7 @@ PARTS_OF_TRANSPOSED: Final = Rewrite(
 PARTS_OF_ROLLED: Final = Rewrite(
     name="parts-of-rolled",
     doc="The parts of rolled numbers, as `fftshift` gives them: the parts, rolled.",
-    pattern=_as_real(call("aten.roll.default", self=_X, shifts=value("shifts"), dims=value("dims"))),
+    pattern=_view_as_real(call("aten.roll.default", self=_X, shifts=value("shifts"), dims=value("dims"))),
     replacement=_roll_parts,
     conditions=(_DIMENSIONS, _COMPLEX, _ALIKE),
 )
@@ -296,7 +296,7 @@ PARTS_OF_ROLLED: Final = Rewrite(
 PARTS_OF_FLIPPED: Final = Rewrite(
     name="parts-of-flipped",
     doc="The parts of numbers in reverse: the parts, in reverse.",
-    pattern=_as_real(call("aten.flip.default", self=_X, dims=value("dims"))),
+    pattern=_view_as_real(call("aten.flip.default", self=_X, dims=value("dims"))),
     replacement=_flip_parts,
     conditions=(_COMPLEX, _ALIKE),
 )

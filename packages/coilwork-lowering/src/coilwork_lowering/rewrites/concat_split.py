@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from torch import fx
 
-from coilwork_lowering.facts.fx_nodes import reads_anywhere
+from coilwork_lowering.facts.fx_nodes import accepts_any_strides
 from coilwork_lowering.rewrites.rewrite import (
     Condition,
     Match,
@@ -148,7 +148,7 @@ def _layout_is_free(old: fx.Node, new: fx.Node, match: Match) -> bool:
     if looks_like(value(new), value(old)):
         return True
     return looks_like(value(new), value(old), strides=False) and all(
-        reads_anywhere(user) for user in old.users
+        accepts_any_strides(user) for user in old.users
     )
 
 
@@ -188,14 +188,14 @@ UNBIND_OF_STACK: Final = Rewrite(
     pattern=call("aten.unbind.int", self=_stack(shared=True), dim=value("read_dim")),
     replacement=lambda tensors, **rest: tensors,
     conditions=(
-        Condition(name="along the same dimension", holds=lambda match: _stacked_dim(match) is not None),
+        Condition(name="along the same dimension", holds=lambda match: _find_stacked_dim(match) is not None),
         Condition(name="strides are kept or free", holds=_pieces_free),
     ),
     restrides=True,
 )
 
 
-def _stacked_dim(match: Match) -> int | None:
+def _find_stacked_dim(match: Match) -> int | None:
     rank = match.vocabulary.value(match.captures["tensors"][0]).dim() + 1
     dim, read = match.captures["dim"], match.captures["read_dim"]
     return dim % rank if type(read) is int and dim % rank == read % rank else None
@@ -267,7 +267,7 @@ SLICE_OF_CAT: Final = Rewrite(
 
 def _can_select(match: Match) -> bool:
     index, tensors = match.captures["index"], match.captures["tensors"]
-    if _stacked_dim(match) is None or type(index) is not int:
+    if _find_stacked_dim(match) is None or type(index) is not int:
         return False
     return _layout_is_free(match.root, tensors[index], match)
 

@@ -24,17 +24,22 @@ from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.alias_analysis import escapes, memory_of, owner_of
-from coilwork_lowering.facts.fx_nodes import FORWARD, inherit_metadata
+from coilwork_lowering.facts.fx_nodes import CONVOLUTION, inherit_metadata
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
-from coilwork_lowering.rewrites.clean_up import cleaned_up, drop_dead_code, is_pure
+from coilwork_lowering.rewrites.clean_up import clean_up_copy, drop_dead_code, is_pure
 from coilwork_lowering.rewrites.engine import apply_rewrites
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite, looks_like
 from coilwork_lowering.rewrites.table import choose_rewrites
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, CapturedVocabulary, Read
-from coilwork_lowering.torch_compat.graphs import copied_graph, fake_mode_of
-from coilwork_lowering.torch_compat.operators import is_packing, is_quantizing, overload_called, packed_types
+from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of
+from coilwork_lowering.torch_compat.operators import (
+    is_packing,
+    is_quantizing,
+    list_packed_types,
+    overload_called,
+)
 
 # ---- Constants ----
 
@@ -78,7 +83,7 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
     into, what draws random numbers, what is quantised, and what grows beyond `MOST_GROWTH`. `gm` is not
     changed.
     """
-    graph = copied_graph(gm.graph)
+    graph = copy_graph(gm.graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = memory_of(graph).written
     positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}
@@ -205,10 +210,10 @@ def pack_weights(
     `gm` itself, and 0, where torch lacks oneDNN or nothing is packed. Results round as oneDNN rounds them.
     """
     mode = fake_mode_of(gm)
-    types = packed_types()
+    types = list_packed_types()
     if mode is None or not types:
         return gm, 0
-    graph = copied_graph(gm.graph)
+    graph = copy_graph(gm.graph)
     constants = constants_of(graph, frozen)
     vocabulary = AtenVocabulary()
     found = 0
@@ -244,7 +249,7 @@ class _Operands:
 
 def _operands(read: Read) -> _Operands | None:
     given = read.arguments
-    if read.op == FORWARD:
+    if read.op == CONVOLUTION:
         return None if given["transposed"] else _Operands(given["input"], given["weight"], given["bias"])
     roles = find_target_info(read.op).product
     if roles is None or not roles.is_plain or any(given.get(name, 1) != 1 for name in ("alpha", "beta")):
@@ -264,7 +269,7 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
     tensors = [one for one in (value, weight, bias) if one is not None]
     if any(not has_trait(one.device.type, CPU_LIBRARIES) or one.dtype is not value.dtype for one in tensors):
         return False
-    ranks = (4,) if read.op == FORWARD else (2,)
+    ranks = (4,) if read.op == CONVOLUTION else (2,)
     return bool(value.dtype in types and value.dim() in ranks and (bias is None or bias.dim() == 1))
 
 
@@ -305,7 +310,7 @@ def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
     weight, bias = operands.weight, operands.bias
     result = (
         _convolution(call, operands.value, weight, bias, read)
-        if read.op == FORWARD
+        if read.op == CONVOLUTION
         else _linear(call, operands.value, weight, bias)
     )
     if result is not None and looks_like(result.meta["val"], node.meta["val"]):
@@ -384,7 +389,7 @@ def freeze(
 
     Weights are laid out, and packed for oneDNN if `packs`, in the preparation; None if nothing is prepared.
     """
-    gm, fired = cleaned_up(gm, rewrites)
+    gm, fired = clean_up_copy(gm, rewrites)
     laid_out, _ = lay_out_convolutions(gm, layout)
     laid_out, _ = pad_products(laid_out, layout)
     if packs:

@@ -111,26 +111,26 @@ def insert_replacement(
     Nothing of the graph refers to these nodes yet.
     """
     tracer = _Tracer(match.root.graph, match.root, match.vocabulary, mode)
-    given = {name: _as_operands(match.captures.get(name), tracer) for name in names}
+    given = {name: _wrap_operands(match.captures.get(name), tracer) for name in names}
     with match.root.graph.inserting_before(before), torch.no_grad():
         result = replacement(**given)
     results = list(result) if len(match.roots) > 1 and result is not None else [result]
-    return [_as_nodes(item) for item in results], tracer.made
+    return [_unwrap_nodes(item) for item in results], tracer.made
 
 
-def _as_operands(captured: Any, tracer: _Tracer) -> Any:
+def _wrap_operands(captured: Any, tracer: _Tracer) -> Any:
     if isinstance(captured, fx.Node):
         return tracer.proxy(captured)
     if isinstance(captured, tuple) and any(isinstance(item, fx.Node) for item in captured):
-        return [_as_operands(item, tracer) for item in captured]
+        return [_wrap_operands(item, tracer) for item in captured]
     return captured
 
 
-def _as_nodes(result: Any) -> Any:
+def _unwrap_nodes(result: Any) -> Any:
     if isinstance(result, fx.Proxy):
         return result.node
     if isinstance(result, list | tuple):
-        return [_as_nodes(item) for item in result]
+        return [_unwrap_nodes(item) for item in result]
     return result
 
 

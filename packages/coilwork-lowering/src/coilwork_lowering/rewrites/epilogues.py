@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.device_traits import ATEN_CUDA, PROCESSOR, has_trait
-from coilwork_lowering.facts.fx_nodes import is_computed
+from coilwork_lowering.facts.fx_nodes import is_pointwise
 from coilwork_lowering.rewrites.rewrite import (
     Call,
     Condition,
@@ -50,7 +50,7 @@ _MM: Final = call("aten.mm.default", self=tensor("left"), mat2=tensor("right"))
 
 def _is_stored(match: Match) -> bool:
     """Tell if the result is needed in memory: kernels that compute with it would add or activate it for nothing."""
-    return not all(is_computed(user) for user in match.root.users)
+    return not all(is_pointwise(user) for user in match.root.users)
 
 
 def _has_column_bias(match: Match) -> bool:

@@ -10,7 +10,7 @@ import torch
 from coilwork_ir.operators import OpInfo, list_operators
 from coilwork_ir.scalar import is_lossless
 from coilwork_lowering.building.values import dtype_of
-from coilwork_lowering.facts.alias_analysis import viewed_by
+from coilwork_lowering.facts.alias_analysis import view_source
 from coilwork_lowering.rewrites.rewrite import (
     Condition,
     Match,
@@ -56,7 +56,7 @@ def _sign_is_kept(match: Match) -> bool:
     """
     operand, copy = match.value("x"), match.result
     alike = (operand.is_conj(), operand.is_neg()) == (copy.is_conj(), copy.is_neg())
-    return alike or all(user.op != "output" and viewed_by(user) is None for user in match.root.users)
+    return alike or all(user.op != "output" and view_source(user) is None for user in match.root.users)
 
 
 # Views that step through all of their operand's memory or part of it from the same start: such a view that
@@ -189,7 +189,7 @@ def _is_idempotent(info: OpInfo) -> bool:
     return info.is_idempotent
 
 
-def _called_alike(match: Match) -> bool:
+def _calls_same_target(match: Match) -> bool:
     return match.captures["x"].target is match.root.target
 
 
@@ -198,7 +198,7 @@ TWICE_IS_ONCE: Final = Rewrite(
     doc="The absolute value of an absolute value, a ReLU of a ReLU: the inner one.",
     pattern=call(" ".join(f"aten.{name}.default" for name in list_operators(_is_idempotent)), self=_X),
     replacement=_x,
-    conditions=(Condition(name="x is a call of the same", holds=_called_alike), _LIKE),
+    conditions=(Condition(name="x is a call of the same", holds=_calls_same_target), _LIKE),
 )
 
 TWICE_IS_NEVER: Final = Rewrite(

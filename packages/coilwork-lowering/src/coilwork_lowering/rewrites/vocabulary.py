@@ -277,7 +277,7 @@ class CapturedVocabulary:
         spelling = _SPELLINGS.get(node.target)
         if spelling is None or len(node.args) > len(spelling.parameters):
             return None
-        return _bound(node, spelling)
+        return _bind_arguments(node, spelling)
 
     def value(self, node: fx.Node) -> Any:
         return node.meta.get("example_value")
@@ -297,7 +297,7 @@ class CapturedVocabulary:
         node.meta["example_value"] = value
 
 
-def _bound(node: fx.Node, spelling: _Spelling) -> Read | None:
+def _bind_arguments(node: fx.Node, spelling: _Spelling) -> Read | None:
     names = [name for name, _ in spelling.parameters]
     arguments = dict(zip(names, node.args))
     for name, given in node.kwargs.items():

@@ -27,7 +27,7 @@ def current_stack_trace() -> object:
     return torch.fx.traceback.get_current_meta().get("stack_trace")
 
 
-def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+def copy_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
     """A copy of `graph`, node for node, with metadata of its own; it calls and returns as `graph` does.
 
     `copy.deepcopy` does the same, but warns about how torch copies tree specifications.
@@ -41,7 +41,7 @@ def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
     return made
 
 
-def traced_call(
+def trace_call(
     function: Callable[..., Any], values: Sequence[Any], mode: AbstractContextManager[object] | None
 ) -> torch.fx.Graph:
     """The ATen graph of one call with fake tensors and numbers of `mode`, a placeholder for each
@@ -118,7 +118,7 @@ def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | Non
     return mode
 
 
-def guards_suppressed(fake_mode: object) -> AbstractContextManager[object]:
+def suppress_guards(fake_mode: object) -> AbstractContextManager[object]:
     """While it is entered, questions about the open sizes of `fake_mode` are answered for those at hand,
     without a guard.
     """
@@ -126,7 +126,7 @@ def guards_suppressed(fake_mode: object) -> AbstractContextManager[object]:
     return nullcontext() if env is None else env.suppress_guards()
 
 
-def nothing_remembered(fake_mode: object) -> AbstractContextManager[object]:
+def disable_fake_cache(fake_mode: object) -> AbstractContextManager[object]:
     """While it is entered, operators on fake tensors of `fake_mode` are not looked up among earlier calls,
     nor kept.
 

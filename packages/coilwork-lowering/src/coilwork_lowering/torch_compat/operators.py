@@ -109,7 +109,7 @@ def is_quantizing(target: Any) -> bool:
     return isinstance(target, Overload) and find_target_info(qualified_name(target)).makes_quantized
 
 
-def suggested_format(value: torch.Tensor) -> torch.memory_format:
+def suggest_format(value: torch.Tensor) -> torch.memory_format:
     """Channels-last if that is how `value` lies, else contiguous: the format of what eager's kernels make of
     it.
     """
@@ -145,7 +145,7 @@ def is_packing(target: Any) -> bool:
     return isinstance(target, Overload) and schema_of(target).name in _PACKINGS
 
 
-def packed_types() -> tuple[torch.dtype, ...]:
+def list_packed_types() -> tuple[torch.dtype, ...]:
     """The types of weights that oneDNN packs on this machine; none where torch was built without it, or it is
     switched off.
     """
@@ -160,7 +160,9 @@ def packed_types() -> tuple[torch.dtype, ...]:
 # ---- What higher-order operators stand for ----
 
 
-def functionalized_calls(copied: Callable[[torch.Tensor], torch.Tensor]) -> dict[Any, Callable[..., Any]]:
+def list_functionalized_calls(
+    copied: Callable[[torch.Tensor], torch.Tensor],
+) -> dict[Any, Callable[..., Any]]:
     """The wrappers of operators that write into their arguments, and functions that say what each does.
 
     They copy by `copied` what is written into; torch's own would keep its place in the storage, by way of

@@ -35,7 +35,7 @@ def _draw_seed(like: torch.Tensor) -> torch.Tensor:
     return torch.randint(0, SEED_END, [1], dtype=torch.int64, device=like.device)
 
 
-def _kept(seed: torch.Tensor, size: list[int], stream: int, probability: float) -> torch.Tensor:
+def _draw_kept(seed: torch.Tensor, size: list[int], stream: int, probability: float) -> torch.Tensor:
     """`bool` of `size`, each true with `probability`: a function of `seed`, of `stream` and of the position.
 
     Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), four neighbours to
@@ -66,7 +66,7 @@ def _bit(position: torch.Tensor, number: int) -> torch.Tensor:
 
 _LIBRARY.impl("seed", _draw_seed, "CompositeExplicitAutograd")
 _LIBRARY.impl("seed", lambda like: like.new_empty((1,), dtype=torch.int64), "Meta")
-_LIBRARY.impl("kept", _kept, "CompositeExplicitAutograd")
+_LIBRARY.impl("kept", _draw_kept, "CompositeExplicitAutograd")
 _LIBRARY.impl("kept", lambda seed, size, stream, probability: seed.new_empty(size, dtype=torch.bool), "Meta")
 
 draw_seed: Final = torch.ops.coilwork.seed.default

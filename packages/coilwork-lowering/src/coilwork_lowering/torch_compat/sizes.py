@@ -117,7 +117,7 @@ def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int
     return (_finite(found.lower), _finite(found.upper))
 
 
-def known_multiples(env: ShapeEnv) -> list[tuple[sympy.Basic, sympy.Basic]]:
+def list_multiples(env: ShapeEnv) -> list[tuple[sympy.Basic, sympy.Basic]]:
     """Expressions that guards or assertions hold to be multiples, and of what. Adds no guard."""
     return sorted(((one.args[0], one.args[1]) for one in env.divisible), key=str)
 
@@ -211,7 +211,7 @@ def plain_number(value: int | torch.SymInt) -> int | None:
     return int(expression) if expression.is_number else None
 
 
-def known_float(value: object) -> float | None:
+def plain_float(value: object) -> float | None:
     """The number that a symbolic float is, if a guard holds it to one."""
     if not isinstance(value, torch.SymFloat):
         return None
@@ -230,7 +230,7 @@ def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
     return False
 
 
-def call_by_one_name(size: torch.SymInt, known: torch.SymInt) -> None:
+def unify_symbols(size: torch.SymInt, known: torch.SymInt) -> None:
     """Torch's symbol for `size`, if it is one that data decides and has no other name yet, is from now on
     that of `known`.
     """
