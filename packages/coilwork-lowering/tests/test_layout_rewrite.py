@@ -110,7 +110,7 @@ class Watched(Compiled):
     def lay_out(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         watch = GuardWatch(gm)
         made = super().lay_out(gm)
-        self.guards.extend(watch.added())
+        self.guards.extend(watch.take_added())
         return made
 
 

@@ -10,7 +10,7 @@ import torch
 from rewritten_graphs import check_same, rewritten
 from torch import Tensor
 
-from coilwork_lowering.rewrites.concat_split import JOINING
+from coilwork_lowering.rewrites.concat_split import CONCAT_SPLITS
 
 X = torch.randn(4, 6)
 Y = torch.randn(4, 6)
@@ -39,7 +39,7 @@ FIRES: dict[str, tuple[str, Callable[..., Any]]] = {
 @pytest.mark.parametrize("case", FIRES)
 def test_fires_and_changes_no_bit(case: str) -> None:
     name, function = FIRES[case]
-    assert name in check_same(function, (X, Y), JOINING).names
+    assert name in check_same(function, (X, Y), CONCAT_SPLITS).names
 
 
 STAYS: dict[str, Callable[..., Any]] = {
@@ -60,11 +60,11 @@ STAYS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("case", STAYS)
 def test_stays(case: str) -> None:
-    assert rewritten(STAYS[case], (X, Y), JOINING).names == ()
+    assert rewritten(STAYS[case], (X, Y), CONCAT_SPLITS).names == ()
 
 
 def test_what_is_returned_stays_a_tensor_of_its_own() -> None:
     def function(x: Tensor, y: Tensor) -> Any:
         return torch.cat([x, y]).split(4)
 
-    assert rewritten(function, (X, Y), JOINING).names == ()
+    assert rewritten(function, (X, Y), CONCAT_SPLITS).names == ()

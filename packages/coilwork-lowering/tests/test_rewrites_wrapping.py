@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from coilwork_ir.loops import Pointwise
 from coilwork_lowering import decompositions, lower
 from coilwork_lowering.rewrites import apply_rewrites
-from coilwork_lowering.rewrites.circular_padding import WRAPPED
+from coilwork_lowering.rewrites.circular_padding import CIRCULAR_PADDING
 from coilwork_lowering.torch_compat.sizes import environment_of, guard_count
 
 PADS = [
@@ -49,7 +49,7 @@ def captured(
     def compiler(gm: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
         environment = environment_of(gm)
         before = 0 if environment is None else guard_count(environment)
-        fired = apply_rewrites(gm, [WRAPPED])
+        fired = apply_rewrites(gm, [CIRCULAR_PADDING])
         assert environment is None or guard_count(environment) == before
         gm.graph.lint()
         gm.graph.eliminate_dead_code()

@@ -104,7 +104,7 @@ class GraphInputs:
             if not self.operands and not same_strides(buffer.shape, buffer.strides, captured):
                 self.builder.relaid_inputs.add(buffer.name)
             self.inputs.append(buffer)
-            self.builder.sizes.given(buffer.shape)
+            self.builder.sizes.note_input_sizes(buffer.shape)
             return whole(buffer)
         if isinstance(fake, torch.SymInt) and bound is not None:
             # an integer that differs from round to round, in a tensor of no dimensions
@@ -166,7 +166,7 @@ class GraphInputs:
         )
         self.constants.append(Constant(buffer=buffer, key=key))
         self.tensors[key] = found
-        return self.builder.moved(whole(buffer), device)
+        return self.builder.move_to(whole(buffer), device)
 
     def _refusal(self, node: torch.fx.Node, code: str, what: str) -> LoweringError:
         return refusal(node, code, what, origins=self.builder.origins)
@@ -232,11 +232,11 @@ class GraphOutputs:
     def _output(self, item: Any, value: Value) -> GraphOutput:
         match value:
             case NumberValue(scalar):
-                return Ref(self.builder.stored(scalar).buffer.name)
+                return Ref(self.builder.store_number(scalar).buffer.name)
             case Relation() | bool() if self.is_region:
-                return Ref(self.builder.stored(condition_value(value)).buffer.name)
+                return Ref(self.builder.store_number(condition_value(value)).buffer.name)
             case Expr() | int() if self.is_region:
-                return Ref(self.builder.stored(index(as_expr(value))).buffer.name)
+                return Ref(self.builder.store_number(index(as_expr(value))).buffer.name)
             case Relation():
                 return truth(value)
             case TensorValue():
@@ -270,7 +270,7 @@ class GraphOutputs:
             if layout is None or not same_strides(value.shape, layout.strides, strides):
                 # what is still being written can't be copied
                 rest(self.builder, (root,), written=False)
-        return self._own_view(node, self.builder.placed(value, strides).buffer)
+        return self._own_view(node, self.builder.materialize(value, strides).buffer)
 
     def _own_view(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:
         """`buffer`, or the same memory under another name where it is returned as another part of a tensor.

@@ -46,7 +46,7 @@ class GuardWatch:
     def _count(self) -> int:
         return 0 if self._env is None else guard_count(self._env)
 
-    def added(self, origin: Origin | None = None) -> tuple[AddedGuard, ...]:
+    def take_added(self, origin: Origin | None = None) -> tuple[AddedGuard, ...]:
         """Guards since the last call, as `origin`'s."""
         first, self._seen = self._seen, self._count()
         if self._env is None or self._seen == first:
@@ -58,7 +58,7 @@ class GuardWatch:
 def list_guards(known: Sequence[AddedGuard], watch: GuardWatch) -> tuple[AddedGuard, ...]:
     """The guards of `known`, whose operators are known, and the others that `watch` saw since."""
     own = {(guard.condition, guard.where) for guard in known}
-    return (*known, *(one for one in watch.added() if (one.condition, one.where) not in own))
+    return (*known, *(one for one in watch.take_added() if (one.condition, one.where) not in own))
 
 
 class _Trail:

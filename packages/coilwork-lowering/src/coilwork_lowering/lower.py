@@ -111,7 +111,7 @@ def lower(
     """
     watch = GuardWatch(gm)
     guards: list[AddedGuard] = []
-    made = _expand_higher_order(gm, lambda node: guards.extend(watch.added(origin_of(node))), options)
+    made = _expand_higher_order(gm, lambda node: guards.extend(watch.take_added(origin_of(node))), options)
     lowered = _Lowering(made, name=name, options=options, example_strides=example_strides).run()
     return replace(lowered, guards=(*guards, *lowered.guards))
 
@@ -193,8 +193,8 @@ class _Lowering:
                 case "get_attr":
                     self.values[node] = self.entries.attribute(node)
                 case "call_function":
-                    for displaced in self.overwriting.displaced_by(node):
-                        self.values[displaced] = self.moved_away(self.values[displaced])
+                    for displaced in self.overwriting.find_displaced(node):
+                        self.values[displaced] = self.copy_away(self.values[displaced])
                         self.overwriting.note(displaced)
                     self.let_rest(node)
                     self.values[node] = self.lower_call(node)
@@ -209,7 +209,7 @@ class _Lowering:
                     raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
             if node in self.values:
                 self.overwriting.note(node)
-            guards += watch.added(origin)
+            guards += watch.take_added(origin)
         graph = Graph(
             name=self.name,
             symbols=self.entries.symbols(),
@@ -293,15 +293,15 @@ class _Lowering:
                     node, "layout", f"{node.name} is a tensor of layout {fake.layout}, without strides"
                 )
 
-    def moved_away(self, value: Value) -> Value:
+    def copy_away(self, value: Value) -> Value:
         """`value` in memory of its own."""
         match value:
             case TensorValue():
                 return self.builder.copy(self.builder.current(value))
             case NumberValue(scalar):
-                return NumberValue(self.builder.read(self.builder.stored(scalar), ()))
+                return NumberValue(self.builder.read(self.builder.store_number(scalar), ()))
             case tuple():
-                return tuple(self.moved_away(item) for item in value)
+                return tuple(self.copy_away(item) for item in value)
             case _:
                 return value
 
@@ -401,7 +401,7 @@ class _Lowering:
         number = self.builder.read(value, [as_expr(0)] * len(value.shape))
         if isinstance(call.result, torch.SymFloat) and makes_sizes(call.result, self.gm):
             # a size may be computed when the tensor holds something else already
-            kept = self.builder.read(self.builder.stored(number), ())
+            kept = self.builder.read(self.builder.store_number(number), ())
             self.sizes.float(call.result, kept)
         return NumberValue(number)
 

@@ -94,7 +94,7 @@ class Reinplacing:
             if node.op in ("placeholder", "get_attr"):
                 self._inputs[root] = self._owners[root] = node
 
-    def by_position(self, node: fx.Node, target: TensorValue) -> bool:
+    def can_scatter_into(self, node: fx.Node, target: TensorValue) -> bool:
         """Tell if `node`, which stores somewhere in `target`, may overwrite it; else it overwrites a copy.
 
         A copy of what a kernel computes costs nothing, and a part of that need not lie in memory.
@@ -102,7 +102,7 @@ class Reinplacing:
         computed = "" if self._is_in_memory(target) or is_bijective(target) else "a kernel computes it"
         return self._decide(node, target, target, computed)
 
-    def by_part(self, node: fx.Node, target: TensorValue, part: TensorValue) -> bool:
+    def can_replace_part(self, node: fx.Node, target: TensorValue, part: TensorValue) -> bool:
         """Tell if `node`, which replaces `part` of `target`, should overwrite it; else all of it is computed,
         by whoever reads it.
         """
@@ -115,11 +115,11 @@ class Reinplacing:
             reason = "few bytes"
         return self._decide(node, target, part, reason)
 
-    def by_call(self, node: fx.Node, target: TensorValue) -> bool:
+    def can_skip_copy(self, node: fx.Node, target: TensorValue) -> bool:
         """Tell if `node`, a copy of `target` that an operator will write into, may be `target`."""
         return self._decide(node, target, target, "", by_call=True)
 
-    def displaced_by(self, node: fx.Node) -> tuple[fx.Node, ...]:
+    def find_displaced(self, node: fx.Node) -> tuple[fx.Node, ...]:
         """Return what lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read
         later all the same.
 

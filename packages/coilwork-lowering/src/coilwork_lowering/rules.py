@@ -22,15 +22,15 @@ class NotLowered(Exception):
 class Decisions(Protocol):
     """Which updates overwrite the tensor that they are an update of: `reinplacing.py`."""
 
-    def by_position(self, node: torch.fx.Node, target: TensorValue) -> bool:
+    def can_scatter_into(self, node: torch.fx.Node, target: TensorValue) -> bool:
         """Tell if `node` stores at looked-up positions into `target` itself."""
         ...
 
-    def by_part(self, node: torch.fx.Node, target: TensorValue, part: TensorValue) -> bool:
+    def can_replace_part(self, node: torch.fx.Node, target: TensorValue, part: TensorValue) -> bool:
         """Tell if `node` stores into `part` of `target` itself."""
         ...
 
-    def by_call(self, node: torch.fx.Node, target: TensorValue) -> bool:
+    def can_skip_copy(self, node: torch.fx.Node, target: TensorValue) -> bool:
         """Tell if `node`, a copy of `target` that an operator writes into, is `target` itself."""
         ...
 

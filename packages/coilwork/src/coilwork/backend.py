@@ -147,7 +147,7 @@ class GraphStages:
             on_fault=None if only_compiled else warn_of_partition,
             **rest,
         )
-        self.guards.extend(watch.added())
+        self.guards.extend(watch.take_added())
         return halves
 
     def compile(

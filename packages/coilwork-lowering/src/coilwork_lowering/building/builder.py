@@ -197,7 +197,7 @@ class Builder:
         own = coordinates[len(coordinates) - len(value.shape) :] if value.shape else ()
         return self.read(value, own)
 
-    def stored(self, number: Scalar) -> TensorValue:
+    def store_number(self, number: Scalar) -> TensorValue:
         """`number` in a tensor of no dimensions, where what it is computed from is."""
         devices = [self.buffers[v.buffer].device for v in postorder((number,)) if isinstance(v, Load)]
         return self.pointwise((), number.dtype, devices[0] if devices else "cpu", lambda point: number)
@@ -208,7 +208,7 @@ class Builder:
         """Append `node`, and before it what computes the sizes that it mentions first."""
         self.define_sizes()
         if self.reads_numbers:
-            node = move_numbers_nearby(node, lambda name: self.buffers[name].device, self._moved_number)
+            node = move_numbers_nearby(node, lambda name: self.buffers[name].device, self._move_number)
         self.nodes.append(node)
         self.buffers.note(node)
         if isinstance(node, Scatter):
@@ -236,8 +236,8 @@ class Builder:
             self._sizes_read.append((len(self.nodes), size, number))
             self._read_size(size, number)
 
-    def _moved_number(self, name: str, device: str) -> Buffer:
-        return self.moved(whole(self.buffers[name]), device).buffer
+    def _move_number(self, name: str, device: str) -> Buffer:
+        return self.move_to(whole(self.buffers[name]), device).buffer
 
     def _read_size(self, size: Expr, number: Scalar) -> None:
         stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)
@@ -261,7 +261,7 @@ class Builder:
         if not number.is_symbol:
             raise LoweringError("symbol", f"a number that a region carries is {number}", origins=self.origins)
         self.add(self._read_by_call(value, number))
-        self.sizes.decided(number)
+        self.sizes.note_data_dependent(number)
         return number
 
     def pointwise(
@@ -347,7 +347,7 @@ class Builder:
             name=name,
         )
 
-    def unfilled(
+    def allocate(
         self, shape: Shape, dtype: DType, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue:
         """Memory that holds nothing yet, row-major unless `strides` are given: the first node that stores
@@ -398,7 +398,7 @@ class Builder:
         name, offset = (buffer.name, as_expr(0)) if alias is None else (alias.source, alias.offset)
         return self._view(name, buffer.shape, buffer.strides, buffer.dtype, offset, buffer.device)
 
-    def placed(self, value: TensorValue, strides: Sequence[Expr] | None) -> TensorValue:
+    def materialize(self, value: TensorValue, strides: Sequence[Expr] | None) -> TensorValue:
         """`value` as a whole buffer with `strides` (None: any), viewing its memory where possible, else
         copied.
         """
@@ -430,9 +430,9 @@ class Builder:
         self.copies.append(
             f"{self.hint}: laid out in memory: index arithmetic of {longest} nodes, at most {most}"
         )
-        return self.placed(value, None)
+        return self.materialize(value, None)
 
-    def remade(
+    def rematerialize(
         self, value: TensorValue, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue | None:
         """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of
@@ -446,14 +446,14 @@ class Builder:
             return None
         return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)
 
-    def moved(self, value: TensorValue, device: str) -> TensorValue:
+    def move_to(self, value: TensorValue, device: str) -> TensorValue:
         """`value` on `device`, to be read: copied once, as long as nobody writes into it."""
         if value.device == device:
             return value
-        again = self.remade(value, device)
+        again = self.rematerialize(value, device)
         if again is not None:
             return again
-        source = self.placed(value, None)
+        source = self.materialize(value, None)
         key = (source.buffer.name, device)
         if key in self._copies and not self.buffers.is_stale(self._copies[key].name):
             return whole(self._copies[key])

@@ -80,7 +80,7 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
             remedy="assert on tensor sizes and on integers made with .item()",
         )
     form, lhs, rhs = _normalize(condition.lhs, condition.relation, condition.rhs)
-    if not _holds(form, builder.sizes.unpromised(lhs), builder.sizes.unpromised(rhs)):
+    if not _holds(form, builder.sizes.strip_asserted_bounds(lhs), builder.sizes.strip_asserted_bounds(rhs)):
         _append(builder, lhs, form, rhs, message)
 
 
@@ -109,7 +109,7 @@ def assert_guards(builder: Builder, gm: torch.fx.GraphModule) -> None:
                 )
     for left, relation, right in list_guarded_comparisons(env, numbers, given | shown):
         form, lhs, rhs = _normalize(
-            builder.sizes.from_sympy(left, env), relation, builder.sizes.from_sympy(right, env)
+            builder.sizes.convert(left, env), relation, builder.sizes.convert(right, env)
         )
         if not _holds(form, lhs, rhs):
             _append(builder, lhs, form, rhs, f"compiled for integers with {left} {_SIGNS[relation]} {right}")

@@ -293,7 +293,7 @@ class SizeTable:
         # the same as what they are multiples of
         self._written: dict[sympy.Symbol, Expr] = {}
         # of those that data decides: symbols of the same names without bounds
-        self._unpromised: dict[Expr, Expr] = {}
+        self._without_bounds: dict[Expr, Expr] = {}
         self._computed: dict[sympy.Basic, tuple[sympy.Symbol, Expr]] = {}
         self._undefined: dict[Expr, Scalar] = {}
         self._floats: dict[sympy.Basic, Scalar] = {}
@@ -349,7 +349,7 @@ class SizeTable:
             return size
         if isinstance(size, int):
             return as_expr(size)
-        return self.from_sympy(self._substitute_ones(size), shape_env_of(size))
+        return self.convert(self._substitute_ones(size), shape_env_of(size))
 
     def _substitute_ones(self, size: torch.SymInt) -> sympy.Basic:
         """The expression of `size` with 1 in the place of what torch knows to be 1: what broadcasts is seen
@@ -375,17 +375,17 @@ class SizeTable:
             self._written[name] = write_as_multiple(self._known[name], modulus, remainder)
         return self._known[name]
 
-    def decided(self, ours: Expr) -> None:
+    def note_data_dependent(self, ours: Expr) -> None:
         """The program finds the value of the symbol `ours` in a result."""
-        self._unpromised[ours] = symbol(str(ours))
+        self._without_bounds[ours] = symbol(str(ours))
 
     def depends_on_data(self, size: Expr) -> bool:
         """Tell if `size` mentions a symbol whose value the program finds in a result."""
-        return not size.free_symbols.isdisjoint(self._unpromised)
+        return not size.free_symbols.isdisjoint(self._without_bounds)
 
-    def unpromised(self, size: Expr) -> Expr:
+    def strip_asserted_bounds(self, size: Expr) -> Expr:
         """`size` without what the graph's own assertions promise of the numbers that data decides."""
-        return substitute(size, self._unpromised) if self._unpromised else size
+        return substitute(size, self._without_bounds) if self._without_bounds else size
 
     def equate(self, size: int | torch.SymInt, value: Expr) -> None:
         """A size that data decides is `value`, if it is a symbol that was not met before: it is written as
@@ -395,18 +395,18 @@ class SizeTable:
         if name is not None and not self.knows(name):
             self._written.setdefault(name, value)
 
-    def _as_written(self, name: sympy.Symbol, env: ShapeEnv) -> Expr:
+    def _canonical_form(self, name: sympy.Symbol, env: ShapeEnv) -> Expr:
         if name not in self._written:
             self.symbol(name, env)
         return self._written[name]
 
-    def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
+    def convert(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
         """`expression` over torch's symbols as an index expression."""
         expression = self._substitute_told(expression)
         # what is a float has an integer form once it is rounded
         integers = (name for name in expression.free_symbols if name.is_integer)
         free = sorted(integers, key=lambda s: s.name)
-        mapping = {s.name: self._as_written(s, env) for s in free}
+        mapping = {s.name: self._canonical_form(s, env) for s in free}
         try:
             return _convert_sympy(expression, mapping)
         except (TypeError, ValueError):
@@ -446,7 +446,7 @@ class SizeTable:
         """Sizes may be made of `number`, which is `value` when the program runs."""
         self._floats[sympy_of(number)] = value
 
-    def given(self, sizes: Iterable[Expr]) -> None:
+    def note_input_sizes(self, sizes: Iterable[Expr]) -> None:
         """An input has these sizes: a symbol among them is known from the start."""
         for size in sizes:
             self._undefined.pop(size, None)

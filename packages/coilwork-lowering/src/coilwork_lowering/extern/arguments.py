@@ -109,10 +109,10 @@ def _argument(
                 strides = contiguous_strides(value.shape)
             elif exact and isinstance(fake, torch.Tensor):
                 strides = builder.sizes.exprs(fake.stride())
-            placed = builder.placed(value, strides)
+            placed = builder.materialize(value, strides)
             return Ref(placed.buffer.name), [placed.buffer]
         case NumberValue(number):
-            held = builder.stored(number).buffer
+            held = builder.store_number(number).buffer
             return Item(held.name), [held]
         case tuple():
             fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)

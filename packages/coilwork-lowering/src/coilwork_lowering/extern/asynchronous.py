@@ -33,7 +33,7 @@ def lower_wait(builder: Builder, value: TensorValue, *, borrowed: bool) -> Value
         wait_for(builder, root)
         return builder.current(value)
     # or an operator made it a part of that memory
-    placed = builder.placed(value, None).buffer
+    placed = builder.materialize(value, None).buffer
     done = builder.declare(placed.shape, placed.dtype, placed.device, strides=placed.strides)
     builder.add(_wait(builder, placed, root, output=done))
     return whole(done)

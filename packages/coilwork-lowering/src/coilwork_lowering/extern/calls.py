@@ -252,7 +252,7 @@ def _outputs(
         *(bound for bound, _, _ in binds),
         *(o.symbol for o in outputs if isinstance(o, SymbolOutput)),
     ):
-        builder.sizes.decided(found)
+        builder.sizes.note_data_dependent(found)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
 
 

@@ -151,7 +151,7 @@ def _load_outer(value: Scalar, builder: Builder, given: dict[str, Value], device
         outer = given.get(one.buffer)
         if not isinstance(outer, TensorValue):
             raise NotLowered("a function that reads a number from the run")
-        return builder.read(builder.moved(outer, device), one.index)
+        return builder.read(builder.move_to(outer, device), one.index)
 
     (made,) = rewrite((value,), visit)
     return made

@@ -265,7 +265,7 @@ class _Rewrite:
         for position in self.operands[node.name]:
             operand = args[position]
             assert isinstance(operand, torch.fx.Node)
-            args[position] = self.in_channels_last(operand, before=node)
+            args[position] = self.copy_to_channels_last(operand, before=node)
         node.args = tuple(args)
         result = self.evaluate(node)
         if result is not None and all(is_channels_last(t) for t in tensors_of(result) if t.dim() > 1):
@@ -277,7 +277,7 @@ class _Rewrite:
                 del self.channels_last[source], self.copies[copied]
                 self.graph.erase_node(copied)
 
-    def in_channels_last(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
+    def copy_to_channels_last(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
         """`node`, or its one copy in channels-last."""
         value = node.meta["val"]
         if is_channels_last(value):
@@ -355,7 +355,7 @@ class _Rewrite:
         """
         source, listed, *_ = node.args
         assert isinstance(source, torch.fx.Node) and isinstance(listed, list | tuple)
-        turned = self.turned(source, before=node)
+        turned = self.permute_to_pixels(source, before=node)
         self.replace_by_pixels(node, self.insert(node, node, node.target, turned, [None, *listed[2:]]))
 
     def joins_in_channels_last(self, node: torch.fx.Node) -> bool:
@@ -381,11 +381,11 @@ class _Rewrite:
         parts: list[torch.fx.Node] = []
         for item in listed:
             assert isinstance(item, torch.fx.Node)
-            parts.append(self.turned(item, before=node))
+            parts.append(self.permute_to_pixels(item, before=node))
         along = channels_last_order(rank).index(dim % rank)
         self.replace_by_pixels(node, self.insert(node, node, node.target, parts, along))
 
-    def turned(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
+    def permute_to_pixels(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
         """A view of `node` with channels as its last dimension."""
         order = list(channels_last_order(node.meta["val"].dim()))
         return self.insert(before, before, _aten.permute.default, node, order)
@@ -416,7 +416,7 @@ class _Rewrite:
         """Let `user` read `operands` with their captured strides."""
         for operand in operands:
             if operand in self.captured:
-                user.replace_input_with(operand, self.as_captured(operand, before=user))
+                user.replace_input_with(operand, self.restore_captured(operand, before=user))
 
     def keep_outputs(self, output: torch.fx.Node) -> None:
         """Let outputs have their captured strides; copies stand behind what they copy, whose memory then
@@ -424,16 +424,16 @@ class _Rewrite:
         """
         for item in output.all_input_nodes:
             if item in self.captured:
-                output.replace_input_with(item, self.as_captured(item, before=item.next))
+                output.replace_input_with(item, self.restore_captured(item, before=item.next))
 
     def restore_for_all(self, node: torch.fx.Node) -> None:
         """Let every user of `node` read it with its captured strides."""
         users = list(node.users)
-        restored = self.as_captured(node, before=node.next)
+        restored = self.restore_captured(node, before=node.next)
         for user in users:
             user.replace_input_with(node, restored)
 
-    def as_captured(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
+    def restore_captured(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
         """`node` with its captured strides, by one copy for all who ask."""
         if node not in self.restored:
             self.restored[node] = self.copy_as_captured(node, before)

@@ -35,7 +35,7 @@ def _to_copy(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dtype = call.dtype
     if value.device != call.device:
-        again = builder.remade(value, call.device, strides=call.strides(builder))
+        again = builder.rematerialize(value, call.device, strides=call.strides(builder))
         if again is None or again.dtype is not dtype:
             raise NotLowered("a copy to another device")
         return again

@@ -112,7 +112,7 @@ def _operand(builder: Builder, call: Call, name: str) -> Buffer:
     if is_whole(value) and value.buffer.name in builder.relaid_inputs:
         return value.buffer
     strides = builder.sizes.exprs(call.fakes[name].stride())
-    return builder.placed(value, strides).buffer
+    return builder.materialize(value, strides).buffer
 
 
 def _whole(prefix: str, buffer: Buffer) -> Body:

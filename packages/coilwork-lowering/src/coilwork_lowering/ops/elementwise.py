@@ -88,7 +88,7 @@ def wrap_literal(value: bool | int | float, dtype: DType) -> bool | int | float:
 def bring_to_device(builder: Builder, values: Sequence[Value], device: str) -> list[Value]:
     """`values` with 0-dimensional tensors of other devices brought to `device`."""
     return [
-        builder.moved(v, device) if isinstance(v, TensorValue) and v.device != device else v for v in values
+        builder.move_to(v, device) if isinstance(v, TensorValue) and v.device != device else v for v in values
     ]
 
 

@@ -215,7 +215,11 @@ def _make_part_replacement(computed: Lower) -> Lower:
             # it was written there before
             return value
         empty = any(as_int(extent) == 0 for extent in part.shape)
-        if empty or source.device != value.device or not call.updates.by_part(call.node, value, part):
+        if (
+            empty
+            or source.device != value.device
+            or not call.updates.can_replace_part(call.node, value, part)
+        ):
             return computed(builder, call)
         store(builder, part, source)
         return builder.current(value)

@@ -212,7 +212,7 @@ def _as_strided(builder: Builder, call: Call) -> Value:
     own.
     """
     fake = call.fakes["self"]
-    placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))
+    placed = builder.materialize(call.tensor("self"), builder.sizes.exprs(fake.stride()))
     owner, start = builder.buffers.memory(placed.buffer)
     # where the storage begins, relative to the owner's first element
     origin = start - builder.sizes.expr(fake.storage_offset() + kept_offset(call.node.args[0]))
@@ -241,7 +241,7 @@ def _view_dtype(builder: Builder, call: Call) -> Value:
         return value
     if target.itemsize != value.dtype.itemsize or target.is_opaque or value.dtype.is_opaque:
         raise NotLowered("a view with another element size")
-    placed = builder.placed(value, builder.sizes.exprs(call.fakes["self"].stride()))
+    placed = builder.materialize(value, builder.sizes.exprs(call.fakes["self"].stride()))
     strides = builder.sizes.exprs(call.fake.stride())
     return builder.view(placed.buffer, value.shape, strides, as_expr(0), dtype=target)
 
@@ -251,7 +251,7 @@ def _clone(builder: Builder, call: Call) -> Value:
     if is_written_into(call.node):
         layout = layout_of(value)
         kept = layout is not None and same_strides(value.shape, layout.strides, strides)
-        if kept and call.updates.by_call(call.node, value):
+        if kept and call.updates.can_skip_copy(call.node, value):
             return value
     return builder.copy(value, strides=strides)
 

@@ -44,7 +44,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedParts:
+class SliceCopies:
     """What `runs`, those of each dimension, read of `source`; None if nothing was copied yet. The rest may
     hold anything.
     """
@@ -53,7 +53,7 @@ class CopiedParts:
     runs: tuple[tuple[Run, ...], ...]
 
 
-def find_slice_copies(node: fx.Node) -> CopiedParts | None:
+def find_slice_copies(node: fx.Node) -> SliceCopies | None:
     """Return what is in `node`, a `slice_scatter`, if it all comes from one tensor by copies; each
     dimension's runs are in order, without gaps.
 
@@ -67,7 +67,7 @@ def find_slice_copies(node: fx.Node) -> CopiedParts | None:
     shape = node.meta["val"].shape
     ordered = [_order_runs(runs, size) for runs, size in zip(found.runs, shape, strict=True)]
     complete = [runs for runs in ordered if runs is not None]
-    return CopiedParts(found.source, tuple(complete)) if len(complete) == len(ordered) else None
+    return SliceCopies(found.source, tuple(complete)) if len(complete) == len(ordered) else None
 
 
 def _begins_with_nothing(node: fx.Node) -> bool:
@@ -102,34 +102,34 @@ class _Reader:
     """Looks through the calls of one chain, each once."""
 
     def __init__(self) -> None:
-        self.known: dict[fx.Node, CopiedParts] = {}
+        self.known: dict[fx.Node, SliceCopies] = {}
 
-    def parts(self, node: fx.Node) -> CopiedParts:
+    def parts(self, node: fx.Node) -> SliceCopies:
         """Return what is in `node`; at least that it is itself."""
         if node not in self.known:
-            found = self._looked_up(node) if len(self.known) < _MOST_CALLS else None
-            self.known[node] = _itself(node) if found is None else found
+            found = self._look_up(node) if len(self.known) < _MOST_CALLS else None
+            self.known[node] = _identity_runs(node) if found is None else found
         return self.known[node]
 
-    def _looked_up(self, node: fx.Node) -> CopiedParts | None:
+    def _look_up(self, node: fx.Node) -> SliceCopies | None:
         name = packet_name(node.target)
         if find_info(name).is_uninitialized:
-            return CopiedParts(None, ((),) * node.meta["val"].dim())
+            return SliceCopies(None, ((),) * node.meta["val"].dim())
         if name == "slice":
             return self._slice(node)
         if name == "slice_scatter":
             return self._read_scatter(node)
-        if name == "copy" and _alike(node.args[1], node):
+        if name == "copy" and _is_like(node.args[1], node):
             assert isinstance(node.args[1], fx.Node)
             return self.parts(node.args[1])
         return None
 
-    def _slice(self, node: fx.Node) -> CopiedParts | None:
+    def _slice(self, node: fx.Node) -> SliceCopies | None:
         place = _place(node, node.args[0], 1)
         if place is None:
             return None
         whole = self.parts(place.base)
-        inside = [_within(run, place.start, place.end) for run in whole.runs[place.dim]]
+        inside = [_clip_run(run, place.start, place.end) for run in whole.runs[place.dim]]
         kept = [run for run in inside if run is not None]
         if len(kept) != len(inside):
             return None
@@ -138,9 +138,9 @@ class _Reader:
             for run in kept
             if not surely(run.start == run.end)
         )
-        return CopiedParts(whole.source, _with(whole.runs, place.dim, moved))
+        return SliceCopies(whole.source, _replace_dim(whole.runs, place.dim, moved))
 
-    def _read_scatter(self, node: fx.Node) -> CopiedParts | None:
+    def _read_scatter(self, node: fx.Node) -> SliceCopies | None:
         place = _place(node, node.args[0], 2)
         if place is None or not isinstance(node.args[1], fx.Node) or not _same_type(node.args[1], node):
             return None
@@ -152,35 +152,37 @@ class _Reader:
         if part.source is None:
             return None
         if base.source is None:
-            return CopiedParts(part.source, _with(part.runs, place.dim, stored))
+            return SliceCopies(part.source, _replace_dim(part.runs, place.dim, stored))
         along = [(a, b) for k, (a, b) in enumerate(zip(base.runs, part.runs, strict=True)) if k != place.dim]
-        if base.source is not part.source or not all(_equal(a, b) for a, b in along):
+        if base.source is not part.source or not all(_are_equal_runs(a, b) for a, b in along):
             return None
         left: list[Run] = []
         for run in base.runs[place.dim]:
-            before, after = _within(run, 0, place.start), _within(run, place.end, run.end)
+            before, after = _clip_run(run, 0, place.start), _clip_run(run, place.end, run.end)
             if before is None or after is None:
                 return None
             left.extend(piece for piece in (before, after) if not surely(piece.start == piece.end))
-        return CopiedParts(base.source, _with(base.runs, place.dim, (*left, *stored)))
+        return SliceCopies(base.source, _replace_dim(base.runs, place.dim, (*left, *stored)))
 
 
-def _itself(node: fx.Node) -> CopiedParts:
-    return CopiedParts(node, tuple((Run(0, size, 0),) for size in node.meta["val"].shape))
+def _identity_runs(node: fx.Node) -> SliceCopies:
+    return SliceCopies(node, tuple((Run(0, size, 0),) for size in node.meta["val"].shape))
 
 
-def _with(runs: tuple[tuple[Run, ...], ...], dim: int, own: tuple[Run, ...]) -> tuple[tuple[Run, ...], ...]:
+def _replace_dim(
+    runs: tuple[tuple[Run, ...], ...], dim: int, own: tuple[Run, ...]
+) -> tuple[tuple[Run, ...], ...]:
     return (*runs[:dim], own, *runs[dim + 1 :])
 
 
-def _equal(a: tuple[Run, ...], b: tuple[Run, ...]) -> bool:
+def _are_equal_runs(a: tuple[Run, ...], b: tuple[Run, ...]) -> bool:
     return len(a) == len(b) and all(
         surely(x.start == y.start) and surely(x.end == y.end) and surely(x.shift == y.shift)
         for x, y in zip(a, b, strict=True)
     )
 
 
-def _within(run: Run, start: Size, end: Size) -> Run | None:
+def _clip_run(run: Run, start: Size, end: Size) -> Run | None:
     """Return what of `run` lies between `start` and `end`, perhaps nothing; None if the sizes do not say."""
     first, last = _larger(run.start, start), _smaller(run.end, end)
     if first is None or last is None:
@@ -242,7 +244,7 @@ def _same_type(one: fx.Node, other: fx.Node) -> bool:
     return (a.dtype, a.device) == (b.dtype, b.device)
 
 
-def _alike(given: Any, node: fx.Node) -> bool:
+def _is_like(given: Any, node: fx.Node) -> bool:
     """Tell if `given` has the type, the device and surely the shape of `node`."""
     if not isinstance(given, fx.Node) or not _same_type(given, node):
         return False
@@ -266,7 +268,7 @@ class _Amount:
     times: int
     more: int
 
-    def of(self, size: Any) -> Any:
+    def resolve(self, size: Any) -> Any:
         """In numbers, or as a call."""
         if self.times == 0:
             return self.more
@@ -283,7 +285,7 @@ class _Span:
 
     def is_all_of(self, size: Size) -> bool:
         """Tell if that is surely all of a dimension of `size`, which the amounts count."""
-        return surely(self.start.of(size) == 0) and surely(self.end.of(size) == size)
+        return surely(self.start.resolve(size) == 0) and surely(self.end.resolve(size) == size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +348,7 @@ def _is_undisturbed(match: Match) -> bool:
     return True
 
 
-def _wrap_around(result: Any, **rest: Any) -> Any:
+def _slice_and_repeat(result: Any, **rest: Any) -> Any:
     found = find_slice_copies(result.node)
     assert found is not None and found.source is not None
     source = Operand(found.source, result.tracer)
@@ -368,7 +370,7 @@ def _slice_spans(whole: Any, spans: Sequence[_Span | None], counted: Operand) ->
         if span is None or span.is_all_of(size):
             continue
         number = size if type(size) is int else aten.sym_size.int(counted, dim)
-        whole = aten.slice.Tensor(whole, dim, span.start.of(number), span.end.of(number))
+        whole = aten.slice.Tensor(whole, dim, span.start.resolve(number), span.end.resolve(number))
     return whole
 
 
@@ -377,7 +379,7 @@ def _number(name: str) -> Pattern:
     return either(value(name), tensor(name))
 
 
-WRAPPED: Final = Rewrite(
+CIRCULAR_PADDING: Final = Rewrite(
     name="wrapped-around",
     doc=(
         "A tensor that copies of slices fill with another, which begins again where it ends, is read at "
@@ -393,6 +395,6 @@ WRAPPED: Final = Rewrite(
         step=value("step"),
         named="result",
     ),
-    replacement=_wrap_around,
+    replacement=_slice_and_repeat,
     conditions=(Condition(name="all of it is copied from one tensor", holds=_is_undisturbed),),
 )

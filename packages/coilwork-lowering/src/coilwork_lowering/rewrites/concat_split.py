@@ -282,7 +282,7 @@ SELECT_OF_STACK: Final = Rewrite(
 )
 
 
-JOINING: Final = (
+CONCAT_SPLITS: Final = (
     CAT_OF_ONE,
     CAT_OF_PARTS,
     SPLIT_OF_CAT,

@@ -215,7 +215,7 @@ TWICE_IS_NEVER: Final = Rewrite(
 )
 
 
-POINTLESS: Final = (
+NOOPS: Final = (
     TIMES_ONE,
     PLUS_ZERO,
     SAME_TYPE,

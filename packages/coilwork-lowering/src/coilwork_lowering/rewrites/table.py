@@ -9,11 +9,11 @@ from typing import Final
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites.attention import ATTENTION_OPERANDS, ATTENTIONS
 from coilwork_lowering.rewrites.batch_norm_folding import FOLDING
-from coilwork_lowering.rewrites.circular_padding import WRAPPED
+from coilwork_lowering.rewrites.circular_padding import CIRCULAR_PADDING
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
-from coilwork_lowering.rewrites.concat_split import JOINING
+from coilwork_lowering.rewrites.concat_split import CONCAT_SPLITS
 from coilwork_lowering.rewrites.epilogues import ACTIVATIONS, EMBEDDINGS, PRODUCTS
-from coilwork_lowering.rewrites.noop_elimination import POINTLESS
+from coilwork_lowering.rewrites.noop_elimination import NOOPS
 from coilwork_lowering.rewrites.rewrite import Level, Rewrite
 from coilwork_lowering.rewrites.softshrink import SOFTSHRINK
 
@@ -21,14 +21,14 @@ REWRITES: Final[tuple[Rewrite, ...]] = (
     *ATTENTIONS,
     ATTENTION_OPERANDS,
     *FOLDING,
-    *POINTLESS,
-    *JOINING,
+    *NOOPS,
+    *CONCAT_SPLITS,
     *PRODUCTS,
     *ACTIVATIONS,
     *EMBEDDINGS,
     *COMPLEX_PARTS,
     SOFTSHRINK,
-    WRAPPED,
+    CIRCULAR_PADDING,
 )
 
 

@@ -175,7 +175,7 @@ def list_functionalized_calls(
         auto_functionalized_v2_dense,
     )
 
-    def by_argument(operator: Overload, **given: Any) -> Any:
+    def copy_arguments(operator: Overload, **given: Any) -> Any:
         for formal in schema_of(operator).arguments:
             if (
                 formal.alias_info is not None
@@ -185,11 +185,11 @@ def list_functionalized_calls(
                 given[formal.name] = tree_map_only(torch.Tensor, copied, given[formal.name])
         return auto_functionalized_dense(operator, (), **given)
 
-    def by_base(operator: Overload, **given: Any) -> Any:
+    def copy_bases(operator: Overload, **given: Any) -> Any:
         bases = [copied(base) for base in given.pop("_all_bases", ())]
         return auto_functionalized_v2_dense(operator, (), _all_bases=bases, **given)
 
-    return {auto_functionalized: by_argument, auto_functionalized_v2: by_base}
+    return {auto_functionalized: copy_arguments, auto_functionalized_v2: copy_bases}
 
 
 def copy_of_storage(value: torch.Tensor) -> torch.Tensor:

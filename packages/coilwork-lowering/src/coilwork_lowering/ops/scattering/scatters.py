@@ -167,8 +167,8 @@ def _destination(
     if not is_in_place(call):
         stored = mode == "store" and all(as_int(size) != 0 for size in (*points, *value.shape))
         if stored and replaces_nothing(call.node, builder.options):
-            return builder.unfilled(value.shape, value.dtype, value.device, strides=call.strides(builder))
-        if call.updates.by_position(call.node, value):
+            return builder.allocate(value.shape, value.dtype, value.device, strides=call.strides(builder))
+        if call.updates.can_scatter_into(call.node, value):
             return value
         return builder.copy(value, strides=call.strides(builder))
     current = builder.current(value)
