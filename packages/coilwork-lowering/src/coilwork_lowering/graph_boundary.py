@@ -1,7 +1,4 @@
-"""What a graph begins with: its inputs, and the constants that it names.
-
-What a graph ends with: its outputs.
-"""
+"""What a lowered graph begins and ends with: inputs, constants that it names, and outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     import sympy
 
 
-# ---- What a graph begins with: its inputs, and the constants that it names ----
+# inputs and constants
 
 
 class GraphInputs:
@@ -192,7 +189,7 @@ def is_only_read(node: torch.fx.Node) -> bool:
     )
 
 
-# ---- What a graph ends with: its outputs ----
+# outputs
 
 
 class GraphOutputs:

@@ -1,7 +1,4 @@
-"""What lowering gives.
-
-The driver: one pass over an FX graph, node by node, into loop IR.
-"""
+"""The driver of lowering: one pass over an FX graph, node by node, into loop IR."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ if TYPE_CHECKING:
     import sympy
 
 
-# ---- What lowering gives ----
+# result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +78,7 @@ class Lowered:
     copies: tuple[str, ...] = ()
 
 
-# ---- The driver: one pass over an FX graph, node by node, into loop IR ----
+# driver
 
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""Calls of a captured graph that generated code computes and that ATen could run instead.
+"""From an ATen graph to loops: rewritten, laid out and lowered, as the table `LOWERING_STAGES`.
 
-From an ATen graph to loops: rewritten, laid out and lowered, as the table `LOWERING_STAGES`.
+`list_generated_calls` names the calls that generated code computes and that ATen could run instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coilwork_lowering.registry import RULES
 from coilwork_lowering.rewrites.clean_up import clean_up_copy
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 
-# ---- Calls of a captured graph that generated code computes and that ATen could run instead ----
+# generated calls
 
 
 def list_generated_calls(gm: torch.fx.GraphModule, *, views: bool) -> tuple[Origin, ...]:
@@ -41,7 +41,7 @@ def list_generated_calls(gm: torch.fx.GraphModule, *, views: bool) -> tuple[Orig
     )
 
 
-# ---- From an ATen graph to loops: rewritten, laid out and lowered, as the table `LOWERING_STAGE ----
+# stages
 
 
 Strides = Sequence[tuple[int, ...] | None]

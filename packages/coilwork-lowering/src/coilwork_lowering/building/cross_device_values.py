@@ -1,16 +1,12 @@
-"""Values of another device that need nothing from its memory: numbers, sizes, positions, and what is exactly
-computed from them.
+"""Values on another device than the node that reads them: recomputed there, or copied.
 
-`torch.tensor(0.5)` and `torch.arange(n).to(x.device)` are on the CPU as written. Computed where they are read
-they cost neither a kernel there nor a copy. What is approximated, as the root in
-`torch.sqrt(torch.tensor(64.0))`, is so by each device in a way of its own; of numbers alone torch computes it
-here, as eager would.
+`torch.tensor(0.5)` and `torch.arange(n).to(x.device)` are on the CPU as written. Values made of numbers,
+sizes and positions by exact operations are recomputed where they are read, and cost neither a kernel nor a
+copy. Approximate operations, such as the root in `torch.sqrt(torch.tensor(64.0))`, differ between devices; of
+numbers alone torch computes them here, as eager would.
 
-Numbers in tensors on another device than the node that computes with them.
-
-A number that Python reads from a tensor (`item()`) is a value like any other here, and stays where it is
-until somebody computes with it. That may be a node on another device, whose kernels do not reach the tensor's
-memory.
+A number that Python reads from a tensor (`item()`) stays on its device until a node on another one computes
+with it. `move_numbers_nearby` then copies it.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 
-# ---- Values of another device that need nothing from its memory: numbers, sizes, positions, and ----
+# recomputation
 
 
 # Operations that have one result, whatever computes them: others are approximated, on one device so, on
@@ -131,7 +127,7 @@ def _has_one_result(node: Op) -> bool:
     )
 
 
-# ---- Numbers in tensors on another device than the node that computes with them ----
+# scalar transfer
 
 
 _Computing: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter

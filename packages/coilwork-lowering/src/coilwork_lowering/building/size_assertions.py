@@ -1,10 +1,8 @@
-"""Run-time assertions on sizes.
+"""Run-time assertions on sizes: the program's own, torch's guards on integers, and those for `squeeze`.
 
-`squeeze` of a dimension whose size is known when the program runs.
-
-Torch captures it as a dimension that stays, and everything behind it accordingly. Where the size turns out to
-be 1, eager drops the dimension: the captured graph holds for all other sizes, and asserts them. Whoever runs
-it does what it was captured from where the assertion fails.
+Torch captures `squeeze` of a dimension of unknown size as a dimension that stays. Where the size turns out to
+be 1, eager drops the dimension. The captured graph holds for all other sizes and asserts them; the caller
+runs the original code where the assertion fails.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from coilwork_lowering.torch_compat.sizes import (
     symbols_among,
 )
 
-# ---- Run-time assertions on sizes ----
+# assertions
 
 
 TORCH_ASSERTION_PREFIX: Final = "Runtime assertion failed for expression "
@@ -179,7 +177,7 @@ def _holds(form: str, lhs: Expr, rhs: Expr) -> bool:
     return provably_lt(lhs, rhs) or provably_lt(rhs, lhs)
 
 
-# ---- `squeeze` of a dimension whose size is known when the program runs ----
+# squeeze
 
 
 aten: Final = torch.ops.aten

@@ -1,22 +1,13 @@
-"""Sizes of which torch knows what they are divisible by: `x.unflatten(0, (3, -1))` demands that of the first
-size of `x`.
+"""Sizes: torch's symbolic integers as index expressions with torch's bounds, and without new guards.
 
-The index arithmetic has no facts besides bounds. A size that is a multiple of 3 is therefore written as
-`3*(s//3)` wherever it occurs: then it equals the product of the sizes that it is cut into by its form alone.
+`SizeTable` is the table of one graph. The parts before it deal with sizes that are more than a symbol:
 
-Symbols of sizes that no input tells by itself, told by the inputs whose sizes are made of them.
-
-Torch traces a graph that reads a number from data twice, and names the number anew each time. The gradients
-that reach its backward graph have sizes of the first name, say `u0 + 3`, while the graph is handed the number
-as `u1`: `u0` is no input and no input's size. A size that is made of such a symbol gets a symbol of its own,
-`t`, and where torch writes `u0` the table writes `t - 3`. The same is done for a term in which the symbol
-occurs, `u0 % 4` in `6 - u0 % 4`.
-
-Sizes that go through floating point, `int(0.7 * n)`: no integer expression says how torch rounds them, so
-the program computes them.
-
-Sizes: torch's symbolic integers as index expressions, with the bounds that torch knows, and no
-new guards.
+- Divisibility: `x.unflatten(0, (3, -1))` demands that a size is a multiple of 3. Index arithmetic knows
+  only bounds, so the size is written `3*(s//3)` everywhere and equals the product of its parts by form.
+- Symbols that no input shows. Torch names a number from data anew each time that a graph reads it, so a
+  backward graph may get sizes `u0 + 3` and the number as `u1`. Such a size gets a symbol of its own, `t`, and
+  `u0` is written `t - 3`. The same is done for a term, as `u0 % 4` in `6 - u0 % 4`.
+- Floating point, `int(0.7 * n)`: no integer expression says how torch rounds, so the program computes it.
 """
 
 from __future__ import annotations
@@ -52,7 +43,7 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
-# ---- Sizes of which torch knows what they are divisible by: `x.unflatten(0, (3, -1))` demands t ----
+# divisibility
 
 
 # Each step of joining two facts tries as many remainders as the modulus is large.
@@ -115,7 +106,7 @@ def write_as_multiple(size: Expr, modulus: int, remainder: int) -> Expr:
     return size if modulus == 1 else modulus * ((size - remainder) // modulus) + remainder
 
 
-# ---- Symbols of sizes that no input tells by itself, told by the inputs whose sizes are made of ----
+# solved symbols
 
 
 def solve_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
@@ -171,7 +162,7 @@ def _list_input_sizes(gm: torch.fx.GraphModule) -> Iterator[tuple[str, sympy.Bas
                     yield f"{what}{dim}_of_{node.name}", sympy_of(number)
 
 
-# ---- Sizes that go through floating point, `int(0.7 * n)`: no integer expression says how torch ----
+# floating point
 
 
 # What makes an integer of a number, by the class's name.
@@ -269,7 +260,7 @@ def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Bas
     raise ValueError(f"no way to compute {expression}")
 
 
-# ---- Sizes: torch's symbolic integers as index expressions, with the bounds that torch knows, a ----
+# the table
 
 
 class SizeTable:

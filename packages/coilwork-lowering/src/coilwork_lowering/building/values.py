@@ -1,12 +1,9 @@
-"""What an FX value is while a graph is lowered.
+"""What an FX value is while a graph is lowered: for a tensor, a buffer and a map of coordinates.
 
-A tensor is a buffer and a map from its logical coordinates to the buffer's: view operators compose maps and
-compute nothing. The map is written over the symbols `dims(shape)`: `d0`, `d1`, … for dimensions of more than
-one element, and 0 for dimensions of exactly one, whose coordinate is known.
-
-Views as maps: each function takes a tensor and gives another one over the same buffer.
-
-Coilwork's names for torch's devices and element types.
+The map goes from the tensor's logical coordinates to the buffer's, over the symbols `dims(shape)`: `d0`,
+`d1`, ... for dimensions of more than one element, and 0 for dimensions of exactly one. View operators compose
+maps and compute nothing; the functions from `reindex` to `reshape` each return another tensor over the same
+buffer. `dtype_of` and `device_text` give Coilwork's names for torch's types and devices.
 """
 
 from __future__ import annotations
@@ -37,10 +34,7 @@ from coilwork_ir.index import (
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.errors import LoweringError
 
-# ---- What an FX value is while a graph is lowered ----
-
-
-# ---- What an FX value is while a graph is lowered ----
+# values
 
 
 Shape: TypeAlias = tuple[Expr, ...]
@@ -168,7 +162,7 @@ def _rebuilt(stride: Expr, factors: Mapping[Expr, Expr]) -> Expr:
     return total(terms) + stride.constant
 
 
-# ---- Views as maps: each function takes a tensor and gives another one over the same buffer ----
+# views
 
 
 def reindex(value: TensorValue, shape: Shape, coordinates: Sequence[Expr]) -> TensorValue:
@@ -336,7 +330,7 @@ def _divides(small: Expr, large: Expr) -> bool:
     return as_int(small) != 0 and provably_divisible(large, small)
 
 
-# ---- Coilwork's names for torch's devices and element types ----
+# types and devices
 
 
 def device_text(device: torch.device) -> str:

@@ -1,22 +1,14 @@
-"""Which operators go on reading or writing memory after their calls have returned, and which calls wait for
-them.
+"""Alias analysis of ATen graphs: whose memory a value is in, who writes it, and who uses it later.
 
-One table for all of torch. Functional collectives start an operation on a thread or stream of their process
-group's, which reads the operand and writes the result: `wait_tensor` of the result, or of anything else in
-its memory, waits for it. An operator of their namespaces that the table doesn't list is taken for one that
-uses all it is given. Others of torch's that communicate are done when they return, as kernels are:
-`_dtensor.shard_dim_alltoall` waits by itself, and those of `symm_mem` run on the current stream, but for
-two.
+Some operators use memory after their calls have returned. Functional collectives run on a thread or stream of
+their process group until `wait_tensor` is called on something in the result's memory. `_FLIGHTS` lists
+torch's operators; one of a collective namespace that is missing there counts as using all its arguments.
+Other communication is done when its call returns, as kernels are: `_dtensor.shard_dim_alltoall` waits by
+itself, and `symm_mem` runs on the current stream, but for two operators.
 
-Copies between devices with `non_blocking=True` run on the current stream. Their device memory is in order
-with all else there. Their host memory may be pinned, and then a copy reads or writes it later: torch's
-allocator, which has noted the copy, keeps it until that is done. So it is given back to the allocator and
-to nobody else.
-
-Operators on streams and events change what later work waits for. They stay where they are among all that
-stands before and behind them.
-
-Whose memory values are in, who returns it and who writes into it, in a functional ATen graph.
+A copy with `non_blocking=True` runs on the current stream. Its host memory may be pinned and used later. The
+allocator, which has noted the copy, keeps such memory until then; so it must not be reused for anything else.
+Operators on streams and events stay in order with everything before and after them.
 """
 
 from __future__ import annotations
@@ -33,7 +25,7 @@ from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.fx_nodes import packet_name as operator_called
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
-# ---- Which operators go on reading or writing memory after their calls have returned, and which ----
+# asynchronous operators
 
 
 _WAITS: Final = frozenset({"_c10d_functional.wait_tensor", "c10d_functional.wait_tensor"})
@@ -139,7 +131,7 @@ def _name(target: Overload) -> str:
     return schema_of(target).name.replace("::", ".")
 
 
-# ---- Whose memory values are in, who returns it and who writes into it, in a functional ATen gr ----
+# memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,7 @@
-"""Where an FX node is from, by its metadata: the user's source line, and what calls made in its place
-inherit.
+"""Facts of single FX nodes: operator, origin in the user's source, and kind of call.
 
-Which nodes of an ATen graph generated code computes where they are read, whatever the strides of what they
-read.
-
-Which calls of an ATen graph are convolutions: the one place that knows these operators by name.
-
-Lowering makes nodes of them. Passes over the ATen graph, which lay operands out or pack weights, ask here,
-too.
-
-New calls in a captured graph.
+The kinds are views, pointwise operators, reductions and convolutions. This is the one place that knows the
+convolution operators by name. `insert_call` adds a node that inherits the origin of another one.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.operators import find_info
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 
-# ---- Where an FX node is from, by its metadata: the user's source line, and what calls made in  ----
+# names and origins
 
 
 # the two lines of a frame in a Python traceback
@@ -88,7 +80,7 @@ def _module_of(node: torch.fx.Node) -> str:
     return re.sub(r"L\['self'\]\.?|\['?([^'\]]*)'?\]", lambda m: f".{m[1]}" if m[1] else "", path).lstrip(".")
 
 
-# ---- Which nodes of an ATen graph generated code computes where they are read, whatever the str ----
+# kinds of calls
 
 
 def packet_name(target: Any) -> str:
@@ -148,7 +140,7 @@ def readers_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
         yield from (user for user in node.users if not is_view(user))
 
 
-# ---- Which calls of an ATen graph are convolutions: the one place that knows these operators by ----
+# convolutions
 
 
 CONVOLUTION: Final = "aten.convolution.default"
@@ -196,7 +188,7 @@ def convolution_of(node: torch.fx.Node) -> ConvolutionCall | None:
     return None if positions is None else ConvolutionCall(node=node, positions=positions)
 
 
-# ---- New calls in a captured graph ----
+# new calls
 
 
 def insert_call(

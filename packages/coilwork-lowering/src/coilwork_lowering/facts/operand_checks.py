@@ -1,13 +1,8 @@
-"""Shapes that eager's kernels take, of operators whose decomposition or lowering would broadcast, or leave
-out, what they refuse.
+"""Which shapes and types of operands eager's kernels accept.
 
-As with types, a call that is left to ATen without need is right all the same.
-
-Types that eager's kernels take. What they refuse is neither decomposed nor lowered: the call is ATen's,
-whose error is eager's.
-
-The operator table errs in one direction: a call that is left to ATen without need, as one of operands that
-are promoted, is right all the same.
+Decompositions and rules would broadcast, promote or ignore what those kernels refuse. A call that eager
+refuses is therefore neither decomposed nor lowered: it is ATen's, and raises eager's error. The tables err in
+one direction, since a call left to ATen without need is correct all the same.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from coilwork_ir.operators import EagerLimits, OpInfo, TypeClass, find_target_in
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 from coilwork_lowering.torch_compat.sizes import holds, is_from_data, surely
 
-# ---- Shapes that eager's kernels take, of operators whose decomposition or lowering would broad ----
+# shapes
 
 
 Arguments: TypeAlias = Mapping[str, object]
@@ -333,7 +328,7 @@ _SHAPE_RULES: Final[Mapping[str, ShapeRule]] = MappingProxyType(
 )
 
 
-# ---- Types that eager's kernels take. What they refuse is neither decomposed nor lowered: the c ----
+# types
 
 
 Types: TypeAlias = frozenset[torch.dtype]

@@ -1,23 +1,14 @@
-"""Integers that lie on a straight line, but for rounding down, and stop at its ends: `(factor * i + offset)
-// divisor`.
+"""Tensors whose elements are known at compile time, in closed form or by order.
 
-The slope is searched for along the Stern-Brocot tree, which has every fraction in it, the simplest first.
-Where a slope does not fit, two of the values tell whether it is too small or too large, and by how much at
-least.
+An index made from `arange` by arithmetic alone is evaluated and compared at every point with the forms that
+programs use (repeats, rolls, interpolation, windows). Where one fits, reading at it is an index map like a
+view's: no index tensor, no check, no dependent load. Weights that are multiples of a small fraction are
+computed in integers likewise. For other slopes `fit_line` searches the Stern-Brocot tree, which holds every
+fraction, simplest first; where a slope does not fit, two of the values bound the next one.
 
-Tensors that are known when compiling, such as the indices and weights of an upsampling, as expressions of
-the coordinate.
-
-An index computed from an `arange` by arithmetic alone is evaluated here, and compared at every point with the
-forms that programs use. Where one fits, reading at it is a map of coordinates like a view's: no index tensor,
-no check, and no load that has to wait for another. Weights that are whole multiples of a small fraction are
-computed in integers in the same way.
-
-Index tensors whose values are known never to decrease: the rows in which `nonzero` found something, and
-counted positions.
-
-Elements that are added at such positions lie in the order of their rows as they come, and need no sort. A
-mixture of experts adds up its tokens so, and an embedding of positions its gradients.
+`is_nondecreasing` recognizes index tensors that never decrease, such as the rows that `nonzero` finds.
+Elements accumulated at them are in row order as they come and need no sort: a mixture of experts adds up its
+tokens so, and an embedding of positions its gradients.
 """
 
 from __future__ import annotations
@@ -36,7 +27,7 @@ from coilwork_ir.operators import find_info
 from coilwork_lowering.torch_compat.graphs import use_real_tensors
 from coilwork_lowering.torch_compat.operators import Overload
 
-# ---- Integers that lie on a straight line, but for rounding down, and stop at its ends: `(facto ----
+# fit of a line
 
 
 # Simplest fractions come first: what is not found by then is hardly a scale that somebody wrote down.
@@ -91,7 +82,7 @@ def _mean_slope(values: Tensor) -> int:
     return int(values[-1] - values[0]) // (len(values) - 1)
 
 
-# ---- Tensors that are known when compiling, such as the indices and weights of an upsampling, a ----
+# closed forms
 
 
 PositionMap: TypeAlias = Callable[[Expr], Expr]
@@ -319,7 +310,7 @@ def _fit_fractions(values: Tensor, axis: int) -> Fractions | None:
     return None
 
 
-# ---- Index tensors whose values are known never to decrease: the rows in which `nonzero` found  ----
+# order
 
 
 _aten: Final = torch.ops.aten

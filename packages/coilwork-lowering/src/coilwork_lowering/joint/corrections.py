@@ -1,29 +1,8 @@
-"""Floats that a graph reads from tensors, and that a guard has made a constant, stand in it as numbers.
+"""Corrections of a joint graph before it is partitioned.
 
-A Python float that differs from call to call is captured as a tensor. Where torch had to decide something by
-it, as the formula of a gradient does by a factor, the graph holds for that one value. A float that is read
-all the same would be saved for the backward, which takes tensors and integers.
-
-Inputs that the forward overwrites and the backward computes with: it gets the values that they had before.
-
-Buffers are in memory anyway, so that torch's partitioner lets the backward compute again from them: by then
-they hold other numbers. A copy of such an input, which must not be made again, stands in its place wherever
-it is read. It is in memory only if nothing computed from it is what the backward needs.
-
-Results whose element type torch's meta functions have wrong, in a joint graph: what is saved for the
-backward is taken by its type.
-
-Storages of fake values as the graph has them, after its calls were merged or replaced.
-
-AOTAutograd gives memory away that the forward saves for the backward alone. Whether a value shares it with a
-result it asks the fakes in the metadata: two clones, one of them returned, that became one are two storages
-there as long as views still are of the other.
-
-Gradients that come into a joint graph, in the shapes of the results that they belong to.
-
-AOTAutograd asks torch's meta functions for the shape of a gradient, and traces results through
-decompositions. Where the former are wrong (norms along a last dimension of one element, in torch 2.11) the
-joint graph sees a gradient of another shape than it gets.
+AOTAutograd and torch's meta functions state some facts of a joint graph wrongly, or too weakly for a
+partitioner: specialized floats, inputs that the forward overwrites, element types of results, storages of
+merged values, shapes of incoming gradients. Each pass corrects one of them in place and returns how often.
 """
 
 from __future__ import annotations
@@ -47,7 +26,7 @@ from coilwork_lowering.torch_compat.graphs import (
 from coilwork_lowering.torch_compat.operators import kernel_dtype
 from coilwork_lowering.torch_compat.sizes import plain_float, surely
 
-# ---- Floats that a graph reads from tensors, and that a guard has made a constant, stand in it  ----
+# specialized floats
 
 
 _READ: Final = torch.ops.aten._local_scalar_dense.default
@@ -72,7 +51,7 @@ def write_out_known_numbers(joint_gm: torch.fx.GraphModule) -> int:
     return len(known)
 
 
-# ---- Inputs that the forward overwrites and the backward computes with: it gets the values that ----
+# overwritten inputs
 
 
 _COPY: Final = torch.ops.aten.copy_.default
@@ -122,7 +101,7 @@ def _find_dependents(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
     return found
 
 
-# ---- Results whose element type torch's meta functions have wrong, in a joint graph: what is sa ----
+# element types
 
 
 def correct_result_types(gm: torch.fx.GraphModule) -> int:
@@ -149,7 +128,7 @@ def correct_result_types(gm: torch.fx.GraphModule) -> int:
     return corrected
 
 
-# ---- Storages of fake values as the graph has them, after its calls were merged or replaced ----
+# storages
 
 
 def renew_shared_storages(gm: fx.GraphModule) -> int:
@@ -191,7 +170,7 @@ def _move_into_storage(value: torch.Tensor, operand: torch.Tensor) -> torch.Tens
         return base.as_strided(value.size(), value.stride(), value.storage_offset())
 
 
-# ---- Gradients that come into a joint graph, in the shapes of the results that they belong to ----
+# incoming gradients
 
 
 def shape_tangents(joint: torch.fx.GraphModule) -> int:

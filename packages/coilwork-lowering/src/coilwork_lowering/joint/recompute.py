@@ -1,18 +1,14 @@
-"""Which values the backward computes again because everything they come from is in memory anyway.
+"""Which values the backward recomputes, against the weights of torch's minimum cut.
 
-torch's minimum cut weighs a value's bytes by its distance from the backward, a guess that favours results
-over what they were computed from. The result of a log-softmax is as large as the logits that it comes from.
-The logits are a matrix product and in memory; the result, if nobody saved it, need never be. Saving it costs
-a write in the forward, and both tensors are alive at once: of a language model's training, that is often the
-peak.
+The cut weighs bytes by distance from the backward, a guess that favours results over what they were computed
+from. A log-softmax is as large as its logits, which a matrix product leaves in memory anyway: saving it costs
+a write, and both are alive at once, often at the peak. So values that generated code computes from what is in
+memory are recomputed, as are positions and masks made of sizes alone.
 
-Values that the backward compares with their own extreme are computed once.
-
-The gradient of a maximum goes to the elements that equal it, and is divided by their number. Two kernels may
-round the same value differently: on CPUs the logarithm of a vector's element is not always that of a single
-number. Computed again, no element might equal what the forward found, and the gradient would be 0 / 0. So the
-minimum cut may save such a value, or what it says beside its extreme, a byte per element, but not compute it
-anew.
+Values that the backward compares with their own extreme must be computed once: the gradient of a maximum goes
+to the elements equal to it, and two kernels may round the same value differently. If no element were equal,
+the gradient would be 0 / 0. `find_compared_extremes` finds them, and the cut may save but not recompute
+them.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ from coilwork_lowering.facts.fx_nodes import (
 )
 from coilwork_lowering.layout.formats import bytes_hint, size_hints
 
-# ---- Which values the backward computes again because everything they come from is in memory an ----
+# recomputation
 
 
 # Operands this many times smaller than the result do not count: a row's maximum, a bias.
@@ -196,7 +192,7 @@ def _bytes(node: torch.fx.Node) -> int:
     return bytes_hint(value)
 
 
-# ---- Values that the backward compares with their own extreme are computed once ----
+# compared extremes
 
 
 def find_compared_extremes(

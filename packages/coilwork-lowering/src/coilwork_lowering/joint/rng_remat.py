@@ -1,17 +1,12 @@
-"""Masks of dropout that the backward draws again, from the forward's seed, where it would read them from
-memory.
+"""Random numbers in joint graphs: redraw dropout masks in the backward, and save other draws.
 
-A mask is a byte per element, written in the forward, alive until the backward, and read there. What generated
-code draws is a function of a seed, of which dropout it is, and of the position; with the seed as a value of
-the joint graph, eight bytes in all, both halves compute the same mask where they use it.
+A dropout mask is a byte per element that lives from forward to backward. Generated code draws it as a
+function of a seed, the dropout's number and the position. `write_out_dropouts` makes the seed a value of the
+joint graph, eight bytes in all, and both halves compute the mask where they use it.
 
-Random numbers that a checkpoint would draw again are drawn once, and kept for the backward.
-
-A checkpoint asks that its operators be computed again. For those that draw numbers the partitioner then keeps
-the state of the generator in the forward and sets it in the backward, by operators that run on the host
-between two kernels, and that no program can contain. The result of such an operator is kept instead, a byte
-per element for dropout that ATen draws: both halves agree since there is one set of numbers. Dropout that
-generated code draws comes before: `rng_remat.py`.
+`keep_random_numbers` deals with draws of ATen's inside checkpoints, which ask for recomputation. For those
+torch's partitioner would save and set the generator's state by host operators between kernels, which no
+program can contain. Their results are saved instead.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from coilwork_lowering.torch_compat.graphs import fake_mode_of
 from coilwork_lowering.torch_compat.operators import Overload
 from coilwork_lowering.torch_compat.philox import DROPOUTS, draw_kept, draw_seed
 
-# ---- Masks of dropout that the backward draws again, from the forward's seed, where it would re ----
+# redrawn masks
 
 
 _aten: Final = torch.ops.aten
@@ -146,7 +141,7 @@ def _size_of(graph: torch.fx.Graph, before: torch.fx.Node, source: torch.fx.Node
     return made
 
 
-# ---- Random numbers that a checkpoint would draw again are drawn once, and kept for the backwar ----
+# saved draws
 
 
 _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)

@@ -1,7 +1,8 @@
-"""Which nodes depend on the strides that their operands were captured with, and which values share memory.
+"""Rewrite a graph so that its convolutions read and write channels-last.
 
-The rewrite: copies of convolutions' operands in channels-last, and metadata anew for everything after
-them.
+Operands of convolutions are copied to channels-last, each once, and the metadata of everything after them is
+computed anew by torch's meta functions, so the layout flows through the graph. Nodes that depend on captured
+strides, and outputs, get copies in those strides.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from coilwork_lowering.layout.formats import (
 from coilwork_lowering.torch_compat.graphs import disable_fake_cache, is_fake, suppress_guards
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
-# ---- Which nodes depend on the strides that their operands were captured with, and which values ----
+# dependence on strides
 
 
 _CUDNN: Final = "_cudnn_"
@@ -136,7 +137,7 @@ def _find_view_source(node: torch.fx.Node) -> torch.fx.Node | None:
     return None
 
 
-# ---- The rewrite: copies of convolutions' operands in channels-last, and metadata anew for ever ----
+# rewriting
 
 
 _aten: Final = torch.ops.aten

@@ -1,4 +1,4 @@
-"""When channels-last is worth it: bytes that change layout, before and after."""
+"""Cost of channels-last: bytes that change layout, before and after."""
 
 from __future__ import annotations
 

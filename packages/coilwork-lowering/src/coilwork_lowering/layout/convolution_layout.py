@@ -1,17 +1,9 @@
-"""Operands of convolutions that lie in memory with gaps: no kernel reads them, so they are copied in the
-graph.
+"""Choose the memory layout of a graph's convolutions; `lay_out_convolutions` is the entry.
 
-Convolution kernels want dense operands. Of others ATen makes a copy before each call, element by element
-along the operand's last dimension, which is slow where memory lies across that. A copy in the graph goes by
-tiles, computes what comes before it, and is made once for all calls.
-
-One copy of a convolution's weight for both halves of a training step.
-
-The scheduler lays out each half by itself. A parameter lies as the user made it, so each half would copy it
-for its own calls. Here a joint graph copies it once, in front of the convolution: the forward graph decides
-how the copy lies, saves it, and the backward graph finds it so.
-
-The entry: one graph, rewritten or as it was, and the decision.
+Besides channels-last there are two smaller passes. Convolution kernels want dense operands, and ATen copies
+others before each call, element by element along the last dimension; `copy_operands_with_gaps` copies once,
+in tiles and fused with what comes before. `copy_shared_weights` copies a weight in a joint graph once, in
+front of the convolution: the scheduler lays out each half by itself and would copy it in both.
 """
 
 from __future__ import annotations
@@ -47,7 +39,7 @@ from coilwork_lowering.layout.formats import (
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of
 
-# ---- Operands of convolutions that lie in memory with gaps: no kernel reads them, so they are c ----
+# operands with gaps
 
 
 _aten: Final = torch.ops.aten
@@ -130,7 +122,7 @@ def _value_among(values: Mapping[torch.fx.Node, torch.Tensor], node: torch.fx.No
     return values.get(node, node.meta.get("val"))
 
 
-# ---- One copy of a convolution's weight for both halves of a training step ----
+# shared weights
 
 
 def copy_shared_weights(
@@ -185,7 +177,7 @@ def _weight_of(call: Convolution) -> torch.fx.Node:
     return weight
 
 
-# ---- The entry: one graph, rewritten or as it was, and the decision ----
+# entry
 
 
 def lay_out_convolutions(

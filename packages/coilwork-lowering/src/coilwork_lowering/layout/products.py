@@ -1,7 +1,7 @@
-"""Matrix products that no fast kernel can compute as captured: rows or sizes of no whole vectors, and what
-that costs.
+"""Matrix products that no fast kernel computes as captured, what that costs, and who reads strides.
 
-What depends on a value's strides, and what its views become when these change.
+Rows, or sizes in 16 bits, that are no whole vectors take slow kernels. `dependence_on_strides` tells whether
+a value may be laid out differently, and `views_over` what its views then become.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coilwork_lowering.facts.fx_nodes import accepts_any_strides, packet_name, r
 from coilwork_lowering.layout.formats import Size, bytes_hint, size_hints
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
-# ---- Matrix products that no fast kernel can compute as captured: rows or sizes of no whole vec ----
+# products
 
 
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
@@ -198,7 +198,7 @@ def _is(size: int | torch.SymInt, number: int) -> bool:
     return type(size) is int and size == number
 
 
-# ---- What depends on a value's strides, and what its views become when these change ----
+# strides
 
 
 def dependence_on_strides(node: torch.fx.Node) -> str:

@@ -1,5 +1,6 @@
-"""Products whose result must be dense and whose columns are no whole vectors: computed by blocks of rows,
-each moved to its place.
+"""Compute unaligned products whose result must be dense, block of rows by block of rows.
+
+Each block goes to an aligned temporary and is copied to its place in the result.
 """
 
 from __future__ import annotations

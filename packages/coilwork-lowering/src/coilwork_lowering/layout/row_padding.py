@@ -1,5 +1,6 @@
-"""Padding that gives matrix products fast kernels: of their sizes first, then of rows where nothing holds
-them to be dense.
+"""Padding of matrix products for fast kernels; `pad_products` is the entry.
+
+Sizes are padded first (`size_padding.py`), then the rows of values that nothing requires to be dense.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Sizes of matrix products, padded to whole vectors: zeros in what they read, more columns in what they
-write.
-"""
+"""Pad sizes of matrix products to whole vectors: zeros in the operands, more columns in the result."""
 
 from __future__ import annotations
 

@@ -1,21 +1,14 @@
-"""Attention written out, as one operator: `softmax(q @ k.T * scale + mask) @ v`.
+"""Rewrites that produce `scaled_dot_product_attention` and operands its fused kernels accept.
 
-It is looked for in captured graphs, before autograd: there a match holds for inference and training alike,
-since the backward is made from what replaces it. The forms are those of Hugging Face's `eager` attention and
-of plain code. What is promised is numerics `fast`: scores are not rounded in between. A row whose every
-position is masked by -inf is NaN, as written out, although the operator makes zeros of it: such rows of the
-mask are NaN before. Where products alone are -inf in a whole row, the operator's kernels differ among
-themselves.
+`ATTENTIONS` match attention written out, `softmax(q @ k.T * scale + mask) @ v`, as Hugging Face's `eager`
+attention and plain code spell it. They work on captured graphs, before autograd, so one match serves
+inference and training. The fused operator does not round scores in between, hence numerics `fast`. A row that
+-inf masks entirely is NaN in the written form and zero in the operator's, so the replacement puts NaN there.
 
-Operands of `scaled_dot_product_attention` that its kernels refuse, laid out so that they take them.
-
-One head of keys for all heads of queries, as multi-query models have it, and a mask whose last dimension is
-expanded send the operator to its fallback: products, a softmax and products again, of `f32` and in memory.
-Keys and values are small beside the scores, and a boolean mask that is one number per row hides all of it or
-nothing: no kernel has to see it.
-
-Rows of which everything is hidden are zeros in the fallback. Kernels differ in that, so such rows are filled
-with zeros here.
+`ATTENTION_OPERANDS` lays operands out that fused kernels refuse: one head of keys for all heads of queries
+(multi-query models), and a mask whose last dimension is expanded. Without it such calls run as products and a
+softmax of `f32` in memory. Rows with everything masked are filled with zeros, as the fallback does; the
+kernels differ there.
 """
 
 from __future__ import annotations
@@ -44,7 +37,7 @@ from coilwork_lowering.rewrites.rewrite import (
 )
 from coilwork_lowering.torch_compat.sizes import hint_of, surely
 
-# ---- Attention written out, as one operator: `softmax(q @ k.T * scale + mask) @ v` ----
+# written-out attention
 
 
 _SCORES: Final = call("matmul", self=tensor("query"), other=tensor("key"))
@@ -269,7 +262,7 @@ ATTENTION_WITH_DROPOUT: Final = Rewrite(
 ATTENTIONS: Final = (ATTENTION, ATTENTION_WITH_DROPOUT)
 
 
-# ---- Operands of `scaled_dot_product_attention` that its kernels refuse, laid out so that they  ----
+# refused operands
 
 
 _HEADS, _LAST = 1, 3

@@ -1,12 +1,9 @@
-"""Tensors made by copying parts of one tensor, and then parts of what is there already, into memory of any
-contents.
+"""Rewrite circular padding as one read at positions modulo the size.
 
-Circular padding is written so. Each copy replaces a box of what is there, and where all of them agree along
-the other dimensions, every dimension has a list of its own: which stretch of coordinates reads which stretch
-of the tensor.
-
-Circular padding: torch takes it apart into copies of slices before any compiler sees it, each of which
-reads what those before it made.
+Torch decomposes it, before any compiler sees it, into copies of slices into uninitialised memory, each of
+which reads what the ones before it made. `find_slice_copies` follows the chain: if all copies come from one
+tensor and agree along the other dimensions, each dimension has a list of runs, stretches of coordinates that
+read stretches of the source.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from coilwork_lowering.rewrites.engine import Operand
 from coilwork_lowering.rewrites.rewrite import Condition, Match, Pattern, Rewrite, call, either, tensor, value
 from coilwork_lowering.torch_compat.sizes import plain_number, surely
 
-# ---- Tensors made by copying parts of one tensor, and then parts of what is there already, into ----
+# slice copies
 
 
 Size: TypeAlias = int | torch.SymInt
@@ -252,7 +249,7 @@ def _is_like(given: Any, node: fx.Node) -> bool:
     return len(a) == len(b) and all(surely(x == y) for x, y in zip(a, b, strict=True))
 
 
-# ---- Circular padding: torch takes it apart into copies of slices before any compiler sees it,  ----
+# rewrite
 
 
 aten = torch.ops.aten

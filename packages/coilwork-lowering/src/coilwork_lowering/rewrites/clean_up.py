@@ -1,14 +1,8 @@
-"""Common subexpressions of an FX graph, merged before partitioning so that nothing is saved or recomputed
-twice.
+"""Clean-up of every functional graph, before it is laid out or partitioned.
 
-Calls whose results nobody reads.
-
-Operators that return their operand, taken out of a joint graph before it is partitioned.
-
-What is done to every functional graph before it is laid out or partitioned: each step a pass
-of its own.
-
-Fake values of nodes that came without: those that users' passes make.
+The passes are dropping of identities, common subexpression elimination, rewriting, and dead code elimination.
+They run before partitioning, so that nothing is saved or recomputed twice. `complete_values` makes fake
+values for nodes that users' passes left without.
 """
 
 from __future__ import annotations
@@ -36,10 +30,7 @@ from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.torch_compat.graphs import copy_graph, mode_among
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 
-# ---- Common subexpressions of an FX graph, merged before partitioning so that nothing is saved  ----
-
-
-# ---- Common subexpressions of an FX graph, merged before partitioning so that nothing is saved  ----
+# common subexpressions
 
 
 def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
@@ -131,7 +122,7 @@ def _hashable(value: Any) -> Any:
     return (type(value).__name__, repr(value) if isinstance(value, float | complex) else value)
 
 
-# ---- Calls whose results nobody reads ----
+# dead code
 
 
 def drop_dead_code(gm: fx.GraphModule) -> int:
@@ -173,7 +164,7 @@ def _is_removable(target: Any) -> bool:
     return makes_tensors and not checks and not schema.is_mutable and kept.isdisjoint(target.tags)
 
 
-# ---- Operators that return their operand, taken out of a joint graph before it is partitioned ----
+# identities
 
 
 def drop_identities(graph: torch.fx.Graph) -> int:
@@ -207,7 +198,7 @@ def _is_identity(target: Any) -> bool:
     return info.is_view and info.is_identity
 
 
-# ---- What is done to every functional graph before it is laid out or partitioned: each step a p ----
+# all passes
 
 
 def clean_up(gm: fx.GraphModule, rewrites: Sequence[Rewrite]) -> tuple[Fired, ...]:
@@ -245,7 +236,7 @@ def clean_up_in(graph: fx.Graph, rewrites: Sequence[Rewrite]) -> tuple[Fired, ..
     return fired
 
 
-# ---- Fake values of nodes that came without: those that users' passes make ----
+# missing values
 
 
 def complete_values(gm: fx.GraphModule) -> int:

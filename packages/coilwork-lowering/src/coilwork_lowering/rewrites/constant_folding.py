@@ -1,13 +1,12 @@
-"""Constants.
+"""Constant folding of frozen parameters, in a preparation that runs once instead of in each call.
 
-Frozen weights in the blocked layouts of oneDNN, on CPUs: products and convolutions then do not lay them
-out in each call.
+`split_constants` splits a graph in two: what frozen inputs alone decide (weights converted, laid out, padded,
+or with a batch norm folded in), and the rest, which takes the prepared values as inputs. Nothing is burnt
+into code, so a caller whose parameters change can prepare again.
 
-A packed weight has the shape and type of the weight, but no strides: only oneDNN's operators may read it. In
-a graph it is described as dense, and made by a call that depends on frozen inputs alone, so that
-`split_constants` takes it out.
-
-Freezing.
+`pack_weights` puts weights into oneDNN's blocked layouts on CPUs. A packed weight has the weight's shape and
+type and no strides, and only oneDNN's operators may read it. The graph describes it as dense. `freeze` and
+`rewrite_captured` are the entries.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from coilwork_lowering.torch_compat.operators import (
     overload_called,
 )
 
-# ---- Constants ----
+# splitting
 
 
 MOST_GROWTH: Final = 4
@@ -198,7 +197,7 @@ def _find_needed(made: list[fx.Node]) -> set[fx.Node]:
     return needed
 
 
-# ---- Frozen weights in the blocked layouts of oneDNN, on CPUs: products and convolutions then d ----
+# weight packing
 
 
 def pack_weights(
@@ -353,7 +352,7 @@ def _convolution(call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | Non
     return node
 
 
-# ---- Freezing ----
+# entries
 
 
 def rewrite_captured(

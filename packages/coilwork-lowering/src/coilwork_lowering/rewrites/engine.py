@@ -1,8 +1,9 @@
-"""New nodes in the place of matched ones: a replacement is called with proxies, and what it calls becomes
-nodes.
+"""Apply rewrites to a graph until none fits.
 
-Rewriting a graph: every node is looked up in a table of anchors, and what fits there is replaced, until
-nothing does.
+Every node is looked up in a table of anchors, the operators at the roots of patterns. A replacement is called
+with proxies of what was captured, and the calls that it makes become nodes in the match's place. A match is
+refused where nodes of it have other readers, where memory is written in between, or where the result would
+have another type or layout.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from coilwork_lowering.rewrites.rewrite import (
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
 from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer, mode_among
 
-# ---- New nodes in the place of matched ones: a replacement is called with proxies, and what it  ----
+# replacement
 
 
 class Operand(fx.Proxy):
@@ -134,7 +135,7 @@ def _unwrap_nodes(result: Any) -> Any:
     return result
 
 
-# ---- Rewriting a graph: every node is looked up in a table of anchors, and what fits there is r ----
+# rewriting
 
 
 MOST_ROUNDS: Final = 4

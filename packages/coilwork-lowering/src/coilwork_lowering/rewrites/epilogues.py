@@ -1,13 +1,9 @@
-"""Matrix products and what is added to them.
+"""Rewrites that fold what follows a product or a gradient into the call that computes it.
 
-Matrix products and an activation of their sums, as one call, where a GPU's library computes it before sums
-leave the chip.
-
-`aten._addmm_activation` is that call: ReLU, or GELU by its tanh form, which on NVIDIA GPUs is an epilogue of
-cuBLASLt. (On a CPU its GELU is the exact one, so it stands for the tanh form on GPUs alone.) A kernel for the
-activation would read and write the whole result again.
-
-Gradients of embeddings, and what is added to them.
+A bias becomes part of `addmm`. ReLU, and GELU in its tanh form, become `aten._addmm_activation`, which on
+NVIDIA GPUs is an epilogue of cuBLASLt; a kernel of its own would read and write the whole result again. (On
+CPUs that operator's GELU is the exact one, so it is used on GPUs alone.) An embedding's gradient is
+accumulated into the gradient that it is added to.
 """
 
 from __future__ import annotations
@@ -38,10 +34,7 @@ from coilwork_lowering.rewrites.rewrite import (
 )
 from coilwork_lowering.torch_compat.sizes import hint_of, surely
 
-# ---- Matrix products and what is added to them ----
-
-
-# ---- Matrix products and what is added to them ----
+# bias
 
 
 aten = torch.ops.aten
@@ -49,7 +42,7 @@ _MM: Final = call("aten.mm.default", self=tensor("left"), mat2=tensor("right"))
 
 
 def _is_stored(match: Match) -> bool:
-    """Tell if the result is needed in memory: kernels that compute with it would add or activate it for nothing."""
+    """Tell if the result is needed in memory: else its readers can fold the addition or activation."""
     return not all(is_pointwise(user) for user in match.root.users)
 
 
@@ -126,7 +119,7 @@ NOTHING_TO_ADD: Final = Rewrite(
 PRODUCTS: Final = (ADD_TO_ADDMM, NOTHING_TO_ADD)
 
 
-# ---- Matrix products and an activation of their sums, as one call, where a GPU's library comput ----
+# activation
 
 
 WHOLE_VECTOR: Final = 8
@@ -286,7 +279,7 @@ GELU_INTO_PRODUCT: Final = Rewrite(
 ACTIVATIONS: Final = (RELU_INTO_PRODUCT, GELU_INTO_PRODUCT)
 
 
-# ---- Gradients of embeddings, and what is added to them ----
+# embedding gradient
 
 
 def _is_on_cpu(match: Match) -> bool:

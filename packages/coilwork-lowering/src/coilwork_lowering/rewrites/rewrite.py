@@ -1,10 +1,7 @@
-"""What a rewrite looks for: small trees of calls, with names for what stands at their leaves.
+"""A rewrite: the pattern that it looks for, the conditions on a match, and the replacement.
 
-Whether a pattern fits at a node, and what it captures there.
-
-Side conditions: named predicates over what a pattern captured.
-
-A rewrite: what to look for, what to put in its place, and when.
+A pattern is a small tree of calls with names at its leaves. `matches_at` tells where it fits and what it
+captures, a `Condition` is a named predicate over a match, and `Rewrite` puts the parts together.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from coilwork_ir.machine import FindModel, MachineModel, find_like_model
 from coilwork_lowering.rewrites.vocabulary import Vocabulary
 from coilwork_lowering.torch_compat.sizes import surely
 
-# ---- What a rewrite looks for: small trees of calls, with names for what stands at their leaves ----
+# patterns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +133,7 @@ def names_in(pattern: Pattern) -> Iterator[str]:
                 yield from names_in(option)
 
 
-# ---- Whether a pattern fits at a node, and what it captures there ----
+# matching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +328,7 @@ def anchors_of(pattern: Pattern) -> tuple[str, ...]:
     return tuple(dict.fromkeys(op for root in roots_of(pattern) for op in root.ops))
 
 
-# ---- Side conditions: named predicates over what a pattern captured ----
+# conditions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +410,7 @@ def _same_strides(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     )
 
 
-# ---- A rewrite: what to look for, what to put in its place, and when ----
+# rewrites
 
 
 Level = Literal["captured", "aten", "frozen"]

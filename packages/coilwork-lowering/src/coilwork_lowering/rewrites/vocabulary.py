@@ -1,7 +1,7 @@
-"""How to read the calls of a graph: operators by name, arguments by the names of their parameters.
+"""Vocabularies: how patterns read the calls of a graph, by operator and by names of parameters.
 
-The vocabulary of captured graphs: the user's own calls, as functions, operators and methods, before
-autograd.
+`AtenVocabulary` reads graphs of ATen overloads. `CapturedVocabulary` reads Dynamo's graphs before autograd,
+where the user's calls are functions, operators and methods with several spellings each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import fx
 from coilwork_lowering.python_arithmetic import is_number_function
 from coilwork_lowering.torch_compat.operators import Overload, overload_called, qualified_name, schema_of
 
-# ---- How to read the calls of a graph: operators by name, arguments by the names of their param ----
+# ATen graphs
 
 
 GET_ITEM = "getitem"
@@ -134,7 +134,7 @@ class AtenVocabulary:
         node.meta["val"] = value
 
 
-# ---- The vocabulary of captured graphs: the user's own calls, as functions, operators and metho ----
+# captured graphs
 
 
 REQUIRED: Final = object()

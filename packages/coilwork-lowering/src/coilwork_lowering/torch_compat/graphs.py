@@ -1,7 +1,4 @@
-"""Graphs: copied, traced, and parted in forward and backward; what their nodes remember.
-
-Fake tensors: their modes, and how to get out of them.
-"""
+"""FX graphs and their fake tensors: copying, tracing, partitioning, and fake tensor modes."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
-# ---- Graphs: copied, traced, and parted in forward and backward; what their nodes remember ----
+# graphs
 
 
 def current_stack_trace() -> object:
@@ -91,7 +88,7 @@ def operator_behind(node: torch.fx.Node) -> str | None:
     return str(original.overloadpacket) if isinstance(original, Overload) else None
 
 
-# ---- Fake tensors: their modes, and how to get out of them ----
+# fake tensors
 
 
 def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | None:

@@ -1,7 +1,4 @@
-"""Operators: their schemas, kernels and decompositions, and the types that they promote to.
-
-What higher-order operators stand for.
-"""
+"""Operators: schemas, kernels, decompositions, type promotion, and what higher-order operators mean."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from coilwork_ir.operators import find_target_info
 
-# ---- Operators: their schemas, kernels and decompositions, and the types that they promote to ----
+# overloads
 
 
 Overload: TypeAlias = torch._ops.OpOverload
@@ -157,7 +154,7 @@ def list_packed_types() -> tuple[torch.dtype, ...]:
     return (torch.float32, torch.bfloat16) if supported else (torch.float32,)
 
 
-# ---- What higher-order operators stand for ----
+# higher-order operators
 
 
 def list_functionalized_calls(
