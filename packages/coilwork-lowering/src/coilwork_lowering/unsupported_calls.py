@@ -50,11 +50,11 @@ def list_uncallable(gm: fx.GraphModule) -> dict[Origin, str]:
             taken = next((foreign[one] for one in node.all_input_nodes if one in foreign), "")
             reason = f"it takes {taken}" if taken else _explain_call(gm, node)
         if reason:
-            found[replace(origin_of(node), op=_called_name(node))] = reason
+            found[replace(origin_of(node), op=_name_of_call(node))] = reason
     return found
 
 
-def _called_name(node: fx.Node) -> str:
+def _name_of_call(node: fx.Node) -> str:
     """The operator that `node` calls, also of one that is tied to others by tokens."""
     is_tied = node.op == "call_function" and operator_name(node) == "with_effects"
     return name_of_target(node.args[1]) if is_tied else operator_name(node)
@@ -64,7 +64,7 @@ def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:
     """Return why no program makes the call `node`; nothing if one may."""
     if node.op != "call_function" or isinstance(node.target, Overload):
         return ""
-    name = _called_name(node)
+    name = _name_of_call(node)
     if name in _DRIVEN_BY_PYTHON:
         return f"{name} is driven by Python"
     for region in _regions(gm, node):

@@ -21,7 +21,7 @@ from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.building.buffers import Alias, Buffers
-from coilwork_lowering.building.cross_device_values import move_numbers_nearby, recompute_without_memory
+from coilwork_lowering.building.cross_device_values import move_scalars_to_reader, recompute_without_memory
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.size_table import SizeTable
 from coilwork_lowering.building.values import (
@@ -208,7 +208,7 @@ class Builder:
         """Append `node`, and before it what computes the sizes that it mentions first."""
         self.define_sizes()
         if self.reads_numbers:
-            node = move_numbers_nearby(node, lambda name: self.buffers[name].device, self._move_number)
+            node = move_scalars_to_reader(node, lambda name: self.buffers[name].device, self._move_number)
         self.nodes.append(node)
         self.buffers.note(node)
         if isinstance(node, Scatter):

@@ -64,7 +64,7 @@ def recompute_without_memory(
     while found := loads((value,)):
         bodies: dict[Scalar, Scalar] = {}
         for access in found:
-            body = _body_behind(access, definer(access.buffer))
+            body = _find_defining_body(access, definer(access.buffer))
             if body is None:
                 return None
             bodies[access] = body
@@ -86,7 +86,7 @@ def _is_long(value: Scalar) -> bool:
     return len(nodes) > _MOST or written > _MOST_OF_INDEX
 
 
-def _body_behind(access: Load, node: Node | None) -> Scalar | None:
+def _find_defining_body(access: Load, node: Node | None) -> Scalar | None:
     """Return what `node` computes at the place of `access`."""
     if not isinstance(node, Pointwise) or node.into is not None or node.checks:
         return None
@@ -133,7 +133,7 @@ def _has_one_result(node: Op) -> bool:
 _Computing: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 
 
-def move_numbers_nearby(
+def move_scalars_to_reader(
     node: Node, device_of: Callable[[str], str], move: Callable[[str, str], Buffer]
 ) -> Node:
     """`node`, which reads from `move(buffer, device)` what it read from a buffer on another device than its

@@ -153,10 +153,10 @@ def _replace_empty_strides(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
     """
     sizes = {maximum(size, 1): size for size in shape}
     sizes |= {size: as_expr(1) for size in shape if bounds(size).hi == 1}
-    return [stride if as_int(stride) is not None else _rebuilt(stride, sizes) for stride in strides]
+    return [stride if as_int(stride) is not None else _rebuild_stride(stride, sizes) for stride in strides]
 
 
-def _rebuilt(stride: Expr, factors: Mapping[Expr, Expr]) -> Expr:
+def _rebuild_stride(stride: Expr, factors: Mapping[Expr, Expr]) -> Expr:
     """`stride` with other factors for some of its terms'."""
     terms = (product([c, *(factors.get(atom, atom) for atom in atoms)]) for c, atoms in stride.terms)
     return total(terms) + stride.constant

@@ -27,7 +27,7 @@ from coilwork_lowering.decompositions.scaled_numbers import scaled_number_decomp
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.decompositions.unfolding import unfold_decompositions
-from coilwork_lowering.torch_compat.operators import out_dtype_meaning
+from coilwork_lowering.torch_compat.operators import list_out_dtype_equivalents
 from coilwork_lowering.torch_compat.sizes import surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -54,7 +54,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         elu: _elu_backward(table[elu]),
     }
     return {
-        **out_dtype_meaning(),
+        **list_out_dtype_equivalents(),
         **numbers,
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.index_copy.default: _index_copy(table[aten.index_copy.default]),

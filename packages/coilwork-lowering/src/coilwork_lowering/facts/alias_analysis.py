@@ -22,7 +22,7 @@ from typing import Final
 from torch import fx
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.fx_nodes import packet_name as operator_called
+from coilwork_lowering.facts.fx_nodes import packet_name
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # asynchronous operators
@@ -160,7 +160,7 @@ def memory_of(graph: fx.Graph) -> Memory:
 def _counts_from_storage(node: fx.Node) -> bool:
     if node.op != "call_function" or not isinstance(node.target, Overload) or not node.all_input_nodes:
         return False
-    return find_info(operator_called(node.target)).counts_from_storage
+    return find_info(packet_name(node.target)).counts_from_storage
 
 
 def owners_written_by(node: fx.Node) -> frozenset[fx.Node]:
@@ -220,7 +220,7 @@ def view_source(node: fx.Node) -> fx.Node | None:
     if not isinstance(first, fx.Node):
         return None
     # its schema does not say that it is a view: it views only what nobody else has
-    if operator_called(target) in ("_unsafe_view", "_reshape_alias"):
+    if packet_name(target) in ("_unsafe_view", "_reshape_alias"):
         return first
     arguments = schema_of(target).arguments
     return first if arguments and arguments[0].alias_info is not None else None

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of, trace_call
-from coilwork_lowering.torch_compat.operators import dense_meanings
+from coilwork_lowering.torch_compat.operators import list_dense_equivalents
 from coilwork_lowering.torch_compat.sizes import require, surely, unify_symbols
 
 # told of each node when it is written out, which asks torch for meanings and may add guards
@@ -21,7 +21,7 @@ Note: TypeAlias = Callable[[torch.fx.Node], None]
 
 def write_out_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it calls none of these operators, else a copy that calls what they stand for."""
-    meanings = dense_meanings()
+    meanings = list_dense_equivalents()
     if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
         return gm
     made = torch.fx.GraphModule(gm, copy_graph(gm.graph))

@@ -32,8 +32,13 @@ from coilwork_lowering.torch_compat.sizes import plain_float, surely
 _READ: Final = torch.ops.aten._local_scalar_dense.default
 
 
-def write_out_known_numbers(joint_gm: torch.fx.GraphModule) -> int:
-    """Put such numbers where they are used in a joint graph, in place; returns how many there are."""
+def fold_specialized_floats(joint_gm: torch.fx.GraphModule) -> int:
+    """Replace floats that a guard has specialized by their numbers, in place; returns how many there are.
+
+    A Python float that differs from call to call is captured as a tensor. Where torch had to decide something
+    by it, as a gradient's formula does by a factor, the graph holds for that one value. The read of the
+    tensor would still be saved for the backward, which takes only tensors and integers.
+    """
     graph = joint_gm.graph
     known = {
         node: number
@@ -58,8 +63,13 @@ _COPY: Final = torch.ops.aten.copy_.default
 _CLONE: Final = torch.ops.aten.clone.default
 
 
-def keep_overwritten_inputs(joint_gm: torch.fx.GraphModule) -> int:
-    """Read such inputs of a joint graph through copies, in place; returns how many there are."""
+def copy_overwritten_inputs(joint_gm: torch.fx.GraphModule) -> int:
+    """Copy inputs that the forward overwrites and the backward needs, in place; returns how many there are.
+
+    Buffers are in memory anyway, so torch's partitioner lets the backward recompute from them, when they hold
+    other numbers. The copy is marked as saved and is read wherever the input was. It costs memory only if
+    nothing computed from it is what the backward needs.
+    """
     graph = joint_gm.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     backward = _find_dependents([node for node in placeholders if "tangents" in str(node.target)])
@@ -74,7 +84,7 @@ def keep_overwritten_inputs(joint_gm: torch.fx.GraphModule) -> int:
         copy.meta["val"] = _CLONE(node.meta["val"])
         copy.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         for user in list(node.users):
-            if user is not copy and not _writes(user, node):
+            if user is not copy and not _overwrites(user, node):
                 user.replace_input_with(node, copy)
     if found:
         joint_gm.recompile()
@@ -82,16 +92,16 @@ def keep_overwritten_inputs(joint_gm: torch.fx.GraphModule) -> int:
 
 
 def _is_overwritten(node: torch.fx.Node, backward: set[torch.fx.Node]) -> bool:
-    """By the forward."""
-    return any(_writes(user, node) and user not in backward for user in node.users)
+    """Tell if the forward overwrites `node`."""
+    return any(_overwrites(user, node) and user not in backward for user in node.users)
 
 
-def _writes(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+def _overwrites(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     return user.target is _COPY and user.args[0] is node
 
 
 def _find_dependents(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
-    """Return what is computed from `nodes`; not what is returned."""
+    """All nodes computed from `nodes`, the output node aside."""
     found: set[torch.fx.Node] = set()
     pending = list(nodes)
     while pending:
@@ -105,8 +115,9 @@ def _find_dependents(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
 
 
 def correct_result_types(gm: torch.fx.GraphModule) -> int:
-    """Give results of calls in `gm` the types that kernels give them; returns of how many that was another
-    one.
+    """Give results of calls in `gm` the element types that kernels give them; returns how many were wrong.
+
+    Values saved for the backward are allocated by their type in the graph.
     """
     mode = fake_mode_of(gm)
     if mode is None:
@@ -132,8 +143,10 @@ def correct_result_types(gm: torch.fx.GraphModule) -> int:
 
 
 def renew_shared_storages(gm: fx.GraphModule) -> int:
-    """Let the fake value of each view in `gm` share the storage of its operand's, in place; returns how many
-    did not.
+    """Let the fake value of each view in `gm` share its operand's storage, in place; returns how many did not.
+
+    AOTAutograd donates memory that is saved for the backward alone, and asks the fakes' storages whether a
+    value shares it with a result. After two clones were merged, their views would still be in two storages.
     """
     renewed = 0
     for node in gm.graph.nodes:
@@ -174,7 +187,11 @@ def _move_into_storage(value: torch.Tensor, operand: torch.Tensor) -> torch.Tens
 
 
 def shape_tangents(joint: torch.fx.GraphModule) -> int:
-    """Correct the shapes of incoming gradients in `joint`; returns of how many."""
+    """Give incoming gradients of `joint` the shapes of their results, in place; returns of how many.
+
+    AOTAutograd takes gradients' shapes from torch's meta functions and traces results through decompositions.
+    Torch 2.11's meta functions are wrong for norms along a last dimension of one element.
+    """
     count = 0
     for tangent, result in tangents_of(joint):
         given, made = tangent.meta.get("val"), result.meta.get("val")

@@ -13,11 +13,11 @@ import torch
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_lowering.building.size_assertions import drop_squeezed_sizes
 from coilwork_lowering.joint.corrections import (
+    copy_overwritten_inputs,
     correct_result_types,
-    keep_overwritten_inputs,
+    fold_specialized_floats,
     renew_shared_storages,
     shape_tangents,
-    write_out_known_numbers,
 )
 from coilwork_lowering.joint.free_strides import free_saved_strides, has_static_inputs
 from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
@@ -29,7 +29,7 @@ from coilwork_lowering.joint.recompute import (
     recompute_from_sizes,
     recompute_quantized,
 )
-from coilwork_lowering.joint.rng_remat import draw_again, keep_random_numbers, write_out_dropouts
+from coilwork_lowering.joint.rng_remat import expand_dropouts, mark_redrawn_masks, save_random_draws
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
@@ -144,7 +144,7 @@ def _shape_gradients(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _write_numbers(draft: JointDraft, context: JointContext) -> JointDraft:
-    log.debug("joint graph: %d floats are known", write_out_known_numbers(draft.gm))
+    log.debug("joint graph: %d floats are known", fold_specialized_floats(draft.gm))
     return draft
 
 
@@ -176,19 +176,17 @@ def _narrow_positions(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _write_dropouts(draft: JointDraft, context: JointContext) -> JointDraft:
-    return replace(draft, masks=write_out_dropouts(draft.gm, context.lowering))
+    return replace(draft, masks=expand_dropouts(draft.gm, context.lowering))
 
 
 def _keep_numbers(draft: JointDraft, context: JointContext) -> JointDraft:
-    log.debug(
-        "joint graph: results of %d operators that draw numbers are kept", keep_random_numbers(draft.gm)
-    )
+    log.debug("joint graph: results of %d operators that draw numbers are kept", save_random_draws(draft.gm))
     return draft
 
 
 def _keep_inputs(draft: JointDraft, context: JointContext) -> JointDraft:
     log.debug(
-        "joint graph: %d inputs are read before they are overwritten", keep_overwritten_inputs(draft.gm)
+        "joint graph: %d inputs are read before they are overwritten", copy_overwritten_inputs(draft.gm)
     )
     return draft
 
@@ -216,7 +214,9 @@ def _keep_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _draw_again(draft: JointDraft, context: JointContext) -> JointDraft:
-    log.debug("joint graph: masks of %d dropouts are drawn again in the backward", draw_again(draft.masks))
+    log.debug(
+        "joint graph: masks of %d dropouts are drawn again in the backward", mark_redrawn_masks(draft.masks)
+    )
     return draft
 
 

@@ -226,15 +226,15 @@ def _find_compared(
 ) -> Iterator[torch.fx.Node]:
     """Return what of the forward `value` is computed from, if `extreme` is an extreme of it."""
     taken_of: set[torch.fx.Node] = set()
-    for node in _points_behind(extreme):
+    for node in _find_points(extreme):
         if find_info(packet_name(node.target)).is_extreme:
-            taken_of.update(_points_behind(node.all_input_nodes[0]))
-    for node in _points_behind(value, until=forward):
+            taken_of.update(_find_points(node.all_input_nodes[0]))
+    for node in _find_points(value, until=forward):
         if node in forward and is_pointwise(node) and node in taken_of:
             yield node
 
 
-def _points_behind(
+def _find_points(
     node: torch.fx.Node, until: frozenset[torch.fx.Node] = frozenset()
 ) -> Iterator[torch.fx.Node]:
     """`node` and what it is computed from, point by point; not what is behind the first results of `until`,
@@ -258,7 +258,7 @@ def _is_point(node: torch.fx.Node) -> bool:
 
 def _is_rounded(node: torch.fx.Node) -> bool:
     """Tell if two kernels that compute it may disagree."""
-    computed = [at for at in _points_behind(node) if is_pointwise(at) and not is_view(at)]
+    computed = [at for at in _find_points(node) if is_pointwise(at) and not is_view(at)]
     infos = [find_info(packet_name(at.target)) for at in computed]
     rounding = [info for info in infos if not info.is_exact]
     return len(rounding) > 1 or any(not info.is_rounded_once for info in rounding)

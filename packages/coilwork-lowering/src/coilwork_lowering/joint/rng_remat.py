@@ -35,7 +35,7 @@ _convert: Final = torch.ops.prims.convert_element_type.default
 _OF_CHECKPOINTS: Final = ("recompute", "ac_graph_id")
 
 
-def write_out_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tuple[torch.fx.Node, ...]:
+def expand_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tuple[torch.fx.Node, ...]:
     """Dropouts of `gm`, a joint graph, become products with masks of `coilwork::kept`, in place; returns
     these masks.
 
@@ -43,7 +43,7 @@ def write_out_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tu
     dropout has, counted from the first, is what its mask depends on, and a graph without a backward counts
     the same ones.
     """
-    found = [node for node in gm.graph.nodes if is_drawn(node, options)]
+    found = [node for node in gm.graph.nodes if is_generated_dropout(node, options)]
     mode = fake_mode_of(gm)
     if mode is None or any(_is_returned(node) for node in found):
         return ()
@@ -51,14 +51,14 @@ def write_out_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tu
     seeds: dict[torch.device, torch.fx.Node] = {}
     with mode:
         for number, node in enumerate(found):
-            masks.append(_write_out(gm.graph, node, DROPOUTS + number, seeds))
+            masks.append(_expand_dropout(gm.graph, node, DROPOUTS + number, seeds))
     if masks:
         gm.graph.lint()
         gm.recompile()
     return tuple(masks)
 
 
-def draw_again(masks: Sequence[torch.fx.Node]) -> int:
+def mark_redrawn_masks(masks: Sequence[torch.fx.Node]) -> int:
     """Mark masks that the backward shall draw again; returns how many. Comes after other marks, which heed
     those of the user.
     """
@@ -67,7 +67,7 @@ def draw_again(masks: Sequence[torch.fx.Node]) -> int:
     return len(masks)
 
 
-def is_drawn(node: torch.fx.Node, options: LoweringOptions) -> bool:
+def is_generated_dropout(node: torch.fx.Node, options: LoweringOptions) -> bool:
     """Tell if `node` is a dropout whose mask generated code draws."""
     if (
         node.target is not _aten.native_dropout.default
@@ -93,7 +93,7 @@ def _is_returned(node: torch.fx.Node) -> bool:
     return any(reader.op == "output" for mask in masks for reader in mask.users)
 
 
-def _write_out(
+def _expand_dropout(
     graph: torch.fx.Graph, node: torch.fx.Node, stream: int, seeds: dict[torch.device, torch.fx.Node]
 ) -> torch.fx.Node:
     """`node`, a dropout, as a product with the mask that `stream` is; returns the mask."""
@@ -147,7 +147,7 @@ def _size_of(graph: torch.fx.Graph, before: torch.fx.Node, source: torch.fx.Node
 _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
-def keep_random_numbers(joint_gm: torch.fx.GraphModule) -> int:
+def save_random_draws(joint_gm: torch.fx.GraphModule) -> int:
     """Mark the results of operators of a joint graph that draw numbers, in place; returns of how many
     operators.
     """

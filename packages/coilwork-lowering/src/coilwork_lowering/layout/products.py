@@ -78,9 +78,9 @@ class Product:
         """
         left, right, result = (t.meta["val"] for t in self.tensors)
         sizes = (left.shape[-1], result.shape[-1], result.shape[-2])
-        if result.dtype not in _HALVES or any(_is(size, 1) for size in sizes):
+        if result.dtype not in _HALVES or any(_is_size(size, 1) for size in sizes):
             return (0, 0)
-        decides = _is(left.stride()[-1], 1) or _is(right.stride()[-2], 1)
+        decides = _is_size(left.stride()[-1], 1) or _is_size(right.stride()[-2], 1)
         vector = self.figures.halves_per_vector
         return (_count_lacking(sizes[0], vector) if decides else 0, _count_lacking(sizes[1], vector))
 
@@ -182,19 +182,19 @@ def is_unaligned(tensor: torch.Tensor, vector_bytes: int) -> bool:
     1.
     """
     (rows, columns), (far, near) = tensor.shape[-2:], tensor.stride()[-2:]
-    if _is(near, 1):
+    if _is_size(near, 1):
         leading, other = far, rows
-    elif _is(far, 1):
+    elif _is_size(far, 1):
         leading, other = near, columns
     else:
         return False
-    steps = [leading] if not _is(other, 1) else []
-    steps += [s for n, s in zip(tensor.shape[:-2], tensor.stride()[:-2], strict=True) if not _is(n, 1)]
+    steps = [leading] if not _is_size(other, 1) else []
+    steps += [s for n, s in zip(tensor.shape[:-2], tensor.stride()[:-2], strict=True) if not _is_size(n, 1)]
     places = [*steps, tensor.storage_offset()]
     return any(type(place) is int and place * tensor.element_size() % vector_bytes != 0 for place in places)
 
 
-def _is(size: int | torch.SymInt, number: int) -> bool:
+def _is_size(size: int | torch.SymInt, number: int) -> bool:
     return type(size) is int and size == number
 
 

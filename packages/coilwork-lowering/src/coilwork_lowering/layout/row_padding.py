@@ -25,7 +25,7 @@ from coilwork_lowering.layout.products import (
     set_value,
     views_over,
 )
-from coilwork_lowering.layout.size_padding import Enlarging, can_enlarge
+from coilwork_lowering.layout.size_padding import SizePadding, can_pad_sizes
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of
 
@@ -89,10 +89,10 @@ def pad_products(
         return gm, PaddingDecision(products=len(slow))
     graph = copy_graph(gm.graph)
     named = {node.name: node for node in graph.nodes}
-    sizes, rows = Enlarging(graph, mode, by_rows=options.by_rows and not joint), _Padding(mode)
+    sizes, rows = SizePadding(graph, mode, by_rows=options.by_rows and not joint), _RowPadding(mode)
     for name in slow:
         product = product_of(named[name], options.devices, options.find_model)
-        if product is not None and can_enlarge(product):
+        if product is not None and can_pad_sizes(product):
             sizes.judge(product)
     cut = () if sizes.by_rows is None else tuple(sizes.by_rows.names)
     for name in slow:
@@ -129,7 +129,7 @@ def _has_unaligned_rows(product: Product) -> bool:
     return any(is_unaligned(t.meta["val"], product.figures.vector_bytes) for t in product.tensors)
 
 
-class _Padding:
+class _RowPadding:
     """What has been padded so far: per owner of memory, its new value and its views'."""
 
     def __init__(self, mode: AbstractContextManager[object]) -> None:

@@ -69,7 +69,7 @@ class _Result:
     copied: bool = False
 
 
-class Enlarging:
+class SizePadding:
     """Rewrites one graph, product by product in order.
 
     `names`, `reasons`, `saved_us` and `padding_bytes` say what was done: nodes with padding in their memory,
@@ -365,7 +365,7 @@ class Enlarging:
         return part
 
 
-def can_enlarge(product: Product) -> bool:
+def can_pad_sizes(product: Product) -> bool:
     """Tell if sizes decide the kernel of `product`, and all of those that are no whole vectors
     can be padded.
     """

@@ -199,7 +199,7 @@ def rewrite_graph(
                 continue
             place = _place(graph, vocabulary) if place is None else place
             for rewrite in candidates:
-                origins = _rewritten_at(node, rewrite, place)
+                origins = _rewrite_at(node, rewrite, place)
                 if origins is not None:
                     counts[rewrite.name] += 1
                     sources[rewrite.name].update(dict.fromkeys(origins))
@@ -236,13 +236,13 @@ def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
     )
 
 
-def _rewritten_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
+def _rewrite_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
     """Return where the replaced calls come from; `None` if nothing was replaced."""
     found = matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo, rewrite.find_model)
     for match in found:
-        if _stands(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
+        if _still_holds(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
             origins = tuple(_origins(match))
-            if _put_in_place(match, rewrite, place):
+            if _apply_match(match, rewrite, place):
                 return origins
     return None
 
@@ -254,7 +254,7 @@ def _origins(match: Match) -> Iterator[str]:
             yield f"{origin.file}:{origin.line}"
 
 
-def _stands(match: Match, place: _Place) -> bool:
+def _still_holds(match: Match, place: _Place) -> bool:
     """Tell if the calls of a match can be computed together."""
     if len({tuple(node.meta.get(key) for key in _REGION) for node in match.nodes}) > 1:
         return False
@@ -263,7 +263,7 @@ def _stands(match: Match, place: _Place) -> bool:
     return between == len(place.writers) or place.writers[between] > last
 
 
-def _put_in_place(match: Match, rewrite: Rewrite, place: _Place) -> bool:
+def _apply_match(match: Match, rewrite: Rewrite, place: _Place) -> bool:
     names = tuple(dict.fromkeys(n for root in (rewrite.pattern, *rewrite.also) for n in names_in(root)))
     # Further roots may have readers before the last root: all results are made in front of the first one.
     before = min(match.roots)

@@ -197,7 +197,7 @@ def matches_at(
     `memo` and `find_model` as in `Match`.
     """
     for state in _fit(pattern, node, _State(), vocabulary):
-        for roots, whole in _further(also, (node,), state, vocabulary):
+        for roots, whole in _extend(also, (node,), state, vocabulary):
             if _is_closed(whole, roots):
                 yield Match(
                     roots=roots,
@@ -209,7 +209,7 @@ def matches_at(
                 )
 
 
-def _further(
+def _extend(
     also: tuple[Pattern, ...], roots: tuple[fx.Node, ...], state: _State, vocabulary: Vocabulary
 ) -> Iterator[tuple[tuple[fx.Node, ...], _State]]:
     """The remaining roots: among the readers of what is captured."""
@@ -221,7 +221,7 @@ def _further(
     readers = dict.fromkeys(user for item in captured for user in item.users if user not in state.nodes)
     for reader in readers:
         for further in _fit(pattern, reader, state, vocabulary):
-            yield from _further(tuple(rest), (*roots, reader), further, vocabulary)
+            yield from _extend(tuple(rest), (*roots, reader), further, vocabulary)
 
 
 def _is_closed(state: _State, roots: tuple[fx.Node, ...]) -> bool:

@@ -197,7 +197,7 @@ def copy_of_storage(value: torch.Tensor) -> torch.Tensor:
     return copy
 
 
-def dense_meanings() -> dict[Any, Callable[..., Any]]:
+def list_dense_equivalents() -> dict[Any, Callable[..., Any]]:
     """Higher-order operators that stand for calls of others, and the functions that make these calls."""
     from torch._higher_order_ops.flex_attention import (
         flex_attention,
@@ -209,7 +209,7 @@ def dense_meanings() -> dict[Any, Callable[..., Any]]:
     return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward}
 
 
-def out_dtype_meaning() -> dict[Any, Callable[..., Any]]:
+def list_out_dtype_equivalents() -> dict[Any, Callable[..., Any]]:
     """The higher-order operator that computes an operator in a wider type, and the function that calls what
     it stands for.
     """
