@@ -8,7 +8,7 @@ then it reads only what is still the same. So do the scatters that put a written
 the `copy_` into an input at the end of a graph.
 
 Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a
-whole, and once it is sure that the graph is what runs (see sizes/squeezed.py).
+whole, and once it is sure that the graph is what runs (see building/size_assertions.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rewrites of graphs before they are lowered: pairs of a pattern and its replacement.
 
-Open `table.py` first: it lists all that Coilwork does by itself. `pattern.py` and `rewrite.py` say what a
-pair is, `engine.py` applies them, and the other files hold one kind each.
+Open `table.py` first: it lists all that Coilwork does by itself. `rewrite.py` says what a pair is,
+`engine.py` applies them, and the other files hold one kind each.
 """
 
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN

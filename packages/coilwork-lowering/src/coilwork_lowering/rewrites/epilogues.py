@@ -124,7 +124,7 @@ PRODUCTS: Final = (ADD_TO_ADDMM, NOTHING_TO_ADD)
 
 WHOLE_VECTOR: Final = 8
 """Numbers of which rows have a multiple: operands and results of others are padded first, where that pays
-(layout/padding.py).
+(layout/row_padding.py).
 """
 
 _PRODUCT: Final = either(
