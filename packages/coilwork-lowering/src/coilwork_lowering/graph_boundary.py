@@ -71,13 +71,13 @@ class GraphInputs:
 
     def symbols(self) -> tuple[Expr, ...]:
         """Symbols that inputs mention: as themselves, in shapes or in strides."""
-        found: dict[Expr, None] = {}
-        for given in self.inputs:
-            expressions = (given,) if isinstance(given, Expr) else (*given.shape, *given.strides)
+        seen: dict[Expr, None] = {}
+        for entry in self.inputs:
+            expressions = (entry,) if isinstance(entry, Expr) else (*entry.shape, *entry.strides)
             for expression in expressions:
                 for s in sorted(expression.free_symbols, key=lambda e: e.name):
-                    found.setdefault(s)
-        return tuple(found)
+                    seen.setdefault(s)
+        return tuple(seen)
 
     def input(self, node: torch.fx.Node) -> Value:
         """The value of a placeholder: a tensor or a size.
@@ -89,13 +89,13 @@ class GraphInputs:
         fake = node.meta.get("val")
         bound = self.operands[position] if self.operands else None
         if isinstance(fake, torch.Tensor):
-            given, captured = self._strides(position), self.builder.sizes.exprs(fake.stride())
+            strides, captured = self._strides(position), self.builder.sizes.exprs(fake.stride())
             buffer = self.builder.declare(
                 self.builder.sizes.exprs(fake.shape),
                 # capture shows quantised operands as floats
                 bound.dtype if bound is not None and bound.dtype.is_quantized else dtype_of(fake.dtype),
                 device_text(fake.device),
-                strides=captured if given is None else given,
+                strides=captured if strides is None else strides,
                 name=node.name,
             )
             if not self.operands and not same_strides(buffer.shape, buffer.strides, captured):
@@ -125,8 +125,8 @@ class GraphInputs:
         if self.operands:
             bound = self.operands[position]
             return None if bound is None else bound.buffer.strides
-        given = None if self.strides is None else self.strides[position]
-        return None if given is None else self.builder.sizes.exprs(given)
+        strides = None if self.strides is None else self.strides[position]
+        return None if strides is None else self.builder.sizes.exprs(strides)
 
     def attribute(self, node: torch.fx.Node) -> Value:
         """The value of a tensor or nested graph that `gm` holds.
@@ -134,35 +134,37 @@ class GraphInputs:
         Raises:
             LoweringError: it is anything else.
         """
-        found: Any = self.gm
+        attribute: Any = self.gm
         for part in str(node.target).split("."):
-            found = getattr(found, part)
-        if isinstance(found, torch.fx.GraphModule):
-            return found
-        if not isinstance(found, torch.Tensor):
-            raise self._refusal(node, "graph-form", f"attribute {node.target} is a {type(found).__name__}")
-        fake = node.meta.get("val", found)
+            attribute = getattr(attribute, part)
+        if isinstance(attribute, torch.fx.GraphModule):
+            return attribute
+        if not isinstance(attribute, torch.Tensor):
+            raise self._refusal(
+                node, "graph-form", f"attribute {node.target} is a {type(attribute).__name__}"
+            )
+        fake = node.meta.get("val", attribute)
         device = device_text(fake.device)
         if (
-            found.dim() == 0
-            and not dtype_of(found.dtype).is_opaque
-            and not is_fake(found)
+            attribute.dim() == 0
+            and not dtype_of(attribute.dtype).is_opaque
+            and not is_fake(attribute)
             and is_only_read(node)
         ):
             # A number written as a tensor. As a constant of the code it costs no load, nor a copy between
             # devices.
-            value = const(number_in(found), dtype_of(found.dtype))
+            value = const(number_in(attribute), dtype_of(attribute.dtype))
             return self.builder.pointwise((), value.dtype, device, lambda point: value, name=node.name)
         key = str(node.target)
         buffer = self.builder.declare(
             self.builder.sizes.exprs(fake.shape),
             dtype_of(fake.dtype),
-            device_text(found.device),
+            device_text(attribute.device),
             strides=self.builder.sizes.exprs(fake.stride()),
             name=node.name,
         )
         self.constants.append(Constant(buffer=buffer, key=key))
-        self.tensors[key] = found
+        self.tensors[key] = attribute
         return self.builder.move_to(whole(buffer), device)
 
     def _refusal(self, node: torch.fx.Node, code: str, what: str) -> LoweringError:
@@ -171,8 +173,8 @@ class GraphInputs:
 
 def list_symbol_inputs(gm: torch.fx.GraphModule) -> list[sympy.Symbol]:
     """The symbols that `gm` takes as integers."""
-    given = (node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder")
-    names = (plain_symbol(value) for value in given if isinstance(value, torch.SymInt))
+    values = (node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder")
+    names = (plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
     return [name for name in names if name is not None]
 
 

@@ -108,8 +108,10 @@ def lower(
     """
     watch = GuardWatch(gm)
     guards: list[AddedGuard] = []
-    made = _expand_higher_order(gm, lambda node: guards.extend(watch.take_added(origin_of(node))), options)
-    lowered = _Lowering(made, name=name, options=options, example_strides=example_strides).run()
+    expanded = _expand_higher_order(
+        gm, lambda node: guards.extend(watch.take_added(origin_of(node))), options
+    )
+    lowered = _Lowering(expanded, name=name, options=options, example_strides=example_strides).run()
     return replace(lowered, guards=(*guards, *lowered.guards))
 
 
@@ -119,9 +121,9 @@ def _expand_higher_order(
     """`gm` without the higher-order operators that stand for other calls, those in what they stand for
     included.
     """
-    made = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
-    made = unroll_scans(write_out_other_scans(made, lambda f: _is_of_scalars(f, options)))
-    return gm if made is gm else _expand_higher_order(made, note, options)
+    expanded = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
+    expanded = unroll_scans(write_out_other_scans(expanded, lambda f: _is_of_scalars(f, options)))
+    return gm if expanded is gm else _expand_higher_order(expanded, note, options)
 
 
 def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> bool:
@@ -138,11 +140,11 @@ def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> 
 def _trace_combining(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
     """The graph of a combining function, lowered."""
     # what it demands of sizes is told as the scan's demand
-    made = _expand_higher_order(function, lambda node: None, options)
-    inner = _Lowering(made, name="combine", options=options, example_strides=None, sizes=sizes)
+    expanded = _expand_higher_order(function, lambda node: None, options)
+    inner = _Lowering(expanded, name="combine", options=options, example_strides=None, sizes=sizes)
     inner.results.is_region = True
     inner.run()
-    results = [inner.value(item) for item in list_returned(made.graph.output_node())]
+    results = [inner.value(item) for item in list_returned(expanded.graph.output_node())]
     return Traced(
         inputs=inner.entries.inputs,
         nodes=inner.builder.nodes,
@@ -312,8 +314,8 @@ class _Lowering:
         """A branch or loop body: inputs laid out as the operands, outputs as `results`, sizes shared."""
         origins, hint = self.builder.origins, self.builder.hint
         # what it demands of sizes is told as the region's demand, when that is lowered
-        made = _expand_higher_order(gm, lambda node: None, self.options)
-        inner = _Lowering(made, name=name, options=self.options, example_strides=None, sizes=self.sizes)
+        expanded = _expand_higher_order(gm, lambda node: None, self.options)
+        inner = _Lowering(expanded, name=name, options=self.options, example_strides=None, sizes=self.sizes)
         inner.entries.operands = operands
         inner.results.is_region = True
         inner.results.buffers = results
@@ -350,16 +352,16 @@ class _Lowering:
         if (name, node.name) in self.options.fallback_nodes:
             skip_stream(self.builder, call)
         if rule is not None and not self._is_for_aten(call, target):
-            kept = self.builder.mark()
+            mark = self.builder.mark()
             try:
                 return self.builder.lay_out_long_maps(rule.lower(self.builder, call))
             except NotLowered:
-                self.builder.rewind(kept)
+                self.builder.rewind(mark)
         if is_wait(target):
             value = call.tensor(schema_of(target).arguments[0].name)
             root = self.builder.buffers.root(value.buffer.name)
-            given = {entry.name for entry in self.entries.inputs if isinstance(entry, Buffer)}
-            borrowed = self.results.is_region and root in given
+            inputs = {entry.name for entry in self.entries.inputs if isinstance(entry, Buffer)}
+            borrowed = self.results.is_region and root in inputs
             return lower_wait(self.builder, value, borrowed=borrowed)
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
@@ -398,8 +400,8 @@ class _Lowering:
         number = self.builder.read(value, [as_expr(0)] * len(value.shape))
         if isinstance(call.result, torch.SymFloat) and makes_sizes(call.result, self.gm):
             # a size may be computed when the tensor holds something else already
-            kept = self.builder.read(self.builder.store_number(number), ())
-            self.sizes.float(call.result, kept)
+            stored = self.builder.read(self.builder.store_number(number), ())
+            self.sizes.float(call.result, stored)
         return NumberValue(number)
 
     def plain_number(self, node: torch.fx.Node) -> Value:
@@ -416,13 +418,13 @@ class _Lowering:
         fakes: dict[str, Any] = {}
         for position, formal in enumerate(schema_of(target).arguments):
             if position < len(args) and not formal.kwarg_only:
-                given = args[position]
+                argument = args[position]
             elif formal.name in node.kwargs:
-                given = node.kwargs[formal.name]
+                argument = node.kwargs[formal.name]
             else:
-                given = formal.default_value if formal.has_default_value() else None
-            arguments[formal.name] = self.value(given)
-            fakes[formal.name] = _fake(given)
+                argument = formal.default_value if formal.has_default_value() else None
+            arguments[formal.name] = self.value(argument)
+            fakes[formal.name] = _fake(argument)
         require_kernel(node, target, arguments, self.builder.origins[0])
         return Call(
             node=node,
@@ -434,18 +436,18 @@ class _Lowering:
             quantized=quantized_type(target, arguments),
         )
 
-    def value(self, given: Any) -> Value:
+    def value(self, argument: Any) -> Value:
         """An FX argument as a lowered value."""
-        match given:
+        match argument:
             case torch.fx.Node():
-                found = self.values[given]
-                return self.builder.current(found) if isinstance(found, TensorValue) else found
+                value = self.values[argument]
+                return self.builder.current(value) if isinstance(value, TensorValue) else value
             case list() | tuple():
-                return tuple(self.value(item) for item in given)
+                return tuple(self.value(item) for item in argument)
             case slice():
-                raise LoweringError("argument", f"a Python slice as argument: {given!r}")
+                raise LoweringError("argument", f"a Python slice as argument: {argument!r}")
             case torch.SymInt():
-                return self.sizes.expr(given)
+                return self.sizes.expr(argument)
             case (
                 None
                 | bool()
@@ -458,8 +460,8 @@ class _Lowering:
                 | torch.layout()
                 | torch.memory_format()
             ):
-                return given
-        raise LoweringError("argument", f"an argument of class {type(given).__name__}: {given!r}")
+                return argument
+        raise LoweringError("argument", f"an argument of class {type(argument).__name__}: {argument!r}")
 
     def fault(self, node: torch.fx.Node, error: Exception) -> LoweringError:
         """The error for `node`, whose rule failed with `error`."""
@@ -487,9 +489,9 @@ def _has_no_elements(result: object) -> bool:
     return any(type(size) is int and size == 0 for size in result.shape)
 
 
-def _fake(given: Any) -> Any:
-    if isinstance(given, torch.fx.Node):
-        return given.meta.get("val")
-    if isinstance(given, list | tuple):
-        return [_fake(item) for item in given]
-    return given
+def _fake(argument: Any) -> Any:
+    if isinstance(argument, torch.fx.Node):
+        return argument.meta.get("val")
+    if isinstance(argument, list | tuple):
+        return [_fake(item) for item in argument]
+    return argument

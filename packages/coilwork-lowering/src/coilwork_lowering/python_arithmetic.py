@@ -226,8 +226,8 @@ def _negate(relation: Relation) -> Relation:
     return Relation(lhs=relation.lhs, relation=_OPPOSITE[relation.relation], rhs=relation.rhs)
 
 
-def _lower_connective(target: Any, one: Relation, other: Relation) -> Value:
-    holds = (minimum if target is operator.and_ else maximum)(truth(one), truth(other))
+def _lower_connective(target: Any, first: Relation, second: Relation) -> Value:
+    holds = (minimum if target is operator.and_ else maximum)(truth(first), truth(second))
     return _relation("eq", holds, as_expr(1))
 
 

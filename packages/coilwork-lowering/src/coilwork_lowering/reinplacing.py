@@ -128,7 +128,8 @@ class Reinplacing:
         if node.target is not _COPY:
             return ()
         old, new = (
-            self._values.get(given) if isinstance(given, fx.Node) else None for given in node.args[:2]
+            self._values.get(argument) if isinstance(argument, fx.Node) else None
+            for argument in node.args[:2]
         )
         if not isinstance(old, TensorValue) or not self.is_taken(old):
             return ()
@@ -137,8 +138,8 @@ class Reinplacing:
         ):
             return ()
         root = self._builder.buffers.root(old.buffer.name)
-        found = dict.fromkeys(tenant for tenant, _ in self._later_readers(root, node))
-        return tuple(tenant for tenant in found if natural_owner(tenant) is not node.args[0])
+        readers = dict.fromkeys(tenant for tenant, _ in self._later_readers(root, node))
+        return tuple(tenant for tenant in readers if natural_owner(tenant) is not node.args[0])
 
     def is_taken(self, value: TensorValue) -> bool:
         """Tell if `value` lies in memory that was overwritten by such a decision."""
@@ -170,23 +171,23 @@ class Reinplacing:
         if not builder.options.updates_in_place:
             return "by option"
         root = builder.buffers.root(target.buffer.name)
-        given = self._inputs.get(root)
-        overwriter = None if given is None else self._overwriter(given, node)
-        if given is not None and overwriter is None:
+        input_node = self._inputs.get(root)
+        overwriter = None if input_node is None else self._overwriter(input_node, node)
+        if input_node is not None and overwriter is None:
             return "it is an input's memory"
-        if given is not None and self._position[node] < self._last_assertion:
+        if input_node is not None and self._position[node] < self._last_assertion:
             return "it is an input's memory, which eager needs if a size is squeezed"
         if not builder.buffers.owns_memory(target.buffer) or not is_injective(target):
             return "its elements may share memory"
         if root in builder.in_flight:
             return "an operator still uses it"
-        if root in builder.retained and given is None and not by_call:
+        if root in builder.retained and input_node is None and not by_call:
             return "an operator may use it still"
         if escapes(node) and not self._is_laid_out_as(target, node):
             # each result in that memory would be copied into its own
             return "the caller sees another layout"
         for tenant, reader in self._later_readers(root, node):
-            if tenant is given and overwriter is not None and self._is_later(reader, overwriter):
+            if tenant is input_node and overwriter is not None and self._is_later(reader, overwriter):
                 continue  # it reads the input's newest contents, not those that are replaced
             if not self._replaces(reader, tenant, self._values[tenant], part):
                 return f"%{tenant.name} is read by %{reader.name}"
@@ -199,26 +200,26 @@ class Reinplacing:
         )
         return layout is not None and same_strides(target.shape, layout.strides, promised)
 
-    def _overwriter(self, given: fx.Node, node: fx.Node) -> fx.Node | None:
-        """The first copy of other contents into all of `given` after `node`."""
-        found = [
+    def _overwriter(self, input_node: fx.Node, node: fx.Node) -> fx.Node | None:
+        """The first copy of other contents into all of `input_node` after `node`."""
+        copies = [
             user
-            for user in given.users
-            if user.target is _COPY and user.args[0] is given and self._is_later(user, node)
+            for user in input_node.users
+            if user.target is _COPY and user.args[0] is input_node and self._is_later(user, node)
         ]
-        return min(found, key=self._position.__getitem__, default=None)
+        return min(copies, key=self._position.__getitem__, default=None)
 
     def _is_later(self, user: fx.Node, node: fx.Node) -> bool:
         return self._position[user] > self._position[node]
 
     def _later_readers(self, root: str, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
         """Tenants of the memory, and who reads them after `node`. Others are forgotten."""
-        found = [
+        readers = [
             (tenant, [user for user in tenant.users if self._is_later(user, node)])
             for tenant in self._tenants[root]
         ]
-        self._tenants[root] = [tenant for tenant, later in found if later]
-        for tenant, later in found:
+        self._tenants[root] = [tenant for tenant, later in readers if later]
+        for tenant, later in readers:
             for user in later:
                 yield tenant, user
 
@@ -259,18 +260,18 @@ class Reinplacing:
             NotLowered: one of them is computed later.
         """
         assert isinstance(node.target, Overload)
-        found: dict[str, Value] = {}
+        arguments: dict[str, Value] = {}
         for position, formal in enumerate(schema_of(node.target).arguments[2:], start=2):
-            given = node.args[position] if position < len(node.args) else formal.default_value
-            if isinstance(given, fx.Node):
-                if given not in self._values:
+            argument = node.args[position] if position < len(node.args) else formal.default_value
+            if isinstance(argument, fx.Node):
+                if argument not in self._values:
                     raise NotLowered("a size that is computed later")
-                found[formal.name] = self._values[given]
-            elif given is None or isinstance(given, int):
-                found[formal.name] = given
+                arguments[formal.name] = self._values[argument]
+            elif argument is None or isinstance(argument, int):
+                arguments[formal.name] = argument
             else:
-                raise NotLowered(f"an argument {given!r}")
-        return found
+                raise NotLowered(f"an argument {argument!r}")
+        return arguments
 
     def _is_in_memory(self, target: TensorValue) -> bool:
         """Tell if `target` lies in memory in any case: a kernel's pointwise results need not."""
@@ -280,14 +281,14 @@ class Reinplacing:
         """Tell whether `node`, or what it becomes by further replacements, is needed in memory."""
         chain = [node]
         while (last := chain[-1]) not in self._stored:
-            kept = [user for user in last.users if not (is_pointwise(user) or is_reduction(user))]
+            stored_by = [user for user in last.users if not (is_pointwise(user) or is_reduction(user))]
             onward = [
                 user
                 for user in last.users
                 if find_target_info(operator_name(user)).replaces_part and user.args[0] is last
             ]
-            if kept or not onward:
-                self._stored[last] = bool(kept)
+            if stored_by or not onward:
+                self._stored[last] = bool(stored_by)
             else:
                 chain.append(onward[0])
         for link in chain:
@@ -310,8 +311,8 @@ def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineMode
 
     Sizes that nobody knows are large.
     """
-    kept = as_int(product(target.shape) - product(part.shape))
-    return kept is None or 2 * kept * target.dtype.itemsize >= machine.memory.launch_bytes
+    untouched = as_int(product(target.shape) - product(part.shape))
+    return untouched is None or 2 * untouched * target.dtype.itemsize >= machine.memory.launch_bytes
 
 
 def list_buffers(value: Value) -> Iterator[str]:

@@ -76,8 +76,8 @@ def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:
 
 def _regions(gm: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
     """The graphs that `node` calls."""
-    for one in node.all_input_nodes:
-        held = _attribute(gm, one)
+    for operand in node.all_input_nodes:
+        held = _attribute(gm, operand)
         if isinstance(held, fx.GraphModule):
             yield held
 

@@ -141,7 +141,7 @@ class Builder:
         for position, size, number in self._sizes_read:
             if position >= mark:
                 self.sizes.undefine(size, number)
-        self._sizes_read = [one for one in self._sizes_read if one[0] < mark]
+        self._sizes_read = [read for read in self._sizes_read if read[0] < mark]
         forgotten = {
             buffer.name
             for node in self.nodes[mark:]
@@ -163,14 +163,16 @@ class Builder:
 
     def _renew_buffer(self, name: str) -> Buffer:
         stale: list[tuple[Buffer, Alias]] = []
-        found = self.buffers.latest(name)
-        while (alias := self.buffers.alias(found)) is not None and self.buffers.is_stale(alias.source):
-            stale.append((found, alias))
-            found = self.buffers.latest(alias.source)
-        for old, made in reversed(stale):
-            found = self._view(found.name, old.shape, old.strides, old.dtype, made.offset, old.device)
-            self.buffers.overwrite(old.name, found)
-        return found
+        newest = self.buffers.latest(name)
+        while (alias := self.buffers.alias(newest)) is not None and self.buffers.is_stale(alias.source):
+            stale.append((newest, alias))
+            newest = self.buffers.latest(alias.source)
+        for old, alias_of_old in reversed(stale):
+            newest = self._view(
+                newest.name, old.shape, old.strides, old.dtype, alias_of_old.offset, old.device
+            )
+            self.buffers.overwrite(old.name, newest)
+        return newest
 
     def number_everywhere(self, value: TensorValue) -> Const | None:
         """The number that every element of `value` is, where a node of this graph filled its
@@ -284,18 +286,18 @@ class Builder:
         target_strides = into.strides if into is not None else strides
         # a domain without points computes nothing, and its coordinates may make no sense
         empty = any(as_int(extent) == 0 for extent in shape)
-        made = const(0, dtype) if empty else simplify(body(point))
-        found = tuple(checks(point)) if checks is not None and self.options.checks and not empty else ()
+        scalar = const(0, dtype) if empty else simplify(body(point))
+        conditions = tuple(checks(point)) if checks is not None and self.options.checks and not empty else ()
         output = self.declare(shape, dtype, device, strides=target_strides, name=name)
-        if isinstance(made, Const):
-            self._filled[output.name] = made
+        if isinstance(scalar, Const):
+            self._filled[output.name] = scalar
         self.add(
             Pointwise(
                 output=output,
                 ranges=ranges,
-                body=made,
+                body=scalar,
                 into=None if into is None else into.name,
-                checks=found,
+                checks=conditions,
                 origins=self.origins,
             )
         )
@@ -317,7 +319,7 @@ class Builder:
         """Append a reduction of `body(i, r)` over `axes`; one result per entry of `results`, None: not
         wanted.
         """
-        made = simplify(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
+        scalar = simplify(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
         outputs = tuple(
             None if dtype is None else self.declare(shape, dtype, device, strides=strides)
             for dtype in results
@@ -328,7 +330,7 @@ class Builder:
                 kind=kind,
                 ranges=node_ranges("i", shape),
                 axes=node_ranges("r", axes),
-                body=made,
+                body=scalar,
                 origins=self.origins,
             )
         )

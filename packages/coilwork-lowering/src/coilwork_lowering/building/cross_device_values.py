@@ -61,9 +61,9 @@ def recompute_without_memory(
 
     None if some of it is in memory only, inexact, or too long.
     """
-    while found := loads((value,)):
+    while accesses := loads((value,)):
         bodies: dict[Scalar, Scalar] = {}
-        for access in found:
+        for access in accesses:
             body = _find_defining_body(access, definer(access.buffer))
             if body is None:
                 return None
@@ -97,8 +97,8 @@ def _find_defining_body(access: Load, node: Node | None) -> Scalar | None:
 
 
 def _replace_load(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
-    (made,) = rewrite((value,), lambda one: bodies.get(one, one))
-    return made
+    (replaced,) = rewrite((value,), lambda node: bodies.get(node, node))
+    return replaced
 
 
 def _number(node: Scalar) -> Scalar:
@@ -144,9 +144,9 @@ def move_scalars_to_reader(
     device = _device(node)
     values = {name: value for name, value in _scalars(node).items() if value}
     away = {
-        found.buffer
-        for found in loads([one for value in values.values() for one in value])
-        if device_of(found.buffer) != device
+        access.buffer
+        for access in loads([scalar for value in values.values() for scalar in value])
+        if device_of(access.buffer) != device
     }
     if not away:
         return node
@@ -166,14 +166,14 @@ def move_scalars_to_reader(
 
     changed: dict[str, Any] = {}
     for name, value in values.items():
-        made = rewrite(value, visit)
+        rewritten = rewrite(value, visit)
         if name == "checks":
             changed[name] = tuple(
                 Check(condition=condition, message=check.message, error=check.error)
-                for check, condition in zip(node.checks, made, strict=True)
+                for check, condition in zip(node.checks, rewritten, strict=True)
             )
         else:
-            changed[name] = made if name in ("indirect", "others") else made[0]
+            changed[name] = rewritten if name in ("indirect", "others") else rewritten[0]
     return replace(node, **changed)
 
 
@@ -185,11 +185,11 @@ def _device(node: _Computing) -> str:
 
 def _scalars(node: _Computing) -> dict[str, tuple[Scalar, ...]]:
     """Return what `node` computes, by field."""
-    found: dict[str, tuple[Scalar, ...]] = {"checks": tuple(check.condition for check in node.checks)}
+    scalars: dict[str, tuple[Scalar, ...]] = {"checks": tuple(check.condition for check in node.checks)}
     for field in fields(node):
         value = getattr(node, field.name)
         if field.name in ("body", "value", "mask") and value is not None:
-            found[field.name] = (value,)
+            scalars[field.name] = (value,)
         elif field.name in ("indirect", "others"):
-            found[field.name] = tuple(value)
-    return found
+            scalars[field.name] = tuple(value)
+    return scalars

@@ -93,11 +93,11 @@ def assert_guards(builder: Builder, gm: torch.fx.GraphModule) -> None:
     if env is None:
         return
     values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    given, shown = (
+    inputs, shown = (
         symbols_among(values),
         symbols_among(size for value in values if isinstance(value, torch.Tensor) for size in value.shape),
     )
-    numbers = sorted(given - shown, key=str)
+    numbers = sorted(inputs - shown, key=str)
     for number in numbers:
         ours = builder.sizes.symbol(number, env)
         for lhs, rhs in ((ours.lo, ours), (ours, ours.hi)):
@@ -105,7 +105,7 @@ def assert_guards(builder: Builder, gm: torch.fx.GraphModule) -> None:
                 _append(
                     builder, as_expr(lhs), "le", as_expr(rhs), f"compiled for integers with {lhs} <= {rhs}"
                 )
-    for left, relation, right in list_guarded_comparisons(env, numbers, given | shown):
+    for left, relation, right in list_guarded_comparisons(env, numbers, inputs | shown):
         form, lhs, rhs = _normalize(
             builder.sizes.convert(left, env), relation, builder.sizes.convert(right, env)
         )
@@ -214,7 +214,9 @@ def finds_squeezed_size(node: torch.fx.Node) -> bool:
     if whole is None or node.op != "call_function":
         return False
     called = (
-        whole.get_submodule(str(given.target)) for given in node.all_input_nodes if _is_graph(whole, given)
+        whole.get_submodule(str(operand.target))
+        for operand in node.all_input_nodes
+        if _is_graph(whole, operand)
     )
     return asserts_squeezed_size(node) or any(
         finds_squeezed_size(inner)
@@ -224,8 +226,8 @@ def finds_squeezed_size(node: torch.fx.Node) -> bool:
     )
 
 
-def _is_graph(whole: torch.nn.Module, given: torch.fx.Node) -> bool:
-    return given.op == "get_attr" and isinstance(getattr(whole, str(given.target), None), torch.nn.Module)
+def _is_graph(whole: torch.nn.Module, operand: torch.fx.Node) -> bool:
+    return operand.op == "get_attr" and isinstance(getattr(whole, str(operand.target), None), torch.nn.Module)
 
 
 def drop_squeezed_sizes(backward: torch.fx.GraphModule) -> torch.fx.GraphModule:

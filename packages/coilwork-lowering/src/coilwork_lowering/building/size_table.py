@@ -58,15 +58,17 @@ def find_residue(name: sympy.Symbol, multiples: Iterable[tuple[sympy.Basic, symp
     """
     modulus, remainder = 1, 0
     for base, divisor in multiples:
-        found = _solve_residue(name, base, divisor)
-        if found is None or modulus * found[0] > LARGEST_MODULUS:
+        residue = _solve_residue(name, base, divisor)
+        if residue is None or modulus * residue[0] > LARGEST_MODULUS:
             continue
         fitting = (
-            value for value in range(remainder, modulus * found[0], modulus) if value % found[0] == found[1]
+            value
+            for value in range(remainder, modulus * residue[0], modulus)
+            if value % residue[0] == residue[1]
         )
         value = next(fitting, None)
         if value is not None:
-            modulus = modulus * found[0] // gcd(modulus, found[0])
+            modulus = modulus * residue[0] // gcd(modulus, residue[0])
             remainder = value % modulus
     return modulus, remainder
 
@@ -114,15 +116,15 @@ def solve_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
     size of an input is.
     """
     sizes = list(_list_input_sizes(gm))
-    told = {size for _, size in sizes if size.is_Symbol}
-    found: dict[sympy.Basic, sympy.Basic] = {}
+    shown = {size for _, size in sizes if size.is_Symbol}
+    solutions: dict[sympy.Basic, sympy.Basic] = {}
     for name, size in sizes:
-        known = size.xreplace(found)
-        if not known.free_symbols <= told:
+        reduced = size.xreplace(solutions)
+        if not reduced.free_symbols <= shown:
             whole = plain_integer(name)
-            told.add(whole)
-            found.update({size: whole, **solve_term(known, whole, known.free_symbols - told)})
-    return found
+            shown.add(whole)
+            solutions.update({size: whole, **solve_term(reduced, whole, reduced.free_symbols - shown)})
+    return solutions
 
 
 def solve_term(
@@ -130,7 +132,7 @@ def solve_term(
 ) -> dict[sympy.Basic, sympy.Basic]:
     """Return what a size tells of `unknown` symbols in it, where it is `whole`: terms, and what they are."""
     carrying = [term for term in size.as_ordered_terms() if not term.free_symbols.isdisjoint(unknown)]
-    factor, term = min((one.as_coeff_Mul() for one in carrying), key=_simpler)
+    factor, term = min((addend.as_coeff_Mul() for addend in carrying), key=_simpler)
     multiple = whole - (size - factor * term)
     if factor in (1, -1):
         return {term: factor * multiple}
@@ -223,14 +225,14 @@ def compute_rounded(
     """
     name = type(expression).__name__
     if name in _BITS:
-        return op(_BITS[name], *(_whole(one, integer, floats) for one in expression.args))
+        return op(_BITS[name], *(_whole(operand, integer, floats) for operand in expression.args))
     number = _number(expression if name == _POWER else expression.args[0], integer, floats)
     return cast(op(_ROUNDING.get(name, "round"), number), DType.I64)
 
 
 def _whole(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
-    known = integer(expression)
-    return index(known) if known is not None else cast(_number(expression, integer, floats), DType.I64)
+    expr = integer(expression)
+    return index(expr) if expr is not None else cast(_number(expression, integer, floats), DType.I64)
 
 
 def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
@@ -246,7 +248,7 @@ def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Bas
         return round_decimals(_number(expression.args[0], integer, floats), int(str(expression.args[1])))
     if name in _BITS:
         return cast(compute_rounded(expression, integer, floats), DType.F64)
-    operands = [_number(one, integer, floats) for one in expression.args]
+    operands = [_number(operand, integer, floats) for operand in expression.args]
     if name in ("ToFloat", "Identity"):
         return operands[0]
     if name in ("Add", "Mul"):
@@ -326,8 +328,8 @@ class SizeTable:
         sizes = (
             self._substitute_told(sympy_of(number)) for number in numbers if isinstance(number, torch.SymInt)
         )
-        found = (size.free_symbols for size in sizes)
-        return frozenset(name for names in found for name in names if name not in self._written)
+        symbols = (size.free_symbols for size in sizes)
+        return frozenset(name for names in symbols for name in names if name not in self._written)
 
     def expr(self, size: int | torch.SymInt | Expr) -> Expr:
         """`size` as an index expression.
@@ -421,7 +423,9 @@ class SizeTable:
         if _integer_form(expression, mapping) is not None or not expression.args:
             return expression
         if not is_rounded(expression):
-            return expression.func(*(self._name_rounded(one, mapping, env) for one in expression.args))
+            return expression.func(
+                *(self._name_rounded(operand, mapping, env) for operand in expression.args)
+            )
         if expression not in self._computed:
             number = compute_rounded(expression, lambda part: _integer_form(part, mapping), self._floats)
             theirs = plain_integer(f"computed{len(self._computed)}")
@@ -446,9 +450,9 @@ class SizeTable:
         """Symbols that the next node may mention and no node has defined, each with the number it is. The
         caller defines them.
         """
-        found = tuple(self._undefined.items())
+        undefined = tuple(self._undefined.items())
         self._undefined.clear()
-        return found
+        return undefined
 
     def undefine(self, ours: Expr, number: Scalar) -> None:
         """Note that the symbol `ours`, which is `number`, has lost its definition."""

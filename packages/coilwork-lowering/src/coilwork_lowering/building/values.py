@@ -129,11 +129,11 @@ def layout_of(value: TensorValue) -> Layout | None:
         affine = coefficients(total(i * s for i, s in zip(value.index, steps, strict=True)), moving)
     if affine is None:
         return None
-    found = dict(zip(moving, affine[0], strict=True))
+    stride_of = dict(zip(moving, affine[0], strict=True))
     strides: list[Expr] = []
     below = as_expr(1)
     for d, extent in zip(reversed(dims(value.shape)), reversed(value.shape), strict=True):
-        strides.append(below if d.is_const else found[d])
+        strides.append(below if d.is_const else stride_of[d])
         if not d.is_const:
             below = strides[-1] * extent
     return Layout(tuple(reversed(strides)), affine[1])
@@ -187,10 +187,10 @@ def expand(value: TensorValue, shape: Shape) -> TensorValue:
 
 def drop(value: TensorValue, positions: Sequence[int]) -> TensorValue:
     """Without the dimensions `positions`, whose coordinate is taken as 0."""
-    kept = [k for k in range(len(value.shape)) if k not in set(positions)]
-    shape = tuple(value.shape[k] for k in kept)
+    remaining = [k for k in range(len(value.shape)) if k not in set(positions)]
+    shape = tuple(value.shape[k] for k in remaining)
     new = iter(dims(shape))
-    coordinates = [next(new) if k in kept else as_expr(0) for k in range(len(value.shape))]
+    coordinates = [next(new) if k in remaining else as_expr(0) for k in range(len(value.shape))]
     return reindex(value, shape, coordinates)
 
 

@@ -94,9 +94,9 @@ def flight_of(target: Overload) -> Flight | None:
     name = _name(target)
     if name in _WAITS:
         return None
-    known = _FLIGHTS.get(name)
-    if known is not None or target.namespace not in COLLECTIVES:
-        return known
+    flight = _FLIGHTS.get(name)
+    if flight is not None or target.namespace not in COLLECTIVES:
+        return flight
     return Flight(tuple(argument.name for argument in schema_of(target).arguments))
 
 
@@ -116,9 +116,9 @@ def may_retain(target: Overload, arguments: Mapping[str, object]) -> bool:
     """
     if arguments.get("non_blocking") is True:
         return True
-    known = target.namespace in _DONE_AT_RETURN or target.namespace in COLLECTIVES or is_barrier(target)
+    is_known = target.namespace in _DONE_AT_RETURN or target.namespace in COLLECTIVES or is_barrier(target)
     flight = flight_of(target) or Flight()
-    return not known or bool(flight.writes) or flight.is_marking
+    return not is_known or bool(flight.writes) or flight.is_marking
 
 
 def undeclared_writes(target: Overload) -> tuple[str, ...]:
@@ -176,16 +176,16 @@ def mutated_operands(node: fx.Node) -> tuple[fx.Node, ...]:
     """The operands that a call writes into, whatever its schema says."""
     if not isinstance(node.target, Overload):
         return ()
-    found: list[fx.Node] = []
+    operands: list[fx.Node] = []
     silently = undeclared_writes(node.target)
     for position, formal in enumerate(schema_of(node.target).arguments):
         writes = formal.alias_info is not None and formal.alias_info.is_write
         if not writes and formal.name not in silently:
             continue
-        given = node.kwargs.get(formal.name, node.args[position] if position < len(node.args) else None)
-        items = given if isinstance(given, list | tuple) else (given,)
-        found.extend(item for item in items if isinstance(item, fx.Node))
-    return tuple(found)
+        argument = node.kwargs.get(formal.name, node.args[position] if position < len(node.args) else None)
+        items = argument if isinstance(argument, list | tuple) else (argument,)
+        operands.extend(item for item in items if isinstance(item, fx.Node))
+    return tuple(operands)
 
 
 def owner_of(node: fx.Node) -> fx.Node:

@@ -50,8 +50,8 @@ def name_of_target(target: object) -> str:
 
 def origin_of(node: torch.fx.Node) -> Origin:
     """The captured operation `node`, with the innermost frame of its stack trace."""
-    found = origin_of_trace(operator_name(node), node.meta.get("stack_trace"))
-    return replace(found, node=node.name, module=_module_of(node))
+    origin = origin_of_trace(operator_name(node), node.meta.get("stack_trace"))
+    return replace(origin, node=node.name, module=_module_of(node))
 
 
 def origin_of_trace(op: str, trace: object) -> Origin:
@@ -202,7 +202,7 @@ def insert_call(
 ) -> torch.fx.Node:
     """A call of `target` in front of `before`, with the origin of `like`; `value` is its fake result."""
     with graph.inserting_before(before):
-        made = graph.call_function(target, args, kwargs or {})
-    made.meta.update(inherit_metadata(like))
-    made.meta["val"] = value
-    return made
+        node = graph.call_function(target, args, kwargs or {})
+    node.meta.update(inherit_metadata(like))
+    node.meta["val"] = value
+    return node

@@ -43,8 +43,8 @@ def _require_one_shape(*names: str) -> ShapeRule:
     """All tensors of these names have one shape."""
 
     def rule(arguments: Arguments) -> bool:
-        given = _tensors(arguments, names)
-        return all(_are_equal(given[0].shape, other.shape) for other in given[1:])
+        tensors = _tensors(arguments, names)
+        return all(_are_equal(tensors[0].shape, other.shape) for other in tensors[1:])
 
     return rule
 
@@ -55,7 +55,7 @@ def _require_broadcast_to(name: str, *names: str) -> ShapeRule:
     def rule(arguments: Arguments) -> bool:
         onto = arguments.get(name)
         return not isinstance(onto, torch.Tensor) or all(
-            _broadcasts_to(one.shape, onto.shape) for one in _tensors(arguments, names)
+            _broadcasts_to(tensor.shape, onto.shape) for tensor in _tensors(arguments, names)
         )
 
     return rule
@@ -63,7 +63,7 @@ def _require_broadcast_to(name: str, *names: str) -> ShapeRule:
 
 def _require_vectors(*names: str) -> ShapeRule:
     """The tensors of these names have one dimension."""
-    return lambda arguments: all(one.dim() == 1 for one in _tensors(arguments, names))
+    return lambda arguments: all(tensor.dim() == 1 for tensor in _tensors(arguments, names))
 
 
 def _require_both_or_neither(*names: str) -> ShapeRule:
@@ -72,7 +72,7 @@ def _require_both_or_neither(*names: str) -> ShapeRule:
 
 def _require_dimensions(*names: str) -> ShapeRule:
     """The tensors of these names have a dimension at least."""
-    return lambda arguments: all(one.dim() > 0 for one in _tensors(arguments, names))
+    return lambda arguments: all(tensor.dim() > 0 for tensor in _tensors(arguments, names))
 
 
 def _require_elements(name: str) -> ShapeRule:
@@ -104,8 +104,8 @@ def _require_nonnegative(name: str) -> ShapeRule:
     """The list of this name has no negative number in it."""
 
     def rule(arguments: Arguments) -> bool:
-        given = arguments.get(name)
-        return not isinstance(given, list | tuple) or not any(surely(number < 0) for number in given)
+        numbers = arguments.get(name)
+        return not isinstance(numbers, list | tuple) or not any(surely(number < 0) for number in numbers)
 
     return rule
 
@@ -116,8 +116,8 @@ def _require_positive(name: str) -> ShapeRule:
     """
 
     def rule(arguments: Arguments) -> bool:
-        given = arguments.get(name)
-        return not isinstance(given, list | tuple) or not any(surely(number < 1) for number in given)
+        numbers = arguments.get(name)
+        return not isinstance(numbers, list | tuple) or not any(surely(number < 1) for number in numbers)
 
     return rule
 
@@ -145,7 +145,7 @@ def _require_samples(spatial: int) -> ShapeRule:
 
 def _require_rank(*counts: int, name: str = "self") -> ShapeRule:
     """`name` has one of these numbers of dimensions."""
-    return lambda arguments: all(one.dim() in counts for one in _tensors(arguments, (name,)))
+    return lambda arguments: all(tensor.dim() in counts for tensor in _tensors(arguments, (name,)))
 
 
 def _require_grid(spatial: int) -> ShapeRule:
@@ -165,7 +165,7 @@ def _require_grid(spatial: int) -> ShapeRule:
 def _selects_at_most_one(arguments: Arguments) -> bool:
     """Tell if of a number without dimensions no more than one is chosen."""
     index = arguments.get("index")
-    if not isinstance(index, torch.Tensor) or any(one.dim() for one in _tensors(arguments, ("self",))):
+    if not isinstance(index, torch.Tensor) or any(tensor.dim() for tensor in _tensors(arguments, ("self",))):
         return True
     return index.dim() == 0 or holds(index.shape[0] == 1)
 
@@ -191,9 +191,9 @@ def _require_dim_of(name: str, dim: str) -> ShapeRule:
     """The number `dim` names a dimension of `name`."""
 
     def rule(arguments: Arguments) -> bool:
-        given = arguments.get(dim, 0)
-        dims = [max(one.dim(), 1) for one in _tensors(arguments, (name,))]
-        return not isinstance(given, int) or all(-count <= given < count for count in dims)
+        number = arguments.get(dim, 0)
+        dims = [max(tensor.dim(), 1) for tensor in _tensors(arguments, (name,))]
+        return not isinstance(number, int) or all(-count <= number < count for count in dims)
 
     return rule
 
@@ -218,9 +218,9 @@ def _fits_normalized_shape(arguments: Arguments) -> bool:
     shape = arguments.get("normalized_shape")
     if not isinstance(shape, list | tuple) or not shape:
         return True
-    parameters = [one.shape for one in _tensors(arguments, ("weight", "bias"))]
-    ends = [one.shape[-len(shape) :] for one in _tensors(arguments, ("input",))]
-    return all(_are_equal(one, shape) for one in (*parameters, *ends))
+    parameters = [sizes.shape for sizes in _tensors(arguments, ("weight", "bias"))]
+    ends = [sizes.shape[-len(shape) :] for sizes in _tensors(arguments, ("input",))]
+    return all(_are_equal(sizes, shape) for sizes in (*parameters, *ends))
 
 
 def _has_weight_for_bias(arguments: Arguments) -> bool:
@@ -242,7 +242,7 @@ def _require_elements_behind_batch(name: str) -> ShapeRule:
     """No dimension of `name` but the first is empty."""
 
     def rule(arguments: Arguments) -> bool:
-        sizes = [size for one in _tensors(arguments, (name,)) for size in one.shape[1:]]
+        sizes = [size for tensor in _tensors(arguments, (name,)) for size in tensor.shape[1:]]
         return not any(surely(size == 0) for size in sizes)
 
     return rule
@@ -253,13 +253,13 @@ def _require_all(*rules: ShapeRule) -> ShapeRule:
 
 
 def _tensors(arguments: Arguments, names: Iterable[str]) -> list[torch.Tensor]:
-    given = (arguments.get(name) for name in names)
-    return [one for one in given if isinstance(one, torch.Tensor)]
+    values = (arguments.get(name) for name in names)
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
-def _are_equal(one: Iterable[Any], other: Iterable[Any]) -> bool:
+def _are_equal(first: Iterable[Any], second: Iterable[Any]) -> bool:
     """Tell if two shapes are equal, which is guarded on."""
-    left, right = list(one), list(other)
+    left, right = list(first), list(second)
     return len(left) == len(right) and all(holds(a == b) for a, b in zip(left, right))
 
 
@@ -373,10 +373,10 @@ def accepts_types(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     if limits.needs_alike_float8 and _mixes_eight_bits(arguments):
         return False
-    tensors = [one for one in arguments.values() if isinstance(one, torch.Tensor)]
+    tensors = [tensor for tensor in arguments.values() if isinstance(tensor, torch.Tensor)]
     if torch.Tag.pointwise in target.tags and not _have_common_type(arguments):
         return False
-    if limits.rejects_float8_powers and any(one.dtype is torch.float8_e8m0fnu for one in tensors):
+    if limits.rejects_float8_powers and any(tensor.dtype is torch.float8_e8m0fnu for tensor in tensors):
         return False
     if limits.types_everywhere and not _have_types(arguments.items(), _types_in(limits.types_everywhere)):
         return False
@@ -419,7 +419,7 @@ def _accepts_operands(info: OpInfo, arguments: Mapping[str, object], tensors: Se
         return True
     if arguments.get("input_dtype") not in (None, first.dtype):
         return False
-    if limits.rejects_wide_unsigned and any(one.dtype in _WIDE_UNSIGNED for one in tensors):
+    if limits.rejects_wide_unsigned and any(tensor.dtype in _WIDE_UNSIGNED for tensor in tensors):
         return False
     is_norm = info.norm in ("batch", "group", "layer")
     if is_norm and not _takes_norm_parameters(first.dtype, _types_of_named(arguments, _PARAMETERS)):
@@ -459,7 +459,7 @@ def _mixes_eight_bits(arguments: Mapping[str, object]) -> bool:
         for item in (value if isinstance(value, list | tuple) else (value,))
         if isinstance(item, torch.Tensor)
     ]
-    types = {one.dtype for one in tensors}
+    types = {tensor.dtype for tensor in tensors}
     return len(types) > 1 and not _EIGHT_BITS.isdisjoint(types)
 
 
@@ -470,14 +470,18 @@ def _have_common_type(arguments: Mapping[str, object]) -> bool:
     Operands without dimensions take on the type of others of their kind.
     """
     operands = [
-        one for name, one in arguments.items() if isinstance(one, torch.Tensor) and name not in _MASKS
+        operand
+        for name, operand in arguments.items()
+        if isinstance(operand, torch.Tensor) and name not in _MASKS
     ]
-    kinds = {one.dtype for one in operands}
+    kinds = {operand.dtype for operand in operands}
     if len(kinds) < 2 or kinds.isdisjoint(_WIDE_UNSIGNED):
         return True
-    whole = [one for one in operands if not one.is_floating_point() and not one.is_complex()]
-    ranks = [one for one in whole if one.dim()] or whole
-    return len({one.dtype for one in ranks}) < 2 and not any(one.is_complex() for one in operands)
+    whole = [operand for operand in operands if not operand.is_floating_point() and not operand.is_complex()]
+    ranks = [operand for operand in whole if operand.dim()] or whole
+    return len({operand.dtype for operand in ranks}) < 2 and not any(
+        operand.is_complex() for operand in operands
+    )
 
 
 def _has_gradient_type(arguments: Mapping[str, object], *, alike: bool) -> bool:
@@ -493,7 +497,7 @@ def _have_types(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
     """Tell if all tensors are of these types, and stay so beside the numbers, which are of these
     types, too.
     """
-    return all(_type_of(name, one) in (None, *types) for name, one in arguments)
+    return all(_type_of(name, argument) in (None, *types) for name, argument in arguments)
 
 
 def _type_of(name: str, value: object) -> torch.dtype | None:
@@ -509,9 +513,9 @@ def _type_of(name: str, value: object) -> torch.dtype | None:
 
 def _types_of_named(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
     """Return those of the tensors of these names, and of those in lists of these names."""
-    given = [arguments.get(name) for name in names]
-    listed = [item for one in given for item in (one if isinstance(one, list | tuple) else (one,))]
-    return frozenset(one.dtype for one in listed if isinstance(one, torch.Tensor))
+    values = [arguments.get(name) for name in names]
+    listed = [item for value in values for item in (value if isinstance(value, list | tuple) else (value,))]
+    return frozenset(value.dtype for value in listed if isinstance(value, torch.Tensor))
 
 
 def _takes_norm_parameters(dtype: torch.dtype, parameters: Types) -> bool:
@@ -529,8 +533,8 @@ def require_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Ca
 
     @functools.wraps(decomposition)
     def decompose(*args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names, args)), **kwargs}
-        if not accepts_types(target, given) or not accepts_shapes(target, given):
+        arguments = {**dict(zip(names, args)), **kwargs}
+        if not accepts_types(target, arguments) or not accepts_shapes(target, arguments):
             return NotImplemented
         return decomposition(*args, **kwargs)
 

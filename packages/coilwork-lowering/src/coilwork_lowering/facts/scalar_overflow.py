@@ -44,11 +44,11 @@ def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     if limits.required_number is not None and not _meets_requirement(arguments, *limits.required_number):
         return False
-    given = [arguments.get(key) for key in limits.converted_numbers]
-    if not limits.promoted_numbers and any(type(value) is complex for value in given):
+    converted = [arguments.get(key) for key in limits.converted_numbers]
+    if not limits.promoted_numbers and any(type(value) is complex for value in converted):
         types = [*_computed_types(arguments)]
         return not types or any(dtype.is_complex for dtype in types)
-    numbers = [value for value in given if isinstance(value, _NUMBERS) and type(value) is not bool]
+    numbers = [value for value in converted if isinstance(value, _NUMBERS) and type(value) is not bool]
     if all(isinstance(number, int | float) and 0 <= number <= _IN_EVERY_TYPE for number in numbers):
         return True
     found = _compute_type(arguments, numbers)
@@ -89,15 +89,15 @@ def _lists_of_sizes(target: Overload) -> tuple[str, ...]:
 
 def _are_closed_sizes(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Tell if all numbers in lists of sizes are such as torch takes for closed sizes."""
-    given = (arguments.get(name) for name in _lists_of_sizes(target))
-    numbers = (number for one in given if isinstance(one, list | tuple) for number in one)
+    lists = (arguments.get(name) for name in _lists_of_sizes(target))
+    numbers = (number for sizes in lists if isinstance(sizes, list | tuple) for number in sizes)
     return not any(isinstance(number, int) and number < LEAST_SIZE for number in numbers)
 
 
 def _meets_requirement(arguments: Mapping[str, object], name: str, relation: Relation, bound: int) -> bool:
     """Tell if the numbers that the argument `name` holds are in this relation to `bound`."""
-    given = arguments.get(name)
-    numbers = given if isinstance(given, list | tuple) else (given,)
+    argument = arguments.get(name)
+    numbers = argument if isinstance(argument, list | tuple) else (argument,)
     compare: Callable[[Any, int], Any] = _RELATIONS[relation]
     return all(_compare_number(number, compare, bound) for number in numbers)
 
@@ -119,8 +119,8 @@ def _may_be_max_pool1d(name: str, arguments: Mapping[str, object]) -> bool:
 
 def _has_short_windows(arguments: Mapping[str, object]) -> bool:
     """Tell if what says where the windows of a pooling lie fits 32 bits, in which eager's kernels count."""
-    given = [arguments.get(key) for key in ("kernel_size", "stride", "padding", "dilation")]
-    numbers = [number for one in given if isinstance(one, list | tuple) for number in one]
+    lists = [arguments.get(key) for key in ("kernel_size", "stride", "padding", "dilation")]
+    numbers = [number for sizes in lists if isinstance(sizes, list | tuple) for number in sizes]
     return all(fits(number, torch.int32) for number in numbers if isinstance(number, int))
 
 
@@ -144,9 +144,9 @@ def _can_scale(factor: object, operands: Iterable[object]) -> bool:
     fractions.
     """
     operands = tuple(operands)
-    types = [one.dtype for one in operands if isinstance(one, torch.Tensor)]
+    types = [operand.dtype for operand in operands if isinstance(operand, torch.Tensor)]
     if type(factor) is bool:
-        beside = any(type(one) in (int, float) for one in operands)
+        beside = any(type(operand) in (int, float) for operand in operands)
         return not beside and all(dtype is torch.bool for dtype in types)
     return type(factor) is not float or any(dtype.is_floating_point or dtype.is_complex for dtype in types)
 

@@ -94,21 +94,21 @@ _DENOMINATORS: Final = (2, 4, 8, 16, 32, 64)
 _DEEPEST: Final = 32
 
 
-def find_static_values(given: Any) -> Tensor | None:
-    """The integers that the FX value `given` holds in every run, on the CPU; None if that is not known."""
-    return _find_static(given, (torch.int32, torch.int64))
+def find_static_values(value: Any) -> Tensor | None:
+    """The integers that the FX value `value` holds in every run, on the CPU; None if that is not known."""
+    return _find_static(value, (torch.int32, torch.int64))
 
 
-def _find_static(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
-    if not isinstance(given, torch.fx.Node):
+def _find_static(value: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
+    if not isinstance(value, torch.fx.Node):
         return None
-    fake = given.meta.get("val")
+    fake = value.meta.get("val")
     if not isinstance(fake, Tensor) or fake.dtype not in dtypes:
         return None
     if not all(isinstance(size, int) for size in fake.shape) or not 0 < fake.numel() <= _LONGEST:
         return None
     with use_real_tensors():
-        return _evaluate(given, _DEEPEST, {})
+        return _evaluate(value, _DEEPEST, {})
 
 
 def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]) -> Tensor | None:
@@ -124,17 +124,17 @@ def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]
     if not find_info(target._schema.name.rpartition("::")[2]).is_foldable or target._schema.is_mutable:
         return None
 
-    def operand(given: Any) -> Any:
-        if isinstance(given, torch.fx.Node):
-            found = _evaluate(given, depth - 1, done)
-            if found is None:
-                raise LookupError(given.name)
-            return found
-        if isinstance(given, torch.SymInt | torch.SymFloat | torch.SymBool):
-            raise LookupError(str(given))
-        if isinstance(given, torch.device):
+    def operand(argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            evaluated = _evaluate(argument, depth - 1, done)
+            if evaluated is None:
+                raise LookupError(argument.name)
+            return evaluated
+        if isinstance(argument, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise LookupError(str(argument))
+        if isinstance(argument, torch.device):
             return torch.device("cpu")
-        return [operand(item) for item in given] if isinstance(given, list | tuple) else given
+        return [operand(item) for item in argument] if isinstance(argument, list | tuple) else argument
 
     try:
         arguments = [operand(a) for a in node.args]
@@ -173,19 +173,19 @@ class _Form:
 
     def values(self, at: Tensor) -> Tensor:
         """Its values at coordinates."""
-        found = torch.div(at * self.factor + self.offset, self.divisor, rounding_mode="floor")
+        values = torch.div(at * self.factor + self.offset, self.divisor, rounding_mode="floor")
         if self.period is not None:
-            found = found.remainder(self.period)
-        return found if self.low is None and self.high is None else found.clamp(self.low, self.high)
+            values = values.remainder(self.period)
+        return values if self.low is None and self.high is None else values.clamp(self.low, self.high)
 
     def __call__(self, coordinate: Expr) -> Expr:
         """Its value at the coordinate `coordinate`."""
-        found = floordiv(coordinate * self.factor + self.offset, as_expr(self.divisor))
+        value = floordiv(coordinate * self.factor + self.offset, as_expr(self.divisor))
         if self.period is not None:
-            found = mod(found, as_expr(self.period))
+            value = mod(value, as_expr(self.period))
         if self.low is not None:
-            found = maximum(found, as_expr(self.low))
-        return found if self.high is None else minimum(found, as_expr(self.high))
+            value = maximum(value, as_expr(self.low))
+        return value if self.high is None else minimum(value, as_expr(self.high))
 
 
 def _fit_map(values: Tensor, size: int) -> PositionMap | None:
@@ -267,20 +267,20 @@ class Fractions:
         return mod(maximum(coordinate * self.factor + self.offset, as_expr(0)), as_expr(self.denominator))
 
 
-def find_static_fractions(given: Any) -> Fractions | None:
-    """The floats that the FX value `given` holds in every run, where they are between 0 and 1 and repeat with
+def find_static_fractions(value: Any) -> Fractions | None:
+    """The floats that the FX value `value` holds in every run, where they are between 0 and 1 and repeat with
     a short period.
 
     The weights of an upsampling by a power of two do, but for those at the border.
     """
-    fake = given.meta.get("val")
+    fake = value.meta.get("val")
     # what is worked out here has one dimension that counts; anything else is not even looked at, open sizes
     # above all
     if not isinstance(fake, Tensor) or not all(isinstance(size, int) for size in fake.shape):
         return None
     if sum(size != 1 for size in fake.shape) != 1:
         return None
-    values = _find_static(given, (torch.float32, torch.float64))
+    values = _find_static(value, (torch.float32, torch.float64))
     axis = None if values is None else axis_of(values.shape)
     if values is None or axis is None:
         return None
@@ -303,9 +303,9 @@ def _fit_fractions(values: Tensor, axis: int) -> Fractions | None:
         offset = (int(numerators[last]) - factor * last) % denominator
         # with a negative one, positions before the first element become the first
         for start in (offset, offset - denominator):
-            found = Fractions(axis, factor, start, denominator)
-            if torch.equal(found.numerators(at), numerators):
-                return found
+            fractions = Fractions(axis, factor, start, denominator)
+            if torch.equal(fractions.numerators(at), numerators):
+                return fractions
         return None
     return None
 
@@ -316,35 +316,35 @@ def _fit_fractions(values: Tensor, axis: int) -> Fractions | None:
 _aten: Final = torch.ops.aten
 
 
-def is_nondecreasing(given: Any) -> bool:
-    """Tell if the FX value `given` is a row of positions, none negative, each at least the one before, in
+def is_nondecreasing(value: Any) -> bool:
+    """Tell if the FX value `value` is a row of positions, none negative, each at least the one before, in
     every run.
 
     Of its dimensions at most one is of another size than 1, unless all its values are known when compiling.
     """
-    if not isinstance(given, torch.fx.Node):
+    if not isinstance(value, torch.fx.Node):
         return False
-    values = find_static_values(given)
+    values = find_static_values(value)
     if values is not None:
         with use_real_tensors():
             row = values.reshape(-1)
             return bool((row[0] >= 0) & (row[1:] >= row[:-1]).all())
-    if not _is_row(given):
+    if not _is_row(value):
         return False
-    if given.target is operator.getitem:
-        return _is_first_of_unbound(given)
-    if given.op != "call_function" or not isinstance(given.target, Overload):
+    if value.target is operator.getitem:
+        return _is_first_of_unbound(value)
+    if value.op != "call_function" or not isinstance(value.target, Overload):
         return False
-    name, source = given.target._schema.name.rpartition("::")[2], given.args[0]
+    name, source = value.target._schema.name.rpartition("::")[2], value.args[0]
     if name in ("arange", "iota"):
-        return _counts_up(given, name)
+        return _counts_up(value, name)
     if name == "add":
-        more = given.args[1]
-        return type(more) is int and more >= 0 and not given.kwargs and is_nondecreasing(source)
+        more = value.args[1]
+        return type(more) is int and more >= 0 and not value.kwargs and is_nondecreasing(source)
     if name == "select":
-        return _is_nonzero_call(source) and given.args[1:3] in ((1, 0), (-1, 0))
+        return _is_nonzero_call(source) and value.args[1:3] in ((1, 0), (-1, 0))
     if name == "slice":
-        step = given.args[4] if len(given.args) > 4 else 1
+        step = value.args[4] if len(value.args) > 4 else 1
         return isinstance(step, int) and step > 0 and is_nondecreasing(source)
     info = find_info(name)
     if info.is_reshape and _is_nonzero_call(source):
@@ -392,13 +392,13 @@ def _range_of(node: torch.fx.Node, name: str) -> tuple[Any, Any]:
     return node.args[0], node.args[2] if len(node.args) > 2 else 1
 
 
-def _is_nonzero_call(given: Any) -> bool:
+def _is_nonzero_call(value: Any) -> bool:
     """Return what `nonzero` gives: coordinates row by row, in row-major order, as its documentation says."""
-    return isinstance(given, torch.fx.Node) and given.target is _aten.nonzero.default
+    return isinstance(value, torch.fx.Node) and value.target is _aten.nonzero.default
 
 
-def _is_column(found: Any) -> bool:
-    columns = found.meta["val"].shape[1]
+def _is_column(coordinates: Any) -> bool:
+    columns = coordinates.meta["val"].shape[1]
     return type(columns) is int and columns == 1
 
 

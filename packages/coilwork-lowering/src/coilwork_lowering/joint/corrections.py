@@ -40,20 +40,20 @@ def fold_specialized_floats(joint_gm: torch.fx.GraphModule) -> int:
     tensor would still be saved for the backward, which takes only tensors and integers.
     """
     graph = joint_gm.graph
-    known = {
+    numbers = {
         node: number
         for node in graph.nodes
         if node.target is _READ and (number := plain_float(node.meta.get("val"))) is not None
     }
-    for node in known:
+    for node in numbers:
         for user in [user for user in node.users if user.op != "output"]:
-            user.args = map_arg(user.args, lambda given: known.get(given, given))
-            user.kwargs = map_arg(user.kwargs, lambda given: known.get(given, given))
+            user.args = map_arg(user.args, lambda argument: numbers.get(argument, argument))
+            user.kwargs = map_arg(user.kwargs, lambda argument: numbers.get(argument, argument))
         if not node.users:
             graph.erase_node(node)
-    if known:
+    if numbers:
         joint_gm.recompile()
-    return len(known)
+    return len(numbers)
 
 
 # overwritten inputs
@@ -73,12 +73,12 @@ def copy_overwritten_inputs(joint_gm: torch.fx.GraphModule) -> int:
     graph = joint_gm.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     backward = _find_dependents([node for node in placeholders if "tangents" in str(node.target)])
-    found = [
+    overwritten = [
         node
         for node in placeholders
         if _is_overwritten(node, backward) and _find_dependents([node]) & backward
     ]
-    for node in found:
+    for node in overwritten:
         with graph.inserting_after(placeholders[-1]):
             copy = graph.call_function(_CLONE, (node,))
         copy.meta["val"] = _CLONE(node.meta["val"])
@@ -86,9 +86,9 @@ def copy_overwritten_inputs(joint_gm: torch.fx.GraphModule) -> int:
         for user in list(node.users):
             if user is not copy and not _overwrites(user, node):
                 user.replace_input_with(node, copy)
-    if found:
+    if overwritten:
         joint_gm.recompile()
-    return len(found)
+    return len(overwritten)
 
 
 def _is_overwritten(node: torch.fx.Node, backward: set[torch.fx.Node]) -> bool:
@@ -102,13 +102,13 @@ def _overwrites(user: torch.fx.Node, node: torch.fx.Node) -> bool:
 
 def _find_dependents(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
     """All nodes computed from `nodes`, the output node aside."""
-    found: set[torch.fx.Node] = set()
+    dependents: set[torch.fx.Node] = set()
     pending = list(nodes)
     while pending:
-        new = [user for user in pending.pop().users if user.op != "output" and user not in found]
-        found.update(new)
+        new = [user for user in pending.pop().users if user.op != "output" and user not in dependents]
+        dependents.update(new)
         pending.extend(new)
-    return found
+    return dependents
 
 
 # element types
@@ -143,7 +143,7 @@ def correct_result_types(gm: torch.fx.GraphModule) -> int:
 
 
 def renew_shared_storages(gm: fx.GraphModule) -> int:
-    """Let the fake value of each view in `gm` share its operand's storage, in place; returns how many did not.
+    """Let each view's fake value in `gm` share its operand's storage, in place; returns how many did not.
 
     AOTAutograd donates memory that is saved for the backward alone, and asks the fakes' storages whether a
     value shares it with a result. After two clones were merged, their views would still be in two storages.
@@ -194,10 +194,10 @@ def shape_tangents(joint: torch.fx.GraphModule) -> int:
     """
     count = 0
     for tangent, result in tangents_of(joint):
-        given, made = tangent.meta.get("val"), result.meta.get("val")
-        if not isinstance(given, torch.Tensor) or not isinstance(made, torch.Tensor):
+        gradient, value = tangent.meta.get("val"), result.meta.get("val")
+        if not isinstance(gradient, torch.Tensor) or not isinstance(value, torch.Tensor):
             continue
-        if given.dim() != made.dim() and surely(given.numel() == made.numel()):
-            tangent.meta["val"] = given.view(made.shape)
+        if gradient.dim() != value.dim() and surely(gradient.numel() == value.numel()):
+            tangent.meta["val"] = gradient.view(value.shape)
             count += 1
     return count

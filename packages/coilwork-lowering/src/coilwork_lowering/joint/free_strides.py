@@ -33,12 +33,12 @@ def free_saved_strides(
     results = forward.graph.output_node().args[0]
     assert isinstance(results, list | tuple)
     returned = {node for node in results[:num_fwd_outputs] if isinstance(node, torch.fx.Node)}
-    given = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
+    inputs = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
     count = 0
     for node in results[num_fwd_outputs:]:
         if not isinstance(node, torch.fx.Node) or node.op != "call_function" or node in returned:
             continue
-        reader = given.get(node.name)
+        reader = inputs.get(node.name)
         if reader is None or not _is_static(node.meta.get("val")) or _reads_strides(reader, lowering):
             continue
         node.meta[FREE_STRIDES] = True
@@ -48,10 +48,10 @@ def free_saved_strides(
 
 def has_static_inputs(gm: torch.fx.GraphModule) -> bool:
     """Tell if all sizes that `gm` is given are numbers, so that what it saves may lie as it likes."""
-    given = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     return not any(
         isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and not _is_static(value))
-        for value in given
+        for value in inputs
     )
 
 

@@ -83,8 +83,8 @@ def _windows(node: torch.fx.Node, positions: torch.fx.Node) -> _Windows | None:
     if not all(type(size) is int and size > 0 for size in (*sizes, *counts)):
         return None
     defaults: tuple[Sequence[int], ...] = ((), (), (0,), (1,))
-    given = [*node.args[1:5], *defaults[len(node.args[1:5]) :]]
-    kernel, stride, padding, dilation = (_expand_per_dim(values, rank) for values in given)
+    arguments = [*node.args[1:5], *defaults[len(node.args[1:5]) :]]
+    kernel, stride, padding, dilation = (_expand_per_dim(values, rank) for values in arguments)
     if kernel is None or padding is None or dilation is None:
         return None
     strides = [1] * rank
@@ -119,8 +119,8 @@ def _narrow(
     def call(target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
         values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in args]
         with mode:
-            made = target(*values, **kwargs)
-        return insert_call(graph, after, positions, target, args, made, kwargs)
+            fake = target(*values, **kwargs)
+        return insert_call(graph, after, positions, target, args, fake, kwargs)
 
     start: torch.fx.Node | None = None
     for k, (count, step) in enumerate(zip(windows.counts, windows.steps, strict=True)):

@@ -73,16 +73,16 @@ def recompute_from_memory(
     if any("recompute" in node.meta for node in gm.graph.nodes):
         return ()
     forward = forward_of(gm, num_fwd_outputs)
-    found: list[Recomputed] = []
+    recomputed: list[Recomputed] = []
     for node in gm.graph.nodes:
         if node in forward and any(user not in forward and user.op != "output" for user in node.users):
             candidate = _candidate(node, forward, find_model)
             if candidate is not None:
-                found.append(candidate)
-    for item in found:
+                recomputed.append(candidate)
+    for item in recomputed:
         for node in item.chain:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-    return tuple(found)
+    return tuple(recomputed)
 
 
 def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> tuple[torch.fx.Node, ...]:
@@ -112,15 +112,15 @@ def recompute_quantized(gm: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
     Capture shows them as floats, so a backward that got one would not know what it is given. That holds for
     values, too, that the user wants to be saved: the same floats are quantised to the same numbers.
     """
-    found = quantized_nodes(gm.graph)
-    for node in found:
+    quantized = quantized_nodes(gm.graph)
+    for node in quantized:
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-    return found
+    return quantized
 
 
 def _changes_device(node: torch.fx.Node) -> bool:
     """A copy to a GPU waits for it: it is done once."""
-    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    values = [operand.meta.get("val") for operand in (node, *node.all_input_nodes)]
     return len({value.device for value in values if isinstance(value, torch.Tensor)}) > 1
 
 
@@ -133,13 +133,13 @@ def forward_of(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torc
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, list | tuple)
     open_nodes = [item for item in returned[:num_fwd_outputs] if isinstance(item, torch.fx.Node)]
-    found: set[torch.fx.Node] = set()
+    forward: set[torch.fx.Node] = set()
     while open_nodes:
         node = open_nodes.pop()
-        if node not in found:
-            found.add(node)
+        if node not in forward:
+            forward.add(node)
             open_nodes.extend(node.all_input_nodes)
-    return frozenset(found)
+    return frozenset(forward)
 
 
 def _candidate(
@@ -202,17 +202,17 @@ def find_compared_extremes(
     user decided are left alone.
     """
     has_extreme: set[torch.fx.Node] = set()
-    found: dict[torch.fx.Node, None] = {}
+    extremes: dict[torch.fx.Node, None] = {}
     for node in gm.graph.nodes:
         info = find_info(packet_name(node.target))
         if info.is_extreme or (_is_point(node) and any(at in has_extreme for at in node.all_input_nodes)):
             has_extreme.add(node)
         if info.is_comparison and node not in forward and len(node.all_input_nodes) == 2:
-            one, other = node.all_input_nodes
-            for value, extreme in ((one, other), (other, one)):
+            first, other = node.all_input_nodes
+            for value, extreme in ((first, other), (other, first)):
                 if extreme in has_extreme:
-                    found.update(dict.fromkeys(_find_compared(value, extreme, forward)))
-    return tuple(node for node in found if "recompute" not in node.meta and _is_rounded(node))
+                    extremes.update(dict.fromkeys(_find_compared(value, extreme, forward)))
+    return tuple(node for node in extremes if "recompute" not in node.meta and _is_rounded(node))
 
 
 def keep(nodes: Sequence[torch.fx.Node]) -> None:

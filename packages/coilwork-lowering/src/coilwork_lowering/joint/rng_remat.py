@@ -43,14 +43,14 @@ def expand_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tuple
     dropout has, counted from the first, is what its mask depends on, and a graph without a backward counts
     the same ones.
     """
-    found = [node for node in gm.graph.nodes if is_generated_dropout(node, options)]
+    dropouts = [node for node in gm.graph.nodes if is_generated_dropout(node, options)]
     mode = fake_mode_of(gm)
-    if mode is None or any(_is_returned(node) for node in found):
+    if mode is None or any(_is_returned(node) for node in dropouts):
         return ()
     masks: list[torch.fx.Node] = []
     seeds: dict[torch.device, torch.fx.Node] = {}
     with mode:
-        for number, node in enumerate(found):
+        for number, node in enumerate(dropouts):
             masks.append(_expand_dropout(gm.graph, node, DROPOUTS + number, seeds))
     if masks:
         gm.graph.lint()
@@ -136,9 +136,9 @@ def _expand_dropout(
 
 def _size_of(graph: torch.fx.Graph, before: torch.fx.Node, source: torch.fx.Node, dim: int) -> torch.fx.Node:
     with graph.inserting_before(before):
-        made = graph.call_function(_aten.sym_size.int, (source, dim))
-    made.meta["val"] = source.meta["val"].shape[dim]
-    return made
+        size = graph.call_function(_aten.sym_size.int, (source, dim))
+    size.meta["val"] = source.meta["val"].shape[dim]
+    return size
 
 
 # saved draws
@@ -151,18 +151,18 @@ def save_random_draws(joint_gm: torch.fx.GraphModule) -> int:
     """Mark the results of operators of a joint graph that draw numbers, in place; returns of how many
     operators.
     """
-    found = [
+    draws = [
         node
         for node in joint_gm.graph.nodes
         if isinstance(node.target, Overload)
         and torch.Tag.nondeterministic_seeded in node.target.tags
         and node.meta.get("recompute") in _AGAIN
     ]
-    for node in found:
+    for node in draws:
         items = [user for user in node.users if user.target is operator.getitem]
         if items:
             # the tuple itself cannot be kept
             del node.meta["recompute"]
-        for kept in items or (node,):
-            kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    return len(found)
+        for saved in items or (node,):
+            saved.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return len(draws)

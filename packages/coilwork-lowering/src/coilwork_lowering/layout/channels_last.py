@@ -447,16 +447,16 @@ class _Rewrite:
         present = node.meta["val"]
         strides = wanted.stride()
         if same_placement(wanted, present) and all(type(n) is int for n in (*wanted.shape, *strides)):
-            made = self.insert(
+            copy = self.insert(
                 before, node, _aten.as_strided.default, node, list(wanted.shape), list(strides)
             )
         else:
             row_major = tuple(range(wanted.dim()))
             order = row_major if is_dense_in_order(wanted, row_major) else stride_order(wanted)
-            made = self.copy_in_order(node, order, before)
-        if not same_placement(wanted, made.meta["val"]):
+            copy = self.copy_in_order(node, order, before)
+        if not same_placement(wanted, copy.meta["val"]):
             raise CannotRewriteError(f"no copy gives {node.name} its captured strides")
-        return made
+        return copy
 
     def copy_in_order(
         self, node: torch.fx.Node, order: tuple[int, ...], before: torch.fx.Node
@@ -482,15 +482,15 @@ class _Rewrite:
     ) -> torch.fx.Node:
         """A call of `target` in front of `before`, with the origin of `like`."""
         with self.graph.inserting_before(before):
-            made = self.graph.call_function(target, args, kwargs or {})
-        made.meta.update(inherit_metadata(like))
-        made.meta["val"] = self.evaluate(made)
-        if made.meta["val"] is None:
+            new = self.graph.call_function(target, args, kwargs or {})
+        new.meta.update(inherit_metadata(like))
+        new.meta["val"] = self.evaluate(new)
+        if new.meta["val"] is None:
             raise CannotRewriteError(f"no copy of {args[0]}")
-        self.touched.add(made)
+        self.touched.add(new)
         if copies:
-            self.copies[made] = made.meta["val"]
-        return made
+            self.copies[new] = new.meta["val"]
+        return new
 
 
 def _value(node: torch.fx.Node) -> Any:

@@ -57,12 +57,12 @@ class Convolution:
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Operands as captured, weight last."""
-        found: list[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
         for position in self.operands:
             operand = self.node.args[position]
             assert isinstance(operand, torch.fx.Node)
-            found.append(operand.meta["val"])
-        return tuple(found)
+            tensors.append(operand.meta["val"])
+        return tuple(tensors)
 
     @property
     def results(self) -> tuple[torch.Tensor, ...]:
@@ -185,8 +185,8 @@ def find_scheduled_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions
     if not devices or options.layout != "auto":
         return ()
     preferring = replace(options, scheduled_devices=(), blocked_devices=())
-    found = [c for call in _calls(gm) for c in _convolution(call, preferring)]
-    return tuple(c for c in found if c.tensors[0].device.type in devices)
+    convolutions = [c for call in _calls(gm) for c in _convolution(call, preferring)]
+    return tuple(c for c in convolutions if c.tensors[0].device.type in devices)
 
 
 def _calls(gm: torch.fx.GraphModule) -> list[ConvolutionCall]:
@@ -200,9 +200,9 @@ def _keep_loops(gm: torch.fx.GraphModule, options: LayoutOptions) -> LayoutOptio
     if not options.scheduled_devices:
         return options
     everywhere = replace(options, layout="channels_last")
-    given = [c for call in _calls(gm) for c in _convolution(call, everywhere)]
-    given = [c for c in given if c.tensors[0].device.type in options.devices]
-    return replace(options, scheduled_devices=()) if any(c.is_loop for c in given) else options
+    convolutions = [c for call in _calls(gm) for c in _convolution(call, everywhere)]
+    convolutions = [c for c in convolutions if c.tensors[0].device.type in options.devices]
+    return replace(options, scheduled_devices=()) if any(c.is_loop for c in convolutions) else options
 
 
 def _convolution(found: ConvolutionCall, options: LayoutOptions) -> Sequence[Convolution]:
@@ -210,8 +210,8 @@ def _convolution(found: ConvolutionCall, options: LayoutOptions) -> Sequence[Con
     transposed, groups = found["transposed"], found["groups"]
     if not isinstance(transposed, bool) or not isinstance(groups, int):
         return ()
-    given = [node.args[position] for position in operands]
-    values = [g.meta.get("val") if isinstance(g, torch.fx.Node) else None for g in given]
+    arguments = [node.args[position] for position in operands]
+    values = [g.meta.get("val") if isinstance(g, torch.fx.Node) else None for g in arguments]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     if len(tensors) < len(operands):
         return ()

@@ -80,7 +80,7 @@ def copy_operands_with_gaps(
 def _operands_with_gaps(
     node: torch.fx.Node, devices: tuple[str, ...], find_model: FindModel
 ) -> tuple[torch.fx.Node, ...]:
-    found = []
+    operands = []
     call = convolution_of(node)
     for position in () if call is None else call.operands:
         operand = node.args[position]
@@ -90,8 +90,8 @@ def _operands_with_gaps(
                 continue
             # a smaller copy is a launch, ATen's and ours alike
             if bytes_hint(value) >= find_model(str(value.device)).memory.launch_bytes:
-                found.append(operand)
-    return tuple(dict.fromkeys(found))
+                operands.append(operand)
+    return tuple(dict.fromkeys(operands))
 
 
 def _has_gaps(tensor: torch.Tensor) -> bool:
@@ -109,8 +109,8 @@ def _copy_dense(
         with mode:
             value = _aten.clone.default(operand.meta["val"], memory_format=layout)
             values = {operand: value}
-            given = torch.fx.map_arg(node.args, partial(_value_among, values))
-            result = call(*given, **node.kwargs)
+            arguments = torch.fx.map_arg(node.args, partial(_value_among, values))
+            result = call(*arguments, **node.kwargs)
         if same_layout(result, node.meta["val"]):
             return insert_call(
                 graph, node, operand, _aten.clone.default, (operand,), value, {"memory_format": layout}
@@ -204,11 +204,11 @@ def lay_out_convolutions(
         if shared:
             reason = f"{decision.reason}; {shared} weights are copied once for both halves"
             decision = replace(decision, reason=reason)
-    made, copies = copy_operands_with_gaps(laid_out, options.devices, options.find_model)
+    dense, copies = copy_operands_with_gaps(laid_out, options.devices, options.find_model)
     if copies:
         reason = f"{decision.reason}; {copies} operands of convolutions that have gaps are copied"
         decision = replace(decision, reason=reason, dense_copies=copies)
-    return made, decision
+    return dense, decision
 
 
 def _rewrite_if_cheaper(
@@ -232,7 +232,7 @@ def _rewrite_if_cheaper(
         )
     graph = copy_graph(gm.graph)
     try:
-        made = rewrite_to_channels_last(
+        rewritten = rewrite_to_channels_last(
             graph,
             operands={call.node.name: call.operands for call in convolutions},
             followers=frozenset(call.node.name for call in found if call.role == "follows"),
@@ -243,9 +243,9 @@ def _rewrite_if_cheaper(
         return gm, LayoutDecision(
             channels_last=False, reason=f"as captured: {reason}", convolutions=len(convolutions)
         )
-    following = [call for call in convolutions if call.node.name in made.laid_out]
-    decision = judge(following, copies=made.copies, copied_bytes=made.copied_bytes, options=options)
-    if not decision.channels_last or made.copies == 0:
+    following = [call for call in convolutions if call.node.name in rewritten.laid_out]
+    decision = judge(following, copies=rewritten.copies, copied_bytes=rewritten.copied_bytes, options=options)
+    if not decision.channels_last or rewritten.copies == 0:
         return gm, decision
     result = torch.fx.GraphModule(gm, graph, class_name=type(gm).__name__)
     result.meta.update(gm.meta)

@@ -94,8 +94,8 @@ def same_shape(a: Any, b: Any) -> bool:
 
 def size_hints(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The shape, symbols replaced by the sizes they were traced with; None if one has no such size."""
-    found = [hint_of(size) for size in tensor.shape]
-    return None if any(size is None for size in found) else tuple(size for size in found if size is not None)
+    hints = [hint_of(size) for size in tensor.shape]
+    return None if any(size is None for size in hints) else tuple(size for size in hints if size is not None)
 
 
 def bytes_hint(tensor: torch.Tensor) -> int:

@@ -225,11 +225,11 @@ def views_over(
     values = {node: value}
     with mode:
         for view in views_of(node):
-            given = torch.fx.map_arg(view.args, lambda n: values.get(n, n.meta.get("val")))
+            arguments = torch.fx.map_arg(view.args, lambda n: values.get(n, n.meta.get("val")))
             named = torch.fx.map_arg(view.kwargs, lambda n: values.get(n, n.meta.get("val")))
             call: Any = view.target
             try:
-                values[view] = call(*given, **named)
+                values[view] = call(*arguments, **named)
             except (RuntimeError, ValueError):
                 # this view cannot be had without a copy; which error says so depends on torch's version
                 return None

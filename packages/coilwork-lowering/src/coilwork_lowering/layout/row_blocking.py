@@ -191,16 +191,18 @@ def _model_us(product: Product, rows: int, columns: int) -> float:
         result.element_size(),
     )
     figures = product.figures
-    found = 0.0
+    total_us = 0.0
     for start in range(0, total, rows):
         count = min(rows, total - start)
         block = count * columns * itemsize
         moved = (count * inner + inner * columns) * itemsize + block
-        found += model_aligned_us(2 * count * inner * columns, moved, figures) + figures.copy_us
-        found += 2 * block / figures.copied_bytes_per_us + figures.copy_us
+        total_us += model_aligned_us(2 * count * inner * columns, moved, figures) + figures.copy_us
+        total_us += 2 * block / figures.copied_bytes_per_us + figures.copy_us
     few = wide - columns
     flops = 2 * total * inner * figures.least_columns
-    found += model_unaligned_us(flops, few, bytes_hint(left), figures) + figures.copy_us
+    total_us += model_unaligned_us(flops, few, bytes_hint(left), figures) + figures.copy_us
     # each row's end is a sector of its own
-    found += total * 2 * product.machine.memory.fetched_bytes / figures.copied_bytes_per_us + figures.copy_us
-    return found
+    total_us += (
+        total * 2 * product.machine.memory.fetched_bytes / figures.copied_bytes_per_us + figures.copy_us
+    )
+    return total_us

@@ -155,10 +155,10 @@ class _RowPadding:
         vector = figures.vector_bytes
         for tensor in product.tensors:
             owner = view_base(tensor)
-            known = self.made.get(owner) or wanted.get(owner)
-            if not is_unaligned(tensor.meta["val"] if known is None else known[tensor], vector):
+            padding = self.made.get(owner) or wanted.get(owner)
+            if not is_unaligned(tensor.meta["val"] if padding is None else padding[tensor], vector):
                 continue
-            obstacle = "rows stay unaligned" if known is not None else _obstacle(owner)
+            obstacle = "rows stay unaligned" if padding is not None else _obstacle(owner)
             if not obstacle:
                 values = self.pad_rows(owner, vector)
                 obstacle = "a view needs dense rows" if values is None else ""

@@ -137,7 +137,7 @@ class SizePadding:
             shape = bias.meta["val"].shape
             if shape and not (type(shape[-1]) is int and shape[-1] == 1):
                 wanted.append((product.added, bias, {len(shape) - 1: columns}))
-        found: list[_Operand] = []
+        operands: list[_Operand] = []
         room = max(
             self._room, int(_SHARE_OF_PRODUCT * sum(bytes_hint(t.meta["val"]) for t in product.tensors))
         )
@@ -150,11 +150,11 @@ class SizePadding:
             operand = self._operand(place, tensor, needed)
             if place in product.places and not self._ends_aligned(operand, product.figures.vector_bytes):
                 return f"{operand.base.name}: rows stay unaligned"
-            found.append(operand)
-        copied = sum(operand.copied_bytes for operand in found)
+            operands.append(operand)
+        copied = sum(operand.copied_bytes for operand in operands)
         if copied > room:
             return f"copies of {copied} bytes would be large beside what is in memory"
-        return tuple(found)
+        return tuple(operands)
 
     def _operand(self, place: int, tensor: torch.fx.Node, pads: Pads) -> _Operand:
         """How `tensor` gets `pads`, which count its own dimensions."""
@@ -310,9 +310,9 @@ class SizePadding:
             return False
         views = views_over(node, self._narrow_fake(value, pads), self.mode)
         return views is not None and all(
-            view.stride() == known.meta["val"].stride()
-            for known, view in views.items()
-            if any(user.op == "output" for user in known.users)
+            view.stride() == base.meta["val"].stride()
+            for base, view in views.items()
+            if any(user.op == "output" for user in base.users)
         )
 
     def _narrow(self, wide: torch.fx.Node, value: torch.Tensor, *, after: torch.fx.Node) -> torch.fx.Node:

@@ -64,8 +64,8 @@ _MASKED: Final = either(
 def _weights(scores: Pattern) -> Pattern:
     """The softmax of `scores`, perhaps in a wider type, and back in theirs."""
     wide = either(scores, call("to", self=scores, dtype=value("wider")))
-    found = call("softmax", self=wide, dim=value("dim"), dtype=value("softmax_dtype"))
-    return either(found, call("to", self=found, dtype=value("narrow")))
+    softmax = call("softmax", self=wide, dim=value("dim"), dtype=value("softmax_dtype"))
+    return either(softmax, call("to", self=softmax, dtype=value("narrow")))
 
 
 def _attention(weights: Pattern) -> Call:
@@ -343,10 +343,10 @@ def _lay_out_operands(
     if key.value.shape[_HEADS] != heads:
         key, values = (each.expand(-1, heads, -1, -1).contiguous() for each in (key, values))
     seen = None if mask is not None and _hides_rows(mask.value) else mask
-    found = F.scaled_dot_product_attention(
+    attention = F.scaled_dot_product_attention(
         query, key, values, attn_mask=seen, dropout_p=p, is_causal=causal, scale=scale
     ).contiguous()
-    return found if mask is None else found.masked_fill(_find_hidden_rows(mask), 0.0)
+    return attention if mask is None else attention.masked_fill(_find_hidden_rows(mask), 0.0)
 
 
 def _find_hidden_rows(mask: Any) -> Any:

@@ -50,13 +50,13 @@ def _norm(inner: Pattern, gamma: Pattern, beta: Pattern) -> Pattern:
 
 
 def _are_frozen(match: Match) -> bool:
-    found = [match.captures.get(name) for name in _PARAMETERS]
-    return all(node.meta.get(FROZEN, False) for node in found if node is not None)
+    parameters = [match.captures.get(name) for name in _PARAMETERS]
+    return all(node.meta.get(FROZEN, False) for node in parameters if node is not None)
 
 
 def _one_type(match: Match) -> bool:
-    found = [match.value(name) for name in _PARAMETERS if match.captures.get(name) is not None]
-    return len({t.dtype for t in (*found, match.value("x"))}) == 1
+    parameters = [match.value(name) for name in _PARAMETERS if match.captures.get(name) is not None]
+    return len({t.dtype for t in (*parameters, match.value("x"))}) == 1
 
 
 def _channels_second(match: Match) -> bool:

@@ -58,13 +58,13 @@ def find_slice_copies(node: fx.Node) -> SliceCopies | None:
     """
     if not _begins_with_nothing(node):
         return None
-    found = _Reader().parts(node)
-    if found.source is None or found.source is node:
+    copies = _Reader().parts(node)
+    if copies.source is None or copies.source is node:
         return None
     shape = node.meta["val"].shape
-    ordered = [_order_runs(runs, size) for runs, size in zip(found.runs, shape, strict=True)]
+    ordered = [_order_runs(runs, size) for runs, size in zip(copies.runs, shape, strict=True)]
     complete = [runs for runs in ordered if runs is not None]
-    return SliceCopies(found.source, tuple(complete)) if len(complete) == len(ordered) else None
+    return SliceCopies(copies.source, tuple(complete)) if len(complete) == len(ordered) else None
 
 
 def _begins_with_nothing(node: fx.Node) -> bool:
@@ -104,8 +104,8 @@ class _Reader:
     def parts(self, node: fx.Node) -> SliceCopies:
         """Return what is in `node`; at least that it is itself."""
         if node not in self.known:
-            found = self._look_up(node) if len(self.known) < _MOST_CALLS else None
-            self.known[node] = _identity_runs(node) if found is None else found
+            copies = self._look_up(node) if len(self.known) < _MOST_CALLS else None
+            self.known[node] = _identity_runs(node) if copies is None else copies
         return self.known[node]
 
     def _look_up(self, node: fx.Node) -> SliceCopies | None:
@@ -127,12 +127,12 @@ class _Reader:
             return None
         whole = self.parts(place.base)
         inside = [_clip_run(run, place.start, place.end) for run in whole.runs[place.dim]]
-        kept = [run for run in inside if run is not None]
-        if len(kept) != len(inside):
+        clipped = [run for run in inside if run is not None]
+        if len(clipped) != len(inside):
             return None
         moved = tuple(
             Run(run.start - place.start, run.end - place.start, run.shift + place.start)
-            for run in kept
+            for run in clipped
             if not surely(run.start == run.end)
         )
         return SliceCopies(whole.source, _replace_dim(whole.runs, place.dim, moved))
@@ -211,7 +211,7 @@ def _place(node: fx.Node, base: Any, first: int) -> _Place | None:
     """Return where in `base` the call `node` reads or writes; its arguments from number `first` on, or by
     name, say so.
     """
-    dim, start, end, step = (_value(given) for given in _walk_arguments(node, first))
+    dim, start, end, step = (_value(argument) for argument in _walk_arguments(node, first))
     if not isinstance(base, fx.Node) or type(dim) is not int or step != 1:
         return None
     shape = base.meta["val"].shape
@@ -232,20 +232,20 @@ def _walk_arguments(node: fx.Node, first: int) -> Iterator[Any]:
         yield node.args[at] if at < len(node.args) else node.kwargs.get(name, default)
 
 
-def _value(given: Any) -> Any:
-    return given.meta.get("val") if isinstance(given, fx.Node) else given
+def _value(argument: Any) -> Any:
+    return argument.meta.get("val") if isinstance(argument, fx.Node) else argument
 
 
-def _same_type(one: fx.Node, other: fx.Node) -> bool:
-    a, b = one.meta["val"], other.meta["val"]
+def _same_type(first: fx.Node, second: fx.Node) -> bool:
+    a, b = first.meta["val"], second.meta["val"]
     return (a.dtype, a.device) == (b.dtype, b.device)
 
 
-def _is_like(given: Any, node: fx.Node) -> bool:
-    """Tell if `given` has the type, the device and surely the shape of `node`."""
-    if not isinstance(given, fx.Node) or not _same_type(given, node):
+def _is_like(value: Any, node: fx.Node) -> bool:
+    """Tell if `value` has the type, the device and surely the shape of `node`."""
+    if not isinstance(value, fx.Node) or not _same_type(value, node):
         return False
-    a, b = given.meta["val"].shape, node.meta["val"].shape
+    a, b = value.meta["val"].shape, node.meta["val"].shape
     return len(a) == len(b) and all(surely(x == y) for x, y in zip(a, b, strict=True))
 
 
@@ -323,10 +323,10 @@ def _span(start: Size, end: Size, size: Size) -> _Span | None:
     return None if first is None or last is None else _Span(first, last)
 
 
-def _amount(given: Size, size: Size) -> _Amount | None:
+def _amount(number: Size, size: Size) -> _Amount | None:
     """As so many times `size` and a number."""
     for times in range(_MOST_TIMES):
-        more = plain_number(given - times * size)
+        more = plain_number(number - times * size)
         if more is not None:
             return _Amount(times, more)
     return None
@@ -334,10 +334,10 @@ def _amount(given: Size, size: Size) -> _Amount | None:
 
 def _is_undisturbed(match: Match) -> bool:
     """Tell if nothing writes into memory between where the source is made and the last copy."""
-    found = find_slice_copies(match.root)
-    if found is None or found.source is None or match.result.dtype.is_complex:
+    copies = find_slice_copies(match.root)
+    if copies is None or copies.source is None or match.result.dtype.is_complex:
         return False
-    node = found.source
+    node = copies.source
     while node is not match.root:
         node = node.next
         if match.vocabulary.writes(node):
@@ -346,19 +346,19 @@ def _is_undisturbed(match: Match) -> bool:
 
 
 def _slice_and_repeat(result: Any, **rest: Any) -> Any:
-    found = find_slice_copies(result.node)
-    assert found is not None and found.source is not None
-    source = Operand(found.source, result.tracer)
+    copies = find_slice_copies(result.node)
+    assert copies is not None and copies.source is not None
+    source = Operand(copies.source, result.tracer)
     sizes = source.value.shape
-    windows = [_window(runs, size) for runs, size in zip(found.runs, sizes, strict=True)]
+    windows = [_window(runs, size) for runs, size in zip(copies.runs, sizes, strict=True)]
     if None in windows:
         return None
-    known = [window for window in windows if window is not None]
-    made = _slice_spans(source, [window.box for window in known], source)
-    if any(window.repeats > 1 for window in known):
-        made = aten.repeat.default(made, [window.repeats for window in known])
-    made = _slice_spans(made, [window.part for window in known], source)
-    return aten.clone.default(made, memory_format=torch.contiguous_format)
+    complete = [window for window in windows if window is not None]
+    result_node = _slice_spans(source, [window.box for window in complete], source)
+    if any(window.repeats > 1 for window in complete):
+        result_node = aten.repeat.default(result_node, [window.repeats for window in complete])
+    result_node = _slice_spans(result_node, [window.part for window in complete], source)
+    return aten.clone.default(result_node, memory_format=torch.contiguous_format)
 
 
 def _slice_spans(whole: Any, spans: Sequence[_Span | None], counted: Operand) -> Any:

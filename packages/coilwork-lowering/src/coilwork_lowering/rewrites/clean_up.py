@@ -153,7 +153,7 @@ def _is_removable(target: Any) -> bool:
     if not isinstance(target, Overload) or target.namespace not in ("aten", "prims"):
         return False
     schema = schema_of(target)
-    kept = {
+    required = {
         torch.Tag.nondeterministic_seeded,
         torch.Tag.dynamic_output_shape,
         torch.Tag.data_dependent_output,
@@ -161,7 +161,7 @@ def _is_removable(target: Any) -> bool:
     makes_tensors = bool(schema.returns) and all("Tensor" in str(r.type) for r in schema.returns)
     named = schema.name.split("::")[-1]
     checks = "assert" in named or "check" in named or "token" in named
-    return makes_tensors and not checks and not schema.is_mutable and kept.isdisjoint(target.tags)
+    return makes_tensors and not checks and not schema.is_mutable and required.isdisjoint(target.tags)
 
 
 # identities
@@ -216,9 +216,9 @@ def clean_up_copy(
     """A copy of `gm` after `clean_up`, and what `rewrites` did to it."""
     graph = copy_graph(gm.graph)
     fired = clean_up_in(graph, rewrites)
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made, fired
+    copy = fx.GraphModule(gm, graph)
+    copy.meta.update(gm.meta)
+    return copy, fired
 
 
 def clean_up_in(graph: fx.Graph, rewrites: Sequence[Rewrite]) -> tuple[Fired, ...]:
@@ -246,7 +246,7 @@ def complete_values(gm: fx.GraphModule) -> int:
     value: a pass that gives it other operands, with another result, has to delete it.
     """
     mode = mode_among(node.meta.get("val") for node in gm.graph.nodes)
-    made = 0
+    completed = 0
     for node in gm.graph.nodes:
         if node.op != "call_function" or "val" in node.meta or not callable(node.target):
             continue
@@ -254,8 +254,8 @@ def complete_values(gm: fx.GraphModule) -> int:
         kwargs: Any = fx.map_arg(node.kwargs, _value)
         with nullcontext() if mode is None else mode:
             node.meta["val"] = node.target(*args, **kwargs)
-        made += 1
-    return made
+        completed += 1
+    return completed
 
 
 def _value(node: fx.Node) -> Any:

@@ -43,14 +43,16 @@ def _are_alike(match: Match) -> bool:
     """Tell whether the complex operands are of one type of 32 or 64 bits per part, which the result's parts
     have, and can be read in parts.
     """
-    given = [match.captures[name] for name in ("x", "y") if name in match.captures]
-    nodes = [one for one in given if isinstance(one, torch.fx.Node)]
+    operands = [match.captures[name] for name in ("x", "y") if name in match.captures]
+    nodes = [operand for operand in operands if isinstance(operand, torch.fx.Node)]
     values = [match.vocabulary.value(node) for node in nodes]
-    if not all(map(_is_readable, nodes, values)) or any(one.device != match.result.device for one in values):
+    if not all(map(_is_readable, nodes, values)) or any(
+        operand.device != match.result.device for operand in values
+    ):
         return False
-    types = {one.dtype for one in values if one.is_complex()}
+    types = {operand.dtype for operand in values if operand.is_complex()}
     known = types <= {torch.complex64, torch.complex128}
-    return known and {one.to_real() for one in types} == {match.result.dtype}
+    return known and {operand.to_real() for operand in types} == {match.result.dtype}
 
 
 def _is_readable(node: torch.fx.Node, held: torch.Tensor) -> bool:
@@ -81,8 +83,8 @@ def _is_walked_by_rows(match: Match) -> bool:
     """
     if not has_trait(match.result.device.type, PROCESSOR):
         return True
-    given = [match.captures[name] for name in ("x", "y") if name in match.captures]
-    values = [match.vocabulary.value(node) for node in given if isinstance(node, torch.fx.Node)]
+    operands = [match.captures[name] for name in ("x", "y") if name in match.captures]
+    values = [match.vocabulary.value(node) for node in operands if isinstance(node, torch.fx.Node)]
     return all(_lies_in_rows(value, match.result.shape[-2:-1]) for value in values)
 
 

@@ -219,8 +219,8 @@ def _spans(match: Match, cat: fx.Node) -> _Spans | None:
             ends = tuple(accumulate(parts, initial=0))
             operands = {(ends[k], ends[k + 1]): k for k, size in enumerate(parts) if size}
             match.memo[cat] = _Spans(operands, ends[-1])
-    found: _Spans | None = match.memo[cat]
-    return found
+    spans: _Spans | None = match.memo[cat]
+    return spans
 
 
 def _find_sliced_operand(match: Match) -> int | None:

@@ -87,15 +87,15 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
     written = memory_of(graph).written
     positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}
     sources_of = _constants(graph, positions)
-    made = [node for node in graph.nodes if _is_worth(node, sources_of, written)]
-    if not made:
+    prepared = [node for node in graph.nodes if _is_worth(node, sources_of, written)]
+    if not prepared:
         return None
-    preparation, sources = _preparation(gm, made, sources_of, positions)
-    values = tuple(node.meta["val"] for node in made)
+    preparation, sources = _preparation(gm, prepared, sources_of, positions)
+    values = tuple(node.meta["val"] for node in prepared)
     # all of them before the first is erased: that one may be what they are inserted before
     with graph.inserting_before(_next_of_last(inputs)):
-        given = [graph.placeholder(f"prepared_{number}") for number in range(len(made))]
-    for node, value in zip(made, given, strict=True):
+        inputs_of_main = [graph.placeholder(f"prepared_{number}") for number in range(len(prepared))]
+    for node, value in zip(prepared, inputs_of_main, strict=True):
         value.meta.update({**node.meta, "val": node.meta["val"]})
         node.replace_all_uses_with(value)
         graph.erase_node(node)
@@ -126,13 +126,13 @@ def _next_of_last(inputs: list[fx.Node]) -> fx.Node:
 
 def _constants(graph: fx.Graph, positions: dict[fx.Node, int]) -> dict[fx.Node, frozenset[fx.Node]]:
     """Nodes that frozen inputs alone decide, with those inputs."""
-    found = {node: frozenset({node}) for node in positions}
+    sources_of = {node: frozenset({node}) for node in positions}
     for node in graph.nodes:
         if node.op != "call_function" or not node.all_input_nodes or not _is_repeatable(node.target):
             continue
-        if all(source in found for source in node.all_input_nodes) and _is_static(node.meta.get("val")):
-            found[node] = frozenset().union(*(found[source] for source in node.all_input_nodes))
-    return found
+        if all(source in sources_of for source in node.all_input_nodes) and _is_static(node.meta.get("val")):
+            sources_of[node] = frozenset().union(*(sources_of[source] for source in node.all_input_nodes))
+    return sources_of
 
 
 def _is_repeatable(target: Any) -> bool:
@@ -169,26 +169,26 @@ def _bytes(value: torch.Tensor) -> int:
 
 def _preparation(
     gm: fx.GraphModule,
-    made: list[fx.Node],
+    prepared: list[fx.Node],
     sources_of: dict[fx.Node, frozenset[fx.Node]],
     positions: dict[fx.Node, int],
 ) -> tuple[fx.GraphModule, tuple[int, ...]]:
-    used = frozenset().union(*(sources_of[node] for node in made))
+    used = frozenset().union(*(sources_of[node] for node in prepared))
     sources = sorted(used, key=positions.__getitem__)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in sources:
         copies[node] = graph.placeholder(node.name)
-    for node in sorted(_find_needed(made)):
+    for node in sorted(_find_needed(prepared)):
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(copies[node] for node in made))
+    graph.output(tuple(copies[node] for node in prepared))
     return fx.GraphModule(gm, graph), tuple(positions[node] for node in sources)
 
 
-def _find_needed(made: list[fx.Node]) -> set[fx.Node]:
+def _find_needed(results: list[fx.Node]) -> set[fx.Node]:
     needed: set[fx.Node] = set()
-    open_nodes = list(made)
+    open_nodes = list(results)
     while open_nodes:
         node = open_nodes.pop()
         if node not in needed:
@@ -215,7 +215,7 @@ def pack_weights(
     graph = copy_graph(gm.graph)
     constants = constants_of(graph, frozen)
     vocabulary = AtenVocabulary()
-    found = 0
+    count = 0
     for node in list(graph.nodes):
         read = vocabulary.read(node)
         if (
@@ -229,12 +229,12 @@ def pack_weights(
         if packed is not None:
             node.replace_all_uses_with(packed)
             graph.erase_node(node)
-            found += 1
-    if not found:
+            count += 1
+    if not count:
         return gm, 0
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made, found
+    packed_gm = fx.GraphModule(gm, graph)
+    packed_gm.meta.update(gm.meta)
+    return packed_gm, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +247,19 @@ class _Operands:
 
 
 def _operands(read: Read) -> _Operands | None:
-    given = read.arguments
+    arguments = read.arguments
     if read.op == CONVOLUTION:
-        return None if given["transposed"] else _Operands(given["input"], given["weight"], given["bias"])
+        return (
+            None
+            if arguments["transposed"]
+            else _Operands(arguments["input"], arguments["weight"], arguments["bias"])
+        )
     roles = find_target_info(read.op).product
-    if roles is None or not roles.is_plain or any(given.get(name, 1) != 1 for name in ("alpha", "beta")):
+    if roles is None or not roles.is_plain or any(arguments.get(name, 1) != 1 for name in ("alpha", "beta")):
         return None
-    return _Operands(given[roles.left], given[roles.right], given[roles.added] if roles.added else None)
+    return _Operands(
+        arguments[roles.left], arguments[roles.right], arguments[roles.added] if roles.added else None
+    )
 
 
 def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.dtype, ...]) -> bool:
@@ -265,8 +271,11 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
         return False
     value, weight = operands.value.meta["val"], operands.weight.meta["val"]
     bias = None if operands.bias is None else operands.bias.meta["val"]
-    tensors = [one for one in (value, weight, bias) if one is not None]
-    if any(not has_trait(one.device.type, CPU_LIBRARIES) or one.dtype is not value.dtype for one in tensors):
+    tensors = [tensor for tensor in (value, weight, bias) if tensor is not None]
+    if any(
+        not has_trait(tensor.device.type, CPU_LIBRARIES) or tensor.dtype is not value.dtype
+        for tensor in tensors
+    ):
         return False
     ranks = (4,) if read.op == CONVOLUTION else (2,)
     return bool(value.dtype in types and value.dim() in ranks and (bias is None or bias.dim() == 1))
@@ -297,13 +306,13 @@ def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
     """The call in place of `node`; None if its result would be laid out otherwise."""
     operands = _operands(read)
     assert operands is not None
-    made: list[fx.Node] = []
+    inserted: list[fx.Node] = []
 
     def call(name: str, args: tuple[Any, ...], value: Any) -> fx.Node:
         new = graph.call_function(overload_called(name), args)
         new.meta.update(inherit_metadata(node))
         new.meta["val"] = value
-        made.append(new)
+        inserted.append(new)
         return new
 
     weight, bias = operands.weight, operands.bias
@@ -314,7 +323,7 @@ def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
     )
     if result is not None and looks_like(result.meta["val"], node.meta["val"]):
         return result
-    for new in reversed(made):
+    for new in reversed(inserted):
         graph.erase_node(new)
     return None
 
@@ -337,17 +346,17 @@ def _linear(call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | None) ->
 
 def _convolution(call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | None, read: Read) -> fx.Node:
     image = value.meta["val"]
-    given = [list(read.arguments[name]) for name in ("padding", "stride", "dilation")]
+    numbers = [list(read.arguments[name]) for name in ("padding", "stride", "dilation")]
     groups = read.arguments["groups"]
     held = weight.meta["val"]
     packed = call(
         "mkldnn._reorder_convolution_weight.default",
-        (weight, *given, groups, list(image.shape)),
+        (weight, *numbers, groups, list(image.shape)),
         torch.empty_like(held, memory_format=torch.contiguous_format),
     )
-    args = (value, packed, bias, *given, groups, "none", [], "")
+    args = (value, packed, bias, *numbers, groups, "none", [], "")
     target = overload_called("mkldnn._convolution_pointwise.default")
-    fakes = [one.meta["val"] if isinstance(one, fx.Node) else one for one in args]
+    fakes = [argument.meta["val"] if isinstance(argument, fx.Node) else argument for argument in args]
     node: fx.Node = call("mkldnn._convolution_pointwise.default", args, target(*fakes))
     return node
 

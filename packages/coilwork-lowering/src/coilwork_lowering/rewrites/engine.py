@@ -112,9 +112,9 @@ def insert_replacement(
     Nothing of the graph refers to these nodes yet.
     """
     tracer = _Tracer(match.root.graph, match.root, match.vocabulary, mode)
-    given = {name: _wrap_operands(match.captures.get(name), tracer) for name in names}
+    operands = {name: _wrap_operands(match.captures.get(name), tracer) for name in names}
     with match.root.graph.inserting_before(before), torch.no_grad():
-        result = replacement(**given)
+        result = replacement(**operands)
     results = list(result) if len(match.roots) > 1 and result is not None else [result]
     return [_unwrap_nodes(item) for item in results], tracer.made
 
@@ -238,8 +238,10 @@ def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
 
 def _rewrite_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
     """Return where the replaced calls come from; `None` if nothing was replaced."""
-    found = matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo, rewrite.find_model)
-    for match in found:
+    matches = matches_at(
+        node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo, rewrite.find_model
+    )
+    for match in matches:
         if _still_holds(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
             origins = tuple(_origins(match))
             if _apply_match(match, rewrite, place):
@@ -270,14 +272,14 @@ def _apply_match(match: Match, rewrite: Rewrite, place: _Place) -> bool:
     if len(match.roots) > 1 and any(node > before for node in _leaves(match)):
         return False
     results: list[object]
-    made: list[fx.Node]
+    inserted: list[fx.Node]
     if rewrite.replacement is None:
-        results, made = [rewrite.existing(match) if rewrite.existing else None], []
+        results, inserted = [rewrite.existing(match) if rewrite.existing else None], []
     else:
-        results, made = insert_replacement(match, names, rewrite.replacement, before, place.mode)
+        results, inserted = insert_replacement(match, names, rewrite.replacement, before, place.mode)
     pairs = _pairs(match.roots, results)
-    if pairs is None or not all(_fits(old, new, made, rewrite, place) for old, new in pairs):
-        for node in reversed(made):
+    if pairs is None or not all(_fits(old, new, inserted, rewrite, place) for old, new in pairs):
+        for node in reversed(inserted):
             match.root.graph.erase_node(node)
         return False
     for old, new in pairs:
@@ -315,13 +317,13 @@ def _pairs(roots: Sequence[fx.Node], results: Sequence[object]) -> list[tuple[fx
     return pairs
 
 
-def _fits(old: fx.Node, new: fx.Node, made: Sequence[fx.Node], rewrite: Rewrite, place: _Place) -> bool:
+def _fits(old: fx.Node, new: fx.Node, inserted: Sequence[fx.Node], rewrite: Rewrite, place: _Place) -> bool:
     value = place.vocabulary.value
     if not looks_like(value(new), value(old), strides=not rewrite.restrides):
         return False
     if place.memory is None:
         return True
-    if owner_of(new) not in made:
+    if owner_of(new) not in inserted:
         return may_share(old, new, place.memory)
     return is_sole_view(old) or not (owner_of(old) in place.memory.written or escapes(old))
 

@@ -179,8 +179,8 @@ def _match_widened(x: Pattern) -> Call:
 
 def _is_close(name: str, wanted: float) -> Condition:
     def holds(match: Match) -> bool:
-        found = match.captures[name]
-        return type(found) is float and math.isclose(found, wanted, rel_tol=1e-6)
+        number = match.captures[name]
+        return type(number) is float and math.isclose(number, wanted, rel_tol=1e-6)
 
     return Condition(name=f"{name} is {wanted:.6f}", holds=holds)
 

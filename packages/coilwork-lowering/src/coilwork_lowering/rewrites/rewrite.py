@@ -231,24 +231,24 @@ def _is_closed(state: _State, roots: tuple[fx.Node, ...]) -> bool:
     return all(user in inside for node in open_calls for user in node.users)
 
 
-def _fit(pattern: Pattern, found: Any, state: _State, vocabulary: Vocabulary) -> Iterator[_State]:
+def _fit(pattern: Pattern, argument: Any, state: _State, vocabulary: Vocabulary) -> Iterator[_State]:
     match pattern:
         case Tensor(name=name):
-            if isinstance(found, fx.Node):
-                yield from _capture(name, found, state)
+            if isinstance(argument, fx.Node):
+                yield from _capture(name, argument, state)
         case Value(name=name):
-            if not _holds_nodes(found):
-                yield from _capture(name, found, state)
+            if not _holds_nodes(argument):
+                yield from _capture(name, argument, state)
         case Items(name=name):
             # a list may be long, and be looked at by each of many matches
-            if isinstance(found, list | tuple) and {fx.Node}.issuperset(map(type, found)):
-                yield from _capture(name, tuple(found), state)
+            if isinstance(argument, list | tuple) and {fx.Node}.issuperset(map(type, argument)):
+                yield from _capture(name, tuple(argument), state)
         case Either(options=options):
             for option in options:
-                yield from _fit(option, found, state, vocabulary)
+                yield from _fit(option, argument, state, vocabulary)
         case Call():
-            if isinstance(found, fx.Node):
-                yield from _fit_call(pattern, found, state, vocabulary)
+            if isinstance(argument, fx.Node):
+                yield from _fit_call(pattern, argument, state, vocabulary)
 
 
 def _fit_call(pattern: Call, node: fx.Node, state: _State, vocabulary: Vocabulary) -> Iterator[_State]:
@@ -260,8 +260,8 @@ def _fit_call(pattern: Call, node: fx.Node, state: _State, vocabulary: Vocabular
     wanted = dict(pattern.arguments)
     if not wanted.keys() <= read.arguments.keys():
         return
-    for name, given in read.arguments.items():
-        if name not in wanted and (name not in read.defaults or not _same(given, read.defaults[name])):
+    for name, argument in read.arguments.items():
+        if name not in wanted and (name not in read.defaults or not _same(argument, read.defaults[name])):
             return
     kept = (*state.kept, node) if pattern.shared else state.kept
     inside = _State(state.captures, (*state.nodes, node), kept)
@@ -272,7 +272,7 @@ def _fit_call(pattern: Call, node: fx.Node, state: _State, vocabulary: Vocabular
 def _fit_orders(
     pattern: Call,
     wanted: Mapping[str, Pattern],
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     state: _State,
     vocabulary: Vocabulary,
 ) -> Iterator[_State]:
@@ -281,28 +281,28 @@ def _fit_orders(
         a, b = pattern.commutes
         orders.append({**wanted, a: wanted[b], b: wanted[a]})
     for order in orders:
-        yield from _fit_arguments(list(order.items()), given, state, vocabulary)
+        yield from _fit_arguments(list(order.items()), arguments, state, vocabulary)
 
 
 def _fit_arguments(
-    wanted: list[tuple[str, Pattern]], given: Mapping[str, Any], state: _State, vocabulary: Vocabulary
+    wanted: list[tuple[str, Pattern]], arguments: Mapping[str, Any], state: _State, vocabulary: Vocabulary
 ) -> Iterator[_State]:
     if not wanted:
         yield state
         return
     (name, pattern), *rest = wanted
-    for further in _fit(pattern, given[name], state, vocabulary):
-        yield from _fit_arguments(rest, given, further, vocabulary)
+    for further in _fit(pattern, arguments[name], state, vocabulary):
+        yield from _fit_arguments(rest, arguments, further, vocabulary)
 
 
 _ABSENT: Final = object()
 
 
-def _capture(name: str, found: Any, state: _State) -> Iterator[_State]:
-    known = state.captures.get(name, _ABSENT)
-    if known is _ABSENT:
-        yield _State({**state.captures, name: found}, state.nodes, state.kept)
-    elif _same(known, found):
+def _capture(name: str, argument: Any, state: _State) -> Iterator[_State]:
+    captured = state.captures.get(name, _ABSENT)
+    if captured is _ABSENT:
+        yield _State({**state.captures, name: argument}, state.nodes, state.kept)
+    elif _same(captured, argument):
         yield state
 
 
@@ -317,10 +317,10 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def _holds_nodes(found: Any) -> bool:
-    if isinstance(found, list | tuple):
-        return any(_holds_nodes(item) for item in found)
-    return isinstance(found, fx.Node)
+def _holds_nodes(argument: Any) -> bool:
+    if isinstance(argument, list | tuple):
+        return any(_holds_nodes(item) for item in argument)
+    return isinstance(argument, fx.Node)
 
 
 def anchors_of(pattern: Pattern) -> tuple[str, ...]:
@@ -364,8 +364,8 @@ def equals(name: str, wanted: complex) -> Condition:
     """The captured argument is this number; booleans are none."""
 
     def holds(match: Match) -> bool:
-        found = match.captures[name]
-        return isinstance(found, int | float) and not isinstance(found, bool) and found == wanted
+        number = match.captures[name]
+        return isinstance(number, int | float) and not isinstance(number, bool) and number == wanted
 
     return Condition(name=f"{name} == {wanted}", holds=holds)
 

@@ -21,8 +21,8 @@ def _shrink_in_single_precision(x: Any, bound: float) -> Any:
     """
     dtype, narrow = x.value.dtype, round_to_type(bound, x.value.dtype)
     on_cpu = has_trait(x.value.device.type, ATEN_CPU)
-    found = torch.nn.functional.softshrink(x.to(torch.float32), bound if on_cpu else narrow).to(dtype)
-    return torch.where(x.abs() > narrow, found, found.detach()) if on_cpu and narrow > bound else found
+    shrunk = torch.nn.functional.softshrink(x.to(torch.float32), bound if on_cpu else narrow).to(dtype)
+    return torch.where(x.abs() > narrow, shrunk, shrunk.detach()) if on_cpu and narrow > bound else shrunk
 
 
 SOFTSHRINK: Final = Rewrite(

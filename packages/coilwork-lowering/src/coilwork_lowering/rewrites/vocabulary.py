@@ -300,11 +300,11 @@ class CapturedVocabulary:
 def _bind_arguments(node: fx.Node, spelling: _Spelling) -> Read | None:
     names = [name for name, _ in spelling.parameters]
     arguments = dict(zip(names, node.args))
-    for name, given in node.kwargs.items():
+    for name, argument in node.kwargs.items():
         plain = name if name in names else _SYNONYMS.get(name, name)
         if plain not in names or plain in arguments:
             return None
-        arguments[plain] = given
+        arguments[plain] = argument
     defaults = {name: default for name, default in spelling.parameters if default is not REQUIRED}
     arguments = {**defaults, **arguments}
     if len(arguments) != len(names):
@@ -314,7 +314,9 @@ def _bind_arguments(node: fx.Node, spelling: _Spelling) -> Read | None:
 
 def _rename_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     # nobody cares how deep in the stack a warning about a missing `dim` points
-    return {_SYNONYMS.get(name, name): given for name, given in arguments.items() if name != "_stacklevel"}
+    return {
+        _SYNONYMS.get(name, name): argument for name, argument in arguments.items() if name != "_stacklevel"
+    }
 
 
 def _function_writes(node: fx.Node) -> bool:

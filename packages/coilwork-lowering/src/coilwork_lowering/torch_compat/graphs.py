@@ -29,13 +29,13 @@ def copy_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
 
     `copy.deepcopy` does the same, but warns about how torch copies tree specifications.
     """
-    made = torch.fx.Graph(tracer_cls=graph._tracer_cls)
+    copy = torch.fx.Graph(tracer_cls=graph._tracer_cls)
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    made.graph_copy(graph, copies)
+    copy.graph_copy(graph, copies)
     old = graph.output_node()
-    made.output(torch.fx.map_arg(old.args[0], copies.__getitem__), old.type).meta.update(old.meta)
-    made.set_codegen(graph._codegen)
-    return made
+    copy.output(torch.fx.map_arg(old.args[0], copies.__getitem__), old.type).meta.update(old.meta)
+    copy.set_codegen(graph._codegen)
+    return copy
 
 
 def trace_call(
@@ -96,10 +96,10 @@ def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | N
     from torch._guards import detect_fake_mode
 
     values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    found: AbstractContextManager[object] | None = detect_fake_mode(
+    mode: AbstractContextManager[object] | None = detect_fake_mode(
         [v for v in values if isinstance(v, torch.Tensor)]
     )
-    return found
+    return mode
 
 
 def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | None:
@@ -110,8 +110,8 @@ def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | Non
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
-    found = (value.fake_mode for value in values if isinstance(value, FakeTensor))
-    mode: AbstractContextManager[object] | None = next(found, None)
+    modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
+    mode: AbstractContextManager[object] | None = next(modes, None)
     return mode
 
 
@@ -133,8 +133,8 @@ def disable_fake_cache(fake_mode: object) -> AbstractContextManager[object]:
 
     if not isinstance(fake_mode, FakeTensorMode):
         return nullcontext()
-    made: AbstractContextManager[object] = disable_fake_tensor_cache(fake_mode)
-    return made
+    context: AbstractContextManager[object] = disable_fake_tensor_cache(fake_mode)
+    return context
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -147,13 +147,13 @@ def is_fake(tensor: torch.Tensor) -> bool:
 def number_in(tensor: torch.Tensor) -> int | float | bool:
     """The value of a real tensor of one element, also where operators are being traced on fake ones."""
     with use_real_tensors():
-        found: int | float | bool = tensor.item()
-    return found
+        number: int | float | bool = tensor.item()
+    return number
 
 
 def use_real_tensors() -> AbstractContextManager[object]:
     """Within it operators compute, also where they are being traced on fake tensors."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    found: AbstractContextManager[object] = unset_fake_temporarily()
-    return found
+    context: AbstractContextManager[object] = unset_fake_temporarily()
+    return context

@@ -36,8 +36,8 @@ def promote_types(
 
 def composite_operators() -> tuple[str, ...]:
     """The names of all operators that are made of others: libraries that a program loads add to them."""
-    found: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
-    return tuple(found)
+    names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return tuple(names)
 
 
 def base_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -68,12 +68,12 @@ def overload_called(name: str) -> Overload:
     Raises:
         KeyError: there is none.
     """
-    found: Any = torch.ops
+    overload: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Overload):
+        overload = getattr(overload, part, None)
+    if not isinstance(overload, Overload):
         raise KeyError(name)
-    return found
+    return overload
 
 
 def is_list_of_sizes(formal: torch.Argument) -> bool:
@@ -172,19 +172,19 @@ def list_functionalized_calls(
         auto_functionalized_v2_dense,
     )
 
-    def copy_arguments(operator: Overload, **given: Any) -> Any:
+    def copy_arguments(operator: Overload, **arguments: Any) -> Any:
         for formal in schema_of(operator).arguments:
             if (
                 formal.alias_info is not None
                 and formal.alias_info.is_write
-                and given.get(formal.name) is not None
+                and arguments.get(formal.name) is not None
             ):
-                given[formal.name] = tree_map_only(torch.Tensor, copied, given[formal.name])
-        return auto_functionalized_dense(operator, (), **given)
+                arguments[formal.name] = tree_map_only(torch.Tensor, copied, arguments[formal.name])
+        return auto_functionalized_dense(operator, (), **arguments)
 
-    def copy_bases(operator: Overload, **given: Any) -> Any:
-        bases = [copied(base) for base in given.pop("_all_bases", ())]
-        return auto_functionalized_v2_dense(operator, (), _all_bases=bases, **given)
+    def copy_bases(operator: Overload, **arguments: Any) -> Any:
+        bases = [copied(base) for base in arguments.pop("_all_bases", ())]
+        return auto_functionalized_v2_dense(operator, (), _all_bases=bases, **arguments)
 
     return {auto_functionalized: copy_arguments, auto_functionalized_v2: copy_bases}
 
