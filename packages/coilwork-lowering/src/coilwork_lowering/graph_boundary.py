@@ -1,4 +1,4 @@
-"""What a lowered graph begins and ends with: inputs, constants that it names, and outputs."""
+"""The boundary of a lowered graph: its inputs, the constants that it names, and its outputs."""
 
 from __future__ import annotations
 
@@ -283,6 +283,6 @@ class GraphOutputs:
 
 
 def list_returned(output: torch.fx.Node) -> list[Any]:
-    """Return what the output node returns."""
+    """The items that the output node returns."""
     result = output.args[0]
     return list(result) if isinstance(result, list | tuple) else [result]

@@ -37,7 +37,7 @@ class AddedGuard:
 
 
 class GuardWatch:
-    """What is added to the guards on the sizes of `gm` from now on. A graph without open sizes has none."""
+    """Watch guards on the sizes of `gm` from now on. A graph without open sizes has none."""
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self._env = environment_of(gm)

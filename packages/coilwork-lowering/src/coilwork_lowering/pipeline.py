@@ -49,7 +49,7 @@ Strides = Sequence[tuple[int, ...] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweringContext:
-    """What the stages read.
+    """The settings that the stages read.
 
     Attributes:
         name: of the graph of loops.

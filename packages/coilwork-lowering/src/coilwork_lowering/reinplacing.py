@@ -47,8 +47,8 @@ _COPY: Final = torch.ops.aten.copy_.default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What was decided for one update, the call `node` at `place`: why `memory` is not overwritten; empty if
-    it is.
+    """The decision for one update, the call `node` at `place`: why `memory` is not overwritten; empty if it
+    is.
     """
 
     node: str
@@ -68,7 +68,7 @@ class Update:
 
 
 class Reinplacing:
-    """What lies in which memory while a graph is lowered, and who reads it later.
+    """The nodes in each memory while a graph is lowered, and who reads them later.
 
     `values` are the nodes lowered so far; `decided` is a log.
     """
@@ -120,8 +120,8 @@ class Reinplacing:
         return self._decide(node, target, target, "", by_call=True)
 
     def find_displaced(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """Return what lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read
-        later all the same.
+        """Nodes in the memory that `node`, a `copy_` into all of an input, overwrites, and that are read
+        later.
 
         An update lies there, by one of these decisions, as long as it is the input's newest contents.
         """
@@ -316,7 +316,7 @@ def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineMode
 
 
 def list_buffers(value: Value) -> Iterator[str]:
-    """Names of the buffers that `value` reads, in order."""
+    """The names of buffers that `value` reads, in order."""
     match value:
         case TensorValue():
             yield value.buffer.name

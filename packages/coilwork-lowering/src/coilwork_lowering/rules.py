@@ -67,9 +67,7 @@ class Call:
 
     @property
     def captured(self) -> str:
-        """Return what the program called: `target`, or the operator, without an overload, that was decomposed
-        into it and others.
-        """
+        """The operator that the program called, before decomposition, without an overload."""
         behind = operator_behind(self.node)
         return self.target if behind is None or self.target.startswith(f"{behind}.") else behind
 

@@ -1,5 +1,4 @@
-"""What no program holds or calls: values that are neither tensors in strided memory nor numbers, and the
-calls that take, make or are such things.
+"""Values and calls that no program can hold: neither tensors in strided memory nor numbers.
 
 A program is cut at these calls: Python makes them, between programs of what lies before and behind.
 """
@@ -83,7 +82,7 @@ def _regions(gm: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
 
 
 def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
-    """Return what `gm` holds where `node` says; None if that is no attribute."""
+    """The attribute of `gm` that `node` names; None if there is none."""
     if node.op != "get_attr":
         return None
     held: Any = gm
@@ -93,7 +92,7 @@ def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
 
 
 def _explain_value(gm: fx.GraphModule, node: fx.Node) -> str:
-    """Return what `node` is that no program holds; nothing if one may."""
+    """Why no program holds the value of `node`; empty if one can."""
     if node.op == "get_attr":
         held = _attribute(gm, node)
         return "" if isinstance(held, fx.GraphModule) else _describe_foreign(held)

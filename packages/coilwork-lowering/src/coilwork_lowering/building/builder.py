@@ -85,7 +85,7 @@ class Builder:
     # declarations
 
     def machine_of(self, device: str) -> MachineModel:
-        """Return what is measured of `device`."""
+        """The measured figures of `device`."""
         return self.options.find_model(device)
 
     def declare(
@@ -360,7 +360,7 @@ class Builder:
         return whole(output)
 
     def is_unfilled(self, buffer: Buffer) -> bool:
-        """Tell if `buffer` is such memory still."""
+        """Tell if `buffer` was allocated and nothing is stored in it so far."""
         return buffer.name in self._unfilled
 
     def _view(

@@ -87,7 +87,7 @@ def _is_long(value: Scalar) -> bool:
 
 
 def _find_defining_body(access: Load, node: Node | None) -> Scalar | None:
-    """Return what `node` computes at the place of `access`."""
+    """The scalar that `node` computes at the place of `access`; None unless it is plain and pointwise."""
     if not isinstance(node, Pointwise) or node.into is not None or node.checks:
         return None
     if access.indirect or access.mask is not None:
@@ -102,7 +102,7 @@ def _replace_load(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
 
 
 def _number(node: Scalar) -> Scalar:
-    """Return what torch makes of an operation on numbers."""
+    """Fold an operation on constants as torch computes it."""
     if not isinstance(node, Op) or not all(isinstance(operand, Const) for operand in node.operands):
         return node
     numbers = [
@@ -184,7 +184,7 @@ def _device(node: _Computing) -> str:
 
 
 def _scalars(node: _Computing) -> dict[str, tuple[Scalar, ...]]:
-    """Return what `node` computes, by field."""
+    """The scalars that `node` computes, by field."""
     scalars: dict[str, tuple[Scalar, ...]] = {"checks": tuple(check.condition for check in node.checks)}
     for field in fields(node):
         value = getattr(node, field.name)

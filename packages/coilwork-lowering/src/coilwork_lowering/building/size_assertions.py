@@ -120,9 +120,7 @@ def _normalize(lhs: Expr, relation: str, rhs: Expr) -> tuple[str, Expr, Expr]:
 
 
 def find_user_equality(number: torch.fx.Node) -> str | None:
-    """The user's words for what `number` must be equal to, if there are some: torch takes it for that from
-    where it is read on.
-    """
+    """The user's message for what `number` must equal, if any: torch uses that value from then on."""
     equalities = [user for user in number.users if user.target is operator.eq]
     checks = [check for equality in equalities for check in equality.users if check.target is _ASSERTION]
     texts = [str(check.args[1]) for check in checks]

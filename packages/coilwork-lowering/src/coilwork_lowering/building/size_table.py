@@ -112,9 +112,7 @@ def write_as_multiple(size: Expr, modulus: int, remainder: int) -> Expr:
 
 
 def solve_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
-    """Return what stands for a number that no input tells by itself -> the number, from a new symbol, which a
-    size of an input is.
-    """
+    """Terms of sizes that no input shows, each with its value over new symbols that are sizes of inputs."""
     sizes = list(_list_input_sizes(gm))
     shown = {size for _, size in sizes if size.is_Symbol}
     solutions: dict[sympy.Basic, sympy.Basic] = {}
@@ -130,7 +128,7 @@ def solve_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
 def solve_term(
     size: sympy.Basic, whole: sympy.Symbol, unknown: Collection[sympy.Basic]
 ) -> dict[sympy.Basic, sympy.Basic]:
-    """Return what a size tells of `unknown` symbols in it, where it is `whole`: terms, and what they are."""
+    """Solve a size, known as `whole`, for a term with `unknown` symbols: terms and their values."""
     carrying = [term for term in size.as_ordered_terms() if not term.free_symbols.isdisjoint(unknown)]
     factor, term = min((addend.as_coeff_Mul() for addend in carrying), key=_simpler)
     multiple = whole - (size - factor * term)

@@ -118,7 +118,7 @@ class Layout:
 
 
 def layout_of(value: TensorValue) -> Layout | None:
-    """Return where `value` lies in its buffer's memory; None when that is no strided layout.
+    """The strides and offset at which `value` lies in its buffer's memory; None if there are none.
 
     Dimensions of one element get the stride that a row-major tensor would have there.
     """
@@ -195,7 +195,7 @@ def drop(value: TensorValue, positions: Sequence[int]) -> TensorValue:
 
 
 def insert(value: TensorValue, positions: Sequence[int]) -> TensorValue:
-    """With dimensions of one element at `positions` of the result."""
+    """`value` with dimensions of one element at `positions` of the result."""
     rank = len(value.shape) + len(positions)
     old = iter(value.shape)
     shape = tuple(as_expr(1) if k in positions else next(old) for k in range(rank))

@@ -207,7 +207,7 @@ def is_sole_view(node: fx.Node) -> bool:
 
 
 def view_source(node: fx.Node) -> fx.Node | None:
-    """The operand whose memory the result of `node` is in; `None` if it has its own."""
+    """The operand whose memory the result of `node` is in; None if it has its own."""
     if node.op != "call_function":
         return None
     target, maker = node.target, node

@@ -42,7 +42,7 @@ def operator_name(node: torch.fx.Node) -> str:
 
 
 def name_of_target(target: object) -> str:
-    """Return what the IR calls an operator or function."""
+    """The IR's name of an operator or function."""
     if isinstance(target, Overload):
         return qualified_name(target)
     return target if isinstance(target, str) else str(getattr(target, "__name__", repr(target)))
@@ -135,7 +135,7 @@ def views_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def readers_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """Return what reads `owner`, through views of it as well; some more than once."""
+    """Nodes that read `owner`, directly or through views; some more than once."""
     for node in (owner, *views_of(owner)):
         yield from (user for user in node.users if not is_view(user))
 

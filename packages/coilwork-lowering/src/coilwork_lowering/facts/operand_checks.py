@@ -50,7 +50,7 @@ def _require_one_shape(*names: str) -> ShapeRule:
 
 
 def _require_broadcast_to(name: str, *names: str) -> ShapeRule:
-    """Return what has these names is broadcast to the shape of `name`, and not the other way round."""
+    """Tensors of the other names must broadcast to the shape of `name`, and not the other way round."""
 
     def rule(arguments: Arguments) -> bool:
         onto = arguments.get(name)
@@ -501,8 +501,8 @@ def _have_types(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
 
 
 def _type_of(name: str, value: object) -> torch.dtype | None:
-    """That of a tensor or of a number that is an operand; None of others, and of integers, which take part in
-    every type.
+    """The type of a tensor, or of a number that is an operand; None of others, and of integers, which fit
+    any.
     """
     if isinstance(value, torch.Tensor):
         return value.dtype
@@ -512,7 +512,7 @@ def _type_of(name: str, value: object) -> torch.dtype | None:
 
 
 def _types_of_named(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
-    """Return those of the tensors of these names, and of those in lists of these names."""
+    """The types of tensors with these names, and of tensors in lists with these names."""
     values = [arguments.get(name) for name in names]
     listed = [item for value in values for item in (value if isinstance(value, list | tuple) else (value,))]
     return frozenset(value.dtype for value in listed if isinstance(value, torch.Tensor))

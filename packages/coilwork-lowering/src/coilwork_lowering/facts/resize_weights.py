@@ -49,7 +49,7 @@ class Resizing:
     cubic: bool
 
     def places(self, dtype: torch.dtype) -> Tensor:
-        """Return where in the image the elements of the result lie, as the program computes it."""
+        """Positions in the image of the result's elements, as the program computes them."""
         at = torch.arange(self.count).to(dtype)
         places = at * self.scale if self.corners else (at + 0.5) * self.scale - 0.5
         low, high = self.bounds
@@ -57,7 +57,7 @@ class Resizing:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Return what places are limited to: beyond it, the element at the border is all that counts."""
+        """Limits of places: beyond them only the border element counts."""
         return (-1, self.size) if self.cubic else (0, self.size - 1)
 
     def taps(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -169,7 +169,7 @@ def _whole_factor(side: Resizing) -> int:
 
 
 def _slope(side: Resizing) -> Fraction:
-    """By how many elements of the result windows move on, about."""
+    """Elements of the result by which windows move on, about."""
     return Fraction(1 / side.scale).limit_denominator(_LARGEST_DIVISOR) if side.scale > 0 else Fraction(0)
 
 

@@ -189,7 +189,7 @@ def _compute_type(arguments: Mapping[str, object], numbers: Sequence[object]) ->
 
 
 def _computed_types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:
-    """Return those of the tensors that are computed with: positions, masks and labels are none."""
+    """The types of tensors that are computed with, hence not of positions, masks and labels."""
     for key, value in arguments.items():
         if isinstance(value, torch.Tensor) and key not in ("mask", "index"):
             yield value.dtype

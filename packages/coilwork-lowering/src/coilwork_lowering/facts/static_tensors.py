@@ -78,7 +78,7 @@ def fit_line(values: Tensor) -> Line | None:
 
 
 def _mean_slope(values: Tensor) -> int:
-    """Rounded down."""
+    """The mean difference of neighbours, rounded down."""
     return int(values[-1] - values[0]) // (len(values) - 1)
 
 
@@ -112,9 +112,7 @@ def _find_static(value: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
 
 
 def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]) -> Tensor | None:
-    """Return what `node` computes from numbers alone, through so many operators at most; `done` is what was
-    found before.
-    """
+    """Evaluate `node` from numbers alone, through at most `depth` operators; `done` caches results."""
     if node in done:
         # an index that is read at two places is evaluated once
         return done[node]
@@ -172,14 +170,14 @@ class _Form:
     high: int | None = None
 
     def values(self, at: Tensor) -> Tensor:
-        """Its values at coordinates."""
+        """The form's values at coordinates."""
         values = torch.div(at * self.factor + self.offset, self.divisor, rounding_mode="floor")
         if self.period is not None:
             values = values.remainder(self.period)
         return values if self.low is None and self.high is None else values.clamp(self.low, self.high)
 
     def __call__(self, coordinate: Expr) -> Expr:
-        """Its value at the coordinate `coordinate`."""
+        """The form's value at `coordinate`."""
         value = floordiv(coordinate * self.factor + self.offset, as_expr(self.divisor))
         if self.period is not None:
             value = mod(value, as_expr(self.period))
@@ -259,11 +257,11 @@ class Fractions:
     denominator: int
 
     def numerators(self, at: Tensor) -> Tensor:
-        """Its values at coordinates, times the denominator."""
+        """The values at coordinates, times the denominator."""
         return (at * self.factor + self.offset).clamp(min=0).remainder(self.denominator)
 
     def numerator(self, coordinate: Expr) -> Expr:
-        """Its value at the coordinate `coordinate`, times the denominator."""
+        """The value at `coordinate`, times the denominator."""
         return mod(maximum(coordinate * self.factor + self.offset, as_expr(0)), as_expr(self.denominator))
 
 
@@ -393,7 +391,7 @@ def _range_of(node: torch.fx.Node, name: str) -> tuple[Any, Any]:
 
 
 def _is_nonzero_call(value: Any) -> bool:
-    """Return what `nonzero` gives: coordinates row by row, in row-major order, as its documentation says."""
+    """Tell if `value` is a result of `nonzero`: coordinates in row-major order, by its documentation."""
     return isinstance(value, torch.fx.Node) and value.target is _aten.nonzero.default
 
 

@@ -90,7 +90,7 @@ def partition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointContext:
-    """What the steps read.
+    """The settings and facts that the steps read.
 
     Attributes:
         num_fwd_outputs: how many of the joint graph's outputs are the forward graph's.

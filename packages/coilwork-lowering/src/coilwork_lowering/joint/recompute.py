@@ -129,7 +129,7 @@ def _is_size(node: torch.fx.Node) -> bool:
 
 
 def forward_of(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:
-    """Return what the first `num_fwd_outputs` outputs are computed from."""
+    """The nodes that the first `num_fwd_outputs` outputs are computed from."""
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, list | tuple)
     open_nodes = [item for item in returned[:num_fwd_outputs] if isinstance(item, torch.fx.Node)]
@@ -224,7 +224,7 @@ def keep(nodes: Sequence[torch.fx.Node]) -> None:
 def _find_compared(
     value: torch.fx.Node, extreme: torch.fx.Node, forward: frozenset[torch.fx.Node]
 ) -> Iterator[torch.fx.Node]:
-    """Return what of the forward `value` is computed from, if `extreme` is an extreme of it."""
+    """The value of the forward that `value` is computed from, if `extreme` is an extreme of it."""
     taken_of: set[torch.fx.Node] = set()
     for node in _find_points(extreme):
         if find_info(packet_name(node.target)).is_extreme:

@@ -149,7 +149,7 @@ class CannotRewriteError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """What a rewrite did.
+    """The result of a rewrite.
 
     Attributes:
         laid_out: names of the calls that read and return channels-last.

@@ -71,7 +71,7 @@ class Convolution:
 
     @property
     def converted(self) -> tuple[torch.Tensor, ...]:
-        """Return what is converted around the kernel, as captured."""
+        """Tensors that the kernel converts, as captured."""
         if self.blocked:
             tensors = (*self.tensors[:-1], *self.results[:1]) if self.gives_activations else self.tensors[:-1]
         elif self.groups > 1 or self.channels < FEWEST_CHANNELS:
@@ -107,9 +107,7 @@ class Convolution:
 
     @property
     def lost_bytes(self) -> int:
-        """Return what memory moves while a depthwise kernel takes longer as captured than in
-        channels-last.
-        """
+        """Bytes that memory could move in the time that a depthwise kernel loses as captured."""
         *activations, weight = self.tensors
         sizes = size_hints(weight) or ()
         if (
@@ -142,7 +140,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutDecision:
-    """What was decided for a graph, and why.
+    """The decision for a graph's convolutions, and why.
 
     Attributes:
         channels_last: whether the graph was rewritten to channels-last.

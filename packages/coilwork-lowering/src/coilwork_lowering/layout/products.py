@@ -51,7 +51,7 @@ class Product:
 
     @property
     def figures(self) -> Products:
-        """Return what was measured of products."""
+        """The device's measured figures of products."""
         return self.machine.products
 
     @property

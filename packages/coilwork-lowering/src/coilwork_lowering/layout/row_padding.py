@@ -38,7 +38,7 @@ _TOUCHES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddingDecision:
-    """What was decided for a graph, and why.
+    """The decision for a graph's products, and why.
 
     Attributes:
         padded: names of the nodes that have padding in their memory.
@@ -130,7 +130,7 @@ def _has_unaligned_rows(product: Product) -> bool:
 
 
 class _RowPadding:
-    """What has been padded so far: per owner of memory, its new value and its views'."""
+    """The values padded so far: per owner of memory, its new value and those of its views."""
 
     def __init__(self, mode: AbstractContextManager[object]) -> None:
         self.mode = mode

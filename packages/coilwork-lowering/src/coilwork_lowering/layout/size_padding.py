@@ -316,7 +316,7 @@ class SizePadding:
         )
 
     def _narrow(self, wide: torch.fx.Node, value: torch.Tensor, *, after: torch.fx.Node) -> torch.fx.Node:
-        """Return what `value` was, as slices of `wide`."""
+        """The captured `value`, as slices of `wide`."""
         found = wide
         for k, (has, wants) in enumerate(zip(wide.meta["val"].shape, value.shape, strict=True)):
             if type(has) is int and type(wants) is int and has != wants:
@@ -366,9 +366,7 @@ class SizePadding:
 
 
 def can_pad_sizes(product: Product) -> bool:
-    """Tell if sizes decide the kernel of `product`, and all of those that are no whole vectors
-    can be padded.
-    """
+    """Tell if sizes decide the kernel of `product`, and every unaligned one can be padded."""
     value = product.node.meta["val"]
     return (
         any(product.padding)
@@ -403,7 +401,7 @@ def _order(turn: torch.fx.Node) -> list[int]:
 
 
 def _count_held_bytes(graph: torch.fx.Graph) -> int:
-    """Return what the caller gives and gets."""
+    """Bytes of the graph's inputs and outputs."""
     held = [n for n in graph.nodes if n.op == "placeholder"] + list(graph.output_node().all_input_nodes)
     values = [node.meta.get("val") for node in dict.fromkeys(held)]
     return sum(bytes_hint(v) for v in values if isinstance(v, torch.Tensor))

@@ -42,17 +42,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class SliceCopies:
-    """What `runs`, those of each dimension, read of `source`; None if nothing was copied yet. The rest may
-    hold anything.
-    """
+    """A source and the runs of each dimension that read it; a source of None if nothing was copied yet."""
 
     source: fx.Node | None
     runs: tuple[tuple[Run, ...], ...]
 
 
 def find_slice_copies(node: fx.Node) -> SliceCopies | None:
-    """Return what is in `node`, a `slice_scatter`, if it all comes from one tensor by copies; each
-    dimension's runs are in order, without gaps.
+    """The source and ordered runs of `node`, a `slice_scatter`, if all of it is copied from one tensor.
 
     Adds no guard.
     """
@@ -68,8 +65,8 @@ def find_slice_copies(node: fx.Node) -> SliceCopies | None:
 
 
 def _begins_with_nothing(node: fx.Node) -> bool:
-    """Tell if the first copy of those that end with `node` goes to memory of any contents; cheap, for every
-    copy is asked about.
+    """Tell if the chain of copies that ends with `node` begins with uninitialised memory. Cheap: every copy
+    is asked.
     """
     for _ in range(_MOST_COPIES):
         if packet_name(node.target) != "slice_scatter":
@@ -96,13 +93,13 @@ def _order_runs(runs: tuple[Run, ...], size: Size) -> tuple[Run, ...] | None:
 
 
 class _Reader:
-    """Looks through the calls of one chain, each once."""
+    """Reads the calls of one chain, each once."""
 
     def __init__(self) -> None:
         self.known: dict[fx.Node, SliceCopies] = {}
 
     def parts(self, node: fx.Node) -> SliceCopies:
-        """Return what is in `node`; at least that it is itself."""
+        """The copies that make `node`; at least `node` itself."""
         if node not in self.known:
             copies = self._look_up(node) if len(self.known) < _MOST_CALLS else None
             self.known[node] = _identity_runs(node) if copies is None else copies
@@ -180,7 +177,7 @@ def _are_equal_runs(a: tuple[Run, ...], b: tuple[Run, ...]) -> bool:
 
 
 def _clip_run(run: Run, start: Size, end: Size) -> Run | None:
-    """Return what of `run` lies between `start` and `end`, perhaps nothing; None if the sizes do not say."""
+    """`run` clipped to `start` and `end`, perhaps empty; None if the sizes do not decide."""
     first, last = _larger(run.start, start), _smaller(run.end, end)
     if first is None or last is None:
         return None
@@ -208,9 +205,7 @@ class _Place:
 
 
 def _place(node: fx.Node, base: Any, first: int) -> _Place | None:
-    """Return where in `base` the call `node` reads or writes; its arguments from number `first` on, or by
-    name, say so.
-    """
+    """The place in `base` that the call `node` reads or writes, by its arguments from number `first` on."""
     dim, start, end, step = (_value(argument) for argument in _walk_arguments(node, first))
     if not isinstance(base, fx.Node) or type(dim) is not int or step != 1:
         return None
@@ -266,7 +261,7 @@ class _Amount:
     more: int
 
     def resolve(self, size: Any) -> Any:
-        """In numbers, or as a call."""
+        """The amount for a dimension of `size`, as a number or a call."""
         if self.times == 0:
             return self.more
         whole = size if self.times == 1 else size * self.times
@@ -287,9 +282,7 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What one dimension of the result is: `box` of the source so many times in a row, and of that `part`;
-    None for all.
-    """
+    """One dimension of the result: `box` of the source, repeated, and `part` of that; None for all."""
 
     box: _Span
     repeats: int = 1
@@ -297,9 +290,7 @@ class _Window:
 
 
 def _window(runs: tuple[Run, ...], size: Size) -> _Window | None:
-    """Return what `runs`, in order, read of a dimension of `size`, if each begins where the second does and
-    ends where the first does.
-    """
+    """The window that `runs` read of a dimension of `size`, if they repeat one box."""
     if not runs:
         return None
     starts = [run.start + run.shift for run in runs]
@@ -324,7 +315,7 @@ def _span(start: Size, end: Size, size: Size) -> _Span | None:
 
 
 def _amount(number: Size, size: Size) -> _Amount | None:
-    """As so many times `size` and a number."""
+    """`number` as a multiple of `size` plus a number."""
     for times in range(_MOST_TIMES):
         more = plain_number(number - times * size)
         if more is not None:

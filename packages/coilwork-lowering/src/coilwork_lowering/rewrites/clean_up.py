@@ -138,7 +138,7 @@ def drop_dead_code(gm: fx.GraphModule) -> int:
 
 
 def drop_dead_code_in(graph: fx.Graph) -> int:
-    """`drop_dead_code` of a graph that is no module yet, or is still being changed."""
+    """Run `drop_dead_code` on a graph that is no module yet, or is still being changed."""
     dropped = 0
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users and _is_removable(node.target):

@@ -52,7 +52,7 @@ def _whole(match: Match) -> fx.Node | None:
 
 
 def _source(part: fx.Node, dim: int, match: Match) -> fx.Node | None:
-    """Return what `part` is a slice or piece of, along `dim`."""
+    """The tensor that `part` is a slice or piece of, along `dim`."""
     made_by = part.args[0] if part.target is operator.getitem else part
     read = match.vocabulary.read(made_by) if isinstance(made_by, fx.Node) else None
     if read is None or read.op not in (*_SPLITS, "aten.slice.Tensor"):
@@ -69,7 +69,7 @@ _SPLITS: Final = ("aten.split.Tensor", "aten.split_with_sizes.default")
 
 
 def _start(part: fx.Node, dim: int, match: Match) -> int | None:
-    """Return where `part` begins in its source."""
+    """The position in its source at which `part` begins."""
     if part.target is operator.getitem:
         maker, index = part.args
         assert isinstance(maker, fx.Node) and isinstance(index, int)

@@ -70,7 +70,7 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int:
-        """Return what the prepared values take."""
+        """Bytes of the prepared values."""
         return sum(_bytes(value) for value in self.values)
 
 
@@ -111,9 +111,7 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
 
 
 def constants_of(graph: fx.Graph, frozen: Iterable[int]) -> frozenset[fx.Node]:
-    """Return what the inputs of `graph` at positions `frozen` decide alone, and nobody writes into; these
-    inputs among it.
-    """
+    """Nodes that unwritten inputs of `graph` at positions `frozen` alone decide, those inputs included."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = memory_of(graph).written
     positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}
@@ -239,7 +237,7 @@ def pack_weights(
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """What a product or convolution reads; `bias` may be None."""
+    """The operands of a product or convolution; `bias` may be None."""
 
     value: fx.Node
     weight: fx.Node

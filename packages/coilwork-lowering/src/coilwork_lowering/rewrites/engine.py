@@ -48,7 +48,7 @@ class Operand(fx.Proxy):
 
     @property
     def value(self) -> Any:
-        """Its fake value, for shapes and types."""
+        """The fake value, for shapes and types."""
         tracer = self.tracer
         assert isinstance(tracer, _Tracer)
         return tracer.vocabulary.value(self.node)
@@ -106,8 +106,7 @@ def insert_replacement(
     before: fx.Node,
     mode: AbstractContextManager[object] | None,
 ) -> tuple[list[Any], list[fx.Node]]:
-    """Return what `replacement` returns for `match`, as one node or list per root, and the nodes that it made
-    in front of `before`.
+    """Call `replacement` for `match`: its result per root, and the nodes inserted in front of `before`.
 
     Nothing of the graph refers to these nodes yet.
     """
@@ -237,7 +236,7 @@ def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
 
 
 def _rewrite_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
-    """Return where the replaced calls come from; `None` if nothing was replaced."""
+    """Apply `rewrite` at `node`: the origins of the replaced calls, or None."""
     matches = matches_at(
         node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo, rewrite.find_model
     )

@@ -119,7 +119,7 @@ def roots_of(pattern: Pattern) -> Iterator[Call]:
 
 
 def names_in(pattern: Pattern) -> Iterator[str]:
-    """Names that some match of `pattern` captures; some more than once."""
+    """The names that some match of `pattern` captures; some more than once."""
     match pattern:
         case Tensor() | Value() | Items():
             yield pattern.name
@@ -157,7 +157,7 @@ class Match:
     find_model: FindModel = find_like_model
 
     def machine(self, name: str) -> MachineModel:
-        """Return what is measured of the device of the captured node `name`."""
+        """The measured figures of the device of the captured node `name`."""
         return self.find_model(str(self.value(name).device))
 
     def value(self, name: str) -> Any:
@@ -177,7 +177,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is known in the middle of a match."""
+    """The captures and calls of a partial match."""
 
     captures: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[fx.Node, ...] = ()
@@ -467,7 +467,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """What one rewrite did to one graph.
+    """The effect of one rewrite on one graph.
 
     Attributes:
         name: the rewrite.

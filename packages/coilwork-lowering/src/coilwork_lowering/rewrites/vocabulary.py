@@ -91,9 +91,7 @@ def _signature_of(target: Overload) -> _Signature:
 
 
 class AtenVocabulary:
-    """Graphs of ATen overloads, `"aten.add.Tensor"`, their arguments named by schema; and `getitem(self,
-    index)`.
-    """
+    """ATen overloads, `"aten.add.Tensor"`, arguments named by schema, and `getitem(self, index)`."""
 
     def keys(self, op: str) -> tuple[Hashable, ...]:
         if op == GET_ITEM:

@@ -55,9 +55,7 @@ def guard_count(env: ShapeEnv) -> int:
 
 
 def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
-    """The guards from number `first` on: conditions, and the lines of code that asked for them. Those that
-    hold for all sizes are left out.
-    """
+    """The guards from number `first` on: conditions, and the lines of code that asked for them."""
     guards = [guard for guard in env.guards[first:] if not _always_leaves_a_remainder(env, guard.expr)]
     return [(str(guard.expr), str(guard.sloc)) for guard in guards]
 
