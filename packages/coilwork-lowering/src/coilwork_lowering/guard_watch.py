@@ -1,9 +1,7 @@
-"""Guards that compiling itself adds: places where a size that torch keeps open is turned into a number or a
-boolean.
+"""Watch for guards that compiling itself adds, by turning an open size into a number or a boolean.
 
-Lowering asks nothing of sizes that would add one, so there should be none. Where there is, a compiled graph
-serves fewer sizes than its capture promised, silently; so each is found by comparing torch's list of guards
-before and after, and said.
+Lowering should add none: a compiled graph would silently serve fewer sizes than its capture promised. Each
+added guard is found by comparing torch's list of guards before and after, and is reported.
 """
 
 from __future__ import annotations

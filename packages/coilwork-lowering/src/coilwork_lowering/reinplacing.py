@@ -1,14 +1,13 @@
-"""Which memory an update may overwrite, instead of a copy of it.
+"""Re-inplacing: decide which updates overwrite the tensor that they are an update of.
 
-AOTAutograd makes of `x[i] = v` a tensor of its own: the old one, copied, with other contents in a part. Where
-nobody reads the old contents afterwards, the part can be written where the old tensor lies. Readers are
-looked for by memory, not by name: whatever lies in the buffer's memory, a view for instance, is the old
-contents, too. Of a reader that comes after the update it is enough that it replaces what the update writes:
-then it reads only what is still the same. So do the scatters that put a written view back into its base, and
-the `copy_` into an input at the end of a graph.
+AOTAutograd turns `x[i] = v` into a copy of the old tensor with a part replaced. Where nobody reads the old
+contents afterwards, the part is written into the old tensor's memory. Readers are found by memory, not by
+name: a view of the buffer reads the old contents, too. A later reader is harmless if it replaces what the
+update writes, as do the scatters that put a written view back into its base, and the `copy_` into an input at
+the end of a graph.
 
-Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a
-whole, and once it is sure that the graph is what runs (see building/size_assertions.py).
+Memory of inputs belongs to the caller. It is overwritten only if the graph itself does so later, as a whole,
+and after the last assertion that could send the call back to eager mode (`building/size_assertions.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values and calls that no program can hold: neither tensors in strided memory nor numbers.
 
-A program is cut at these calls: Python makes them, between programs of what lies before and behind.
+A graph is cut at them: Python makes these calls, between programs for the parts before and after.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The buffers of one graph by name, the memory that each lies in, and what that memory is called after it was
-overwritten.
-"""
+"""The buffers of one graph by name, their memory, and that memory's name after it was overwritten."""
 
 from __future__ import annotations
 

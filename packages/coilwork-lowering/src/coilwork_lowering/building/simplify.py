@@ -1,4 +1,4 @@
-"""Cheaper scalar graphs with the same value, bit for bit: NaN, infinities and the sign of zero included."""
+"""Simplify scalar graphs, keeping the value bit for bit: NaN, infinities and the sign of zero included."""
 
 from __future__ import annotations
 

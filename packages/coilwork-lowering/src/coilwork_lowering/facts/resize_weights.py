@@ -1,12 +1,10 @@
-"""Which elements of a result an element of a resized image counts for, and how much: known when compiling, as
-the sizes are.
+"""Windows and weights of a resized image, seen from the image: the transpose of interpolation.
 
-An element of the result lies somewhere between elements of the image, and is a weighted sum of those next to
-it: of two along each dimension where images are resized linearly, of four where by cubic polynomials. Seen
-from the image, the results that an element counts for are a window that moves evenly, `(factor * i + offset)
-// divisor`, of as many elements as the widest has. Weights are computed in the type that the program computes
-in. Of enlarging by a whole factor they are the same for all elements but the first and the last one; then
-they are numbers, and nothing is left to compute.
+An element of the result is a weighted sum of image elements next to it: two along each dimension for linear
+resizing, four for cubic. Seen from the image, an element counts for a window of results that moves evenly,
+`(factor * i + offset) // divisor`, as wide as the widest. All of it is known at compile time, as sizes are.
+Weights are computed in the program's type. Enlarging by a whole factor has the same weights for all elements
+but the first and the last, so they are numbers and nothing is left to compute.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Numbers that eager's kernels convert to the type of what they compute, and refuse where they do not fit:
-`-1e9` in `float16`.
+"""Which numbers fit the type that eager's kernels convert them to.
 
-Computed, such a number would be infinite, or wrap around. As with types, a call that is left to ATen without
-need is right all the same.
+Eager refuses `-1e9` in `float16`; generated code would make infinity of it, or wrap around. As with operands'
+types, a call that is left to ATen without need is correct all the same.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
     """Tell if `number` fits `dtype`, which is guarded on where a later call may give another one.
 
     An infinity that a call gives where others gave numbers is taken for one that does not fit. A number from
-    data is taken for one that does: nobody can tell, and a kernel of its own would be what that costs. So is
-    one that a condition decides, which torch does not compare.
+    data, and one that a condition decides, counts as fitting: asking would cost a kernel.
     """
     if isinstance(number, int | float):
         return fits(number, dtype)
@@ -88,7 +86,7 @@ def _lists_of_sizes(target: Overload) -> tuple[str, ...]:
 
 
 def _are_closed_sizes(target: Overload, arguments: Mapping[str, object]) -> bool:
-    """Tell if all numbers in lists of sizes are such as torch takes for closed sizes."""
+    """Tell if torch takes all numbers in lists of sizes for closed sizes."""
     lists = (arguments.get(name) for name in _lists_of_sizes(target))
     numbers = (number for sizes in lists if isinstance(sizes, list | tuple) for number in sizes)
     return not any(isinstance(number, int) and number < LEAST_SIZE for number in numbers)

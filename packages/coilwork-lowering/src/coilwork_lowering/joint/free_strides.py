@@ -1,8 +1,8 @@
-"""Find values saved for the backward that may lie in memory as the forward graph likes.
+"""Find saved values whose strides the forward graph may choose.
 
-Only the backward graph sees them, and it is compiled after the forward graph, for the strides that this
-reports. They stay as captured where an operator of the backward graph reads strides: one that runs as a call,
-or shows its operand's memory as it lies.
+Only the backward graph reads them, and it is compiled after the forward graph, for the strides that this one
+reports. A value keeps its captured strides where an operator of the backward graph reads strides: one that
+runs as a call, or returns its operand's memory.
 """
 
 from __future__ import annotations

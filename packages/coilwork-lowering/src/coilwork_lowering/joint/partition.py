@@ -1,4 +1,4 @@
-"""Forward and backward from the joint graph."""
+"""Partition the joint graph into forward and backward, by a table of passes and torch's minimum cut."""
 
 from __future__ import annotations
 

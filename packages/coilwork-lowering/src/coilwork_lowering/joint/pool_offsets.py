@@ -1,10 +1,9 @@
-"""Positions of maxima, saved for the backward as distances within their windows: one byte each, not eight.
+"""Save the positions of a max-pool as offsets within windows: one byte each instead of eight.
 
-A max-pool's backward asks which element of a window was the largest. ATen answers with its flat position in
-the input plane, in 64 bits; after a batch norm and a ReLU that is as much memory as the activation that was
-pooled. The distance from where the window starts fits 8 bits for all usual windows. Both directions are a sum
-with numbers that follow from the window's place, which kernels compute where they need them; the minimum cut
-then saves the distance because it is small.
+A max-pool's backward reads the largest element's flat position in the input plane, in 64 bits: as much memory
+as the activation that was pooled. Its distance from the window's start fits 8 bits for all usual windows.
+Either is the other plus a number that follows from the window's place, so kernels compute it where they need
+it, and the minimum cut saves the distance because it is small.
 """
 
 from __future__ import annotations

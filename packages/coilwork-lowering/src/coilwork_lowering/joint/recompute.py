@@ -64,11 +64,10 @@ def recompute_from_memory(
 ) -> tuple[Recomputed, ...]:
     """Mark values of `gm`, a joint graph, that its backward shall compute again; returns them.
 
-    A value is marked if generated code computes it, point by point, from tensors that lie in memory already
-    and are no larger in all than it is, give or take values of rows; and if neither its readers in the
-    forward nor those in the backward need it in memory. So nothing more is read, less is written, and no
-    product, reduction or random number is computed twice. Marks are those of selective checkpointing; a graph
-    where the user decided is left alone.
+    A value is marked if generated code computes it, point by point, from tensors in memory that are together
+    no larger than it is, give or take values of rows, and if no reader needs it in memory. Then nothing more
+    is read, less is written, and no product, reduction or random number is computed twice. Marks are those of
+    selective checkpointing; a graph where the user decided is left alone.
     """
     if any("recompute" in node.meta for node in gm.graph.nodes):
         return ()
@@ -86,12 +85,11 @@ def recompute_from_memory(
 
 
 def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> tuple[torch.fx.Node, ...]:
-    """Mark values that `gm`, a joint graph, makes of sizes and numbers alone, and that its backward reads;
-    returns these.
+    """Mark values made of sizes and numbers alone that the backward of `gm`, a joint graph, reads; returns
+    them.
 
-    Such are positions and causal masks. Saved, they are memory, and what is known of them is lost: an
-    embedding sorts its positions again that were in order all along. Values of which the user decided are
-    left alone.
+    Examples are positions and causal masks. Saved, they take memory, and facts about them are lost: an
+    embedding would sort positions that are in order. Values that the user decided on are left alone.
     """
     forward = forward_of(gm, num_fwd_outputs)
     made: dict[torch.fx.Node, bool] = {}

@@ -36,12 +36,10 @@ _OF_CHECKPOINTS: Final = ("recompute", "ac_graph_id")
 
 
 def expand_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tuple[torch.fx.Node, ...]:
-    """Dropouts of `gm`, a joint graph, become products with masks of `coilwork::kept`, in place; returns
-    these masks.
+    """Replace dropouts of `gm`, a joint graph, by products with masks of `coilwork::kept`; returns the masks.
 
-    Dropouts that ATen draws stay as they are. So do all of a graph that returns a mask: which number a
-    dropout has, counted from the first, is what its mask depends on, and a graph without a backward counts
-    the same ones.
+    Dropouts that ATen draws stay as they are. A graph that returns a mask is left alone: masks depend on the
+    dropouts' numbers, and a graph without a backward counts the same ones.
     """
     dropouts = [node for node in gm.graph.nodes if is_generated_dropout(node, options)]
     mode = fake_mode_of(gm)

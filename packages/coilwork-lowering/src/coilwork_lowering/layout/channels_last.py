@@ -43,9 +43,9 @@ _CUDNN: Final = "_cudnn_"
 def keeps_captured_operands(target: Any) -> bool:
     """Tell if calls of `target` must get operands with the strides of capture.
 
-    So do higher-order operators, whose nested graphs were traced with them; operators of other libraries,
-    which may read memory as they like; attention kernels, chosen for the layout they were traced with; and
-    what asks for strides.
+    They are higher-order operators, whose nested graphs were traced with these strides; operators of other
+    libraries, which may read memory as they like; attention kernels, chosen for the layout that they were
+    traced with; and operators that read strides.
     """
     if target is operator.getitem:
         return False

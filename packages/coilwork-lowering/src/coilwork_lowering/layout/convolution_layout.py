@@ -183,14 +183,15 @@ def _weight_of(call: Convolution) -> torch.fx.Node:
 def lay_out_convolutions(
     gm: torch.fx.GraphModule, options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, LayoutDecision]:
-    """`gm` with its convolutions in channels-last, if that saves memory traffic, with one copy of each weight
-    that the scheduler is to lay out for both halves of a training step, and with dense copies of operands
-    that have gaps; else `gm` itself.
+    """Lay out the convolutions of `gm`: a rewritten copy, or `gm` itself, and the decision.
+
+    Convolutions become channels-last where that saves memory traffic. Else each weight that the scheduler is
+    to lay out gets one copy for both halves of a training step. Operands that have gaps get dense copies.
 
     Kernels for matrix units compute convolutions in channels-last, and convert operands and results of
     others, each time. Here operands become channels-last once, by copies in the graph; every later value has
-    the strides that torch's meta functions give it. Values and shapes stay, and so do the strides of the
-    graph's outputs, of inputs that are written to, and of what operators outside ATen get. Works on inference
+    the strides that torch's meta functions give it. Values and shapes stay, as do the strides of the graph's
+    outputs, of inputs that are written to, and of operands of operators outside ATen. Works on inference
     graphs and joint graphs.
 
     `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is

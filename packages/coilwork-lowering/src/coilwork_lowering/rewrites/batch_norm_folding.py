@@ -1,8 +1,8 @@
-"""Batch norms in inference, folded into the convolution or linear layer in front of them.
+"""Fold inference batch norms into the convolution or linear layer in front of them.
 
-With statistics that stand still a batch norm is one factor and one summand per channel, which the layer's
-weight and bias can have in them. In captured graphs with frozen parameters the new weights are computed once,
-as `split_constants` sees to.
+With fixed statistics a batch norm is one factor and one summand per channel, which the layer's weight and
+bias can contain. This is for captured graphs with frozen parameters, where `split_constants` lets the new
+weights be computed once.
 """
 
 from __future__ import annotations

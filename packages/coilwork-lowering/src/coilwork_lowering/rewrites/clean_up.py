@@ -37,7 +37,7 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
     """Replace calls that repeat an earlier one in `graph`, in place; returns how many.
 
     Two results that the graph returns, or views of them, stay two: their caller may write into one of them.
-    So do two of which a call writes into one: `torch.zeros` for what two calls receive.
+    The same holds where a call of the graph writes into one of two.
 
     Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator.
     Two calls are equal when target, arguments and the autograd region (forward or backward) are, and nothing
@@ -128,8 +128,8 @@ def _hashable(value: Any) -> Any:
 def drop_dead_code(gm: fx.GraphModule) -> int:
     """Take out of `gm`, in place, pure calls without readers; returns how many.
 
-    What writes, checks, has effects or returns nothing stays; so does what draws random numbers, since later
-    ones would change, and what tells sizes, which others may mention.
+    Calls that write, check, have effects or return nothing stay. Random draws stay since later ones would
+    change, and calls that define sizes since others may mention them.
     """
     dropped = drop_dead_code_in(gm.graph)
     if dropped:

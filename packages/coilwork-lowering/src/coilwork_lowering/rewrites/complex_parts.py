@@ -1,10 +1,9 @@
-"""Complex numbers that are only passed on as pairs of real ones: they are computed as pairs, in kernels of
-ours.
+"""Rewrite complex arithmetic whose result is read as real parts into arithmetic on the parts.
 
-Operators on complex tensors are ATen's own calls. What `view_as_real` reads is two real tensors side by side,
-of which most such operators are a line of arithmetic: rotations of queries and keys
-(`view_as_real(view_as_complex(x) * rotation)`), and magnitudes of spectra. The formulas are eager's, so that
-infinities and NaN come out of them as there; of a sum of products eager's vectors may round one product less.
+Operators on complex tensors are calls of ATen. What `view_as_real` reads is two real tensors, and most of the
+operators are a line of arithmetic on these: rotations of queries and keys
+(`view_as_real(view_as_complex(x) * rotation)`), and magnitudes of spectra. The formulas are eager's, so
+infinities and NaN are the same. Of a sum of products, eager's vectors may round one product less.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tensors that are put together only to be taken apart, and the other way round."""
+"""Rewrites that cancel concatenations against splits, slices and selections, in either order."""
 
 from __future__ import annotations
 

@@ -75,11 +75,10 @@ class Prepared:
 
 
 def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | None:
-    """`gm` in two parts, where the inputs at positions `frozen` are taken to stay the same; `None` if that
-    saves nothing.
+    """Split `gm` in two, taking the inputs at positions `frozen` for constant; `None` if that saves nothing.
 
-    Views of inputs stay where they are, since they cost nothing; so does what the graph returns or writes
-    into, what draws random numbers, what is quantised, and what grows beyond `MOST_GROWTH`. `gm` is not
+    Views of inputs stay where they are, since they cost nothing. Results of the graph, memory that it writes
+    into, random numbers, quantised values, and values that grow beyond `MOST_GROWTH` stay, too. `gm` is not
     changed.
     """
     graph = copy_graph(gm.graph)

@@ -1,4 +1,4 @@
-"""Calls that return one of their operands: they go, and readers read the operand."""
+"""Rewrites that eliminate calls whose result is one of their operands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`softshrink` of 16-bit floats: torch decomposes it before any compiler sees it, into steps that round where
-eager does not.
+"""Rewrite `softshrink` of 16-bit floats to compute in `f32` and round once, as eager's kernel does.
+
+Torch decomposes it before any compiler sees it, into steps that round in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every rewrite that Coilwork does by itself, in the order in which they are tried at one call."""
+"""The table of rewrites that are done by default, in the order in which they are tried at one call."""
 
 from __future__ import annotations
 

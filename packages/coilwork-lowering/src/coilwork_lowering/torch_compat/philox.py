@@ -1,9 +1,8 @@
-"""Operators of ours that draw numbers from a seed that the graph holds: `coilwork::seed` and
-`coilwork::kept`.
+"""The operators `coilwork::seed` and `coilwork::kept`, which draw random bits by Philox from a seed.
 
-Graphs of AOTAutograd name operators, so a number that forward and backward both make has to be a call of one.
-Generated code makes them (`ops/random.py`); what is here runs where a graph is left to eager mode, and gives
-the same bits.
+Graphs of AOTAutograd name operators, so a number that forward and backward both draw has to be a call of one.
+Generated code draws them (`ops/random.py`). The implementations here run where a graph is left to eager mode,
+and give the same bits.
 """
 
 from __future__ import annotations
