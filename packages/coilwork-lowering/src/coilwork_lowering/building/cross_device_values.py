@@ -70,7 +70,7 @@ def recompute_without_memory(
             bodies[access] = body
         value = _replace_load(value, bodies)
         if on_cpu:
-            (value,) = rewrite((value,), _number)
+            (value,) = rewrite((value,), _fold_constants)
         # what is approximated may turn out to be so of numbers
         if _is_long(value) or not (on_cpu or _is_exact(value)):
             return None
@@ -101,7 +101,7 @@ def _replace_load(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
     return replaced
 
 
-def _number(node: Scalar) -> Scalar:
+def _fold_constants(node: Scalar) -> Scalar:
     """Fold an operation on constants as torch computes it."""
     if not isinstance(node, Op) or not all(isinstance(operand, Const) for operand in node.operands):
         return node
@@ -142,7 +142,7 @@ def move_scalars_to_reader(
     if not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
         return node
     device = _device(node)
-    values = {name: value for name, value in _scalars(node).items() if value}
+    values = {name: value for name, value in _scalars_by_field(node).items() if value}
     away = {
         access.buffer
         for access in loads([scalar for value in values.values() for scalar in value])
@@ -183,7 +183,7 @@ def _device(node: _Computing) -> str:
     return next(output.device for output in node.outputs if output is not None)
 
 
-def _scalars(node: _Computing) -> dict[str, tuple[Scalar, ...]]:
+def _scalars_by_field(node: _Computing) -> dict[str, tuple[Scalar, ...]]:
     """The scalars that `node` computes, by field."""
     scalars: dict[str, tuple[Scalar, ...]] = {"checks": tuple(check.condition for check in node.checks)}
     for field in fields(node):

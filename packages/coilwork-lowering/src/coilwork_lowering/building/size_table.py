@@ -223,17 +223,21 @@ def compute_rounded(
     """
     name = type(expression).__name__
     if name in _BITS:
-        return op(_BITS[name], *(_whole(operand, integer, floats) for operand in expression.args))
-    number = _number(expression if name == _POWER else expression.args[0], integer, floats)
+        return op(_BITS[name], *(_compute_integer(operand, integer, floats) for operand in expression.args))
+    number = _compute_number(expression if name == _POWER else expression.args[0], integer, floats)
     return cast(op(_ROUNDING.get(name, "round"), number), DType.I64)
 
 
-def _whole(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
+def _compute_integer(
+    expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]
+) -> Scalar:
     expr = integer(expression)
-    return index(expr) if expr is not None else cast(_number(expression, integer, floats), DType.I64)
+    return index(expr) if expr is not None else cast(_compute_number(expression, integer, floats), DType.I64)
 
 
-def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
+def _compute_number(
+    expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]
+) -> Scalar:
     if expression in floats:
         return cast(floats[expression], DType.F64)
     whole = integer(expression)
@@ -243,10 +247,12 @@ def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Bas
         return const(float(str(expression)), DType.F64)
     name = type(expression).__name__
     if name == "RoundDecimal":
-        return round_decimals(_number(expression.args[0], integer, floats), int(str(expression.args[1])))
+        return round_decimals(
+            _compute_number(expression.args[0], integer, floats), int(str(expression.args[1]))
+        )
     if name in _BITS:
         return cast(compute_rounded(expression, integer, floats), DType.F64)
-    operands = [_number(operand, integer, floats) for operand in expression.args]
+    operands = [_compute_number(operand, integer, floats) for operand in expression.args]
     if name in ("ToFloat", "Identity"):
         return operands[0]
     if name in ("Add", "Mul"):

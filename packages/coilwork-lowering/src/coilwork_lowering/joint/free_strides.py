@@ -39,7 +39,7 @@ def free_saved_strides(
         if not isinstance(node, torch.fx.Node) or node.op != "call_function" or node in returned:
             continue
         reader = inputs.get(node.name)
-        if reader is None or not _is_static(node.meta.get("val")) or _reads_strides(reader, lowering):
+        if reader is None or not _has_static_layout(node.meta.get("val")) or _reads_strides(reader, lowering):
             continue
         node.meta[FREE_STRIDES] = True
         count += 1
@@ -50,7 +50,7 @@ def has_static_inputs(gm: torch.fx.GraphModule) -> bool:
     """Tell if all sizes that `gm` is given are numbers, so that what it saves may lie as it likes."""
     inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     return not any(
-        isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and not _is_static(value))
+        isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and not _has_static_layout(value))
         for value in inputs
     )
 
@@ -60,7 +60,7 @@ def has_free_strides(node: Any) -> bool:
     return isinstance(node, torch.fx.Node) and bool(node.meta.get(FREE_STRIDES))
 
 
-def _is_static(value: Any) -> bool:
+def _has_static_layout(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and value.layout == torch.strided

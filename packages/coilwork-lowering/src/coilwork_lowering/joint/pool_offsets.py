@@ -47,17 +47,17 @@ def narrow_pool_positions(gm: torch.fx.GraphModule) -> int:
         return 0
     rewritten = 0
     for node in list(gm.graph.nodes):
-        positions = _positions_for_backward(node)
-        windows = None if positions is None else _windows(node, positions)
+        positions = _find_saved_positions(node)
+        windows = None if positions is None else _find_windows(node, positions)
         if positions is not None and windows is not None:
-            rewritten += _narrow(gm.graph, positions, windows, mode)
+            rewritten += _save_offsets(gm.graph, positions, windows, mode)
     if rewritten:
         gm.graph.lint()
         gm.recompile()
     return rewritten
 
 
-def _positions_for_backward(node: torch.fx.Node) -> torch.fx.Node | None:
+def _find_saved_positions(node: torch.fx.Node) -> torch.fx.Node | None:
     """The positions that max-pool `node` returns, if backwards of max-pools are all that reads them."""
     if node.op != "call_function" or packet_name(node.target) not in _POOLS:
         return None
@@ -71,7 +71,7 @@ def _positions_for_backward(node: torch.fx.Node) -> torch.fx.Node | None:
     return positions
 
 
-def _windows(node: torch.fx.Node, positions: torch.fx.Node) -> _Windows | None:
+def _find_windows(node: torch.fx.Node, positions: torch.fx.Node) -> _Windows | None:
     rank = _POOLS[packet_name(node.target)]
     source, result = node.args[0], positions.meta.get("val")
     assert isinstance(source, torch.fx.Node)
@@ -102,7 +102,7 @@ def _expand_per_dim(values: Any, rank: int) -> tuple[int, ...] | None:
     return tuple(values) * rank if len(values) == 1 else tuple(values)
 
 
-def _narrow(
+def _save_offsets(
     graph: torch.fx.Graph, positions: torch.fx.Node, windows: _Windows, mode: AbstractContextManager[object]
 ) -> bool:
     """Let readers of `positions` read the sum of a distance and where its window starts; False if none is

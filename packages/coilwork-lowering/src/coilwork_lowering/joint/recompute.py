@@ -75,7 +75,7 @@ def recompute_from_memory(
     recomputed: list[Recomputed] = []
     for node in gm.graph.nodes:
         if node in forward and any(user not in forward and user.op != "output" for user in node.users):
-            candidate = _candidate(node, forward, find_model)
+            candidate = _find_candidate(node, forward, find_model)
             if candidate is not None:
                 recomputed.append(candidate)
     for item in recomputed:
@@ -96,7 +96,7 @@ def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> t
     for node in gm.graph.nodes:
         cheap = is_view(node) or (is_pointwise(node) and find_info(packet_name(node.target)).is_cheap)
         free = node in forward and cheap and not _changes_device(node) and "recompute" not in node.meta
-        if free and all(at in made or _is_size(at) for at in node.all_input_nodes):
+        if free and all(at in made or _is_size_value(at) for at in node.all_input_nodes):
             made[node] = any(user not in forward and user.op != "output" for user in node.users)
     for node in made if any(made.values()) else ():
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
@@ -122,7 +122,7 @@ def _changes_device(node: torch.fx.Node) -> bool:
     return len({value.device for value in values if isinstance(value, torch.Tensor)}) > 1
 
 
-def _is_size(node: torch.fx.Node) -> bool:
+def _is_size_value(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
 
 
@@ -140,10 +140,10 @@ def forward_of(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torc
     return frozenset(forward)
 
 
-def _candidate(
+def _find_candidate(
     node: torch.fx.Node, forward: frozenset[torch.fx.Node], find_model: FindModel
 ) -> Recomputed | None:
-    size = _bytes(node)
+    size = _count_bytes(node)
     if not size or size < find_model(str(node.meta["val"].device)).memory.recomputed_bytes:
         return None
     if not is_pointwise(node) or _needs_memory(node):
@@ -156,20 +156,20 @@ def _candidate(
         if at in chain or at in sources:
             continue
         inner = at is node or (at in forward and (is_view(at) or is_pointwise(at)) and not _needs_memory(at))
-        if inner and (at is node or _bytes(at) * _SMALL > size):
+        if inner and (at is node or _count_bytes(at) * _SMALL > size):
             chain[at] = None
             open_nodes.extend(at.all_input_nodes)
         else:
             sources[at] = None
         if len(chain) > _LONGEST:
             return None
-    read = sum(_bytes(s) for s in sources if _bytes(s) * _SMALL > size)
-    if not 0 < read <= _SLACK * size or not _reduces(chain, sources):
+    read = sum(_count_bytes(s) for s in sources if _count_bytes(s) * _SMALL > size)
+    if not 0 < read <= _SLACK * size or not _saves_memory(chain, sources):
         return None
     return Recomputed(node=node, chain=tuple(chain), sources=tuple(sources))
 
 
-def _reduces(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None]) -> bool:
+def _saves_memory(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None]) -> bool:
     """Tell if a small operand is a reduction over the chain itself, as in a softmax.
 
     Elsewhere the minimum cut sees as much as this pass: distances are short.
@@ -183,7 +183,7 @@ def _needs_memory(node: torch.fx.Node) -> bool:
     return any(not accepts_any_strides(user) for user in readers_of(node))
 
 
-def _bytes(node: torch.fx.Node) -> int:
+def _count_bytes(node: torch.fx.Node) -> int:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or size_hints(value) is None:
         return 0

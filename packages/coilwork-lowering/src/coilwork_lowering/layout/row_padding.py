@@ -67,10 +67,10 @@ def pad_products(
     Fast kernels of matrix units read vectors of 16 bytes. They want sizes that are whole vectors, and rows
     that start at whole vectors. A vocabulary of 50257 numbers of 16 bits fails both.
 
-    Sizes (`enlarge.py`): operands get zeros at the end, the result gets columns that nobody reads. Generated
-    code that makes an operand writes the zeros with it; other operands are copied, if that costs less than it
-    saves. A result that the caller gets would be copied to dense memory, which is done where there is room
-    for it. Where there is none it is computed by blocks of rows (`by_rows.py`), but not in a `joint` graph,
+    Sizes (`size_padding.py`): operands get zeros at the end, the result gets columns that nobody reads.
+    Generated code that makes an operand writes the zeros with it; other operands are copied, if that costs
+    less than it saves. A result that the caller gets is copied to dense memory where there is room for it.
+    Where there is none it is computed by blocks of rows (`row_blocking.py`), but not in a `joint` graph,
     which is yet to be partitioned.
 
     Rows: a value that is made in the graph, by a product or by generated code, and that only products and

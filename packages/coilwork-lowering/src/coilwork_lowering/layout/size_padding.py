@@ -162,7 +162,7 @@ class SizePadding:
         order = list(range(tensor.meta["val"].dim()))  # of base, by dimensions of tensor
         while find_info(packet_name(base.target)).is_permutation and base.op == "call_function":
             turns.insert(0, base)
-            turned = _order(base)
+            turned = _permutation_of(base)
             order = [turned[k] for k in order]
             source = base.args[0]
             assert isinstance(source, torch.fx.Node)
@@ -384,7 +384,7 @@ def _keep_side(made: torch.fx.Node, base: torch.fx.Node, product: torch.fx.Node)
         made.meta["partitioner_tag"] = "must_be_in_backward"
 
 
-def _order(turn: torch.fx.Node) -> list[int]:
+def _permutation_of(turn: torch.fx.Node) -> list[int]:
     """Dimensions of the operand of a permutation, by dimensions of its result."""
     rank = turn.meta["val"].dim()
     order = list(range(rank))

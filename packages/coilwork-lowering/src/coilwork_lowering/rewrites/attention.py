@@ -61,14 +61,14 @@ _MASKED: Final = either(
 )
 
 
-def _weights(scores: Pattern) -> Pattern:
+def _match_weights(scores: Pattern) -> Pattern:
     """The softmax of `scores`, perhaps in a wider type, and back in theirs."""
     wide = either(scores, call("to", self=scores, dtype=value("wider")))
     softmax = call("softmax", self=wide, dim=value("dim"), dtype=value("softmax_dtype"))
     return either(softmax, call("to", self=softmax, dtype=value("narrow")))
 
 
-def _attention(weights: Pattern) -> Call:
+def _match_attention(weights: Pattern) -> Call:
     return call("matmul", self=weights, other=tensor("values"))
 
 
@@ -79,7 +79,7 @@ def _match_dropout(weights: Pattern) -> Pattern:
     )
 
 
-def _drops(match: Match) -> float:
+def _dropout_probability(match: Match) -> float:
     p = match.captures.get("p")
     return float(p) if match.captures.get("training") and isinstance(p, int | float) else 0.0
 
@@ -138,24 +138,24 @@ def _fill_hides(match: Match) -> bool:
     return isinstance(fill, float) and (fill == float("-inf") or fill <= -1e30)
 
 
-def _never_drops(match: Match) -> bool:
-    return _drops(match) == 0.0
+def _has_no_dropout(match: Match) -> bool:
+    return _dropout_probability(match) == 0.0
 
 
-def _may_drop(match: Match) -> bool:
-    return 0.0 < _drops(match) < 1.0 and match.captures["inplace"] is False
+def _has_dropout(match: Match) -> bool:
+    return 0.0 < _dropout_probability(match) < 1.0 and match.captures["inplace"] is False
 
 
-def _mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch.dtype) -> Any:
+def _build_mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch.dtype) -> Any:
     """The mask that the operator takes, of what is added to scores."""
     if added is not None:
-        return _nowhere_is_nan(added if bias is None else bias + added)
+        return _propagate_masked_rows(added if bias is None else bias + added)
     if hidden is None and seen is None:
         return None
     shown = seen if hidden is None else hidden.logical_not()
     # A finite number leaves a row of which everything is masked with equal weights.
     mask = torch.where(shown, shown.new_zeros((), dtype=dtype), fill)
-    return _nowhere_is_nan(mask) if fill == float("-inf") else mask
+    return _propagate_masked_rows(mask) if fill == float("-inf") else mask
 
 
 def _flatten_to_matrix(mask: Any) -> Any:
@@ -163,7 +163,7 @@ def _flatten_to_matrix(mask: Any) -> Any:
     return mask if mask is None or mask.value.dim() >= 2 else mask.expand(1, -1 if mask.value.dim() else 1)
 
 
-def _nowhere_is_nan(mask: Any) -> Any:
+def _propagate_masked_rows(mask: Any) -> Any:
     """`mask` with NaN in rows that hide everything. It has no heads, mostly: that costs little beside the
     scores.
     """
@@ -186,7 +186,7 @@ def _attend(
     training: Any,
     **rest: Any,
 ) -> Any:
-    shown = _flatten_to_matrix(_mask(mask, bias, hidden, seen, fill, query.value.dtype))
+    shown = _flatten_to_matrix(_build_mask(mask, bias, hidden, seen, fill, query.value.dtype))
     factor = float(scale) if scale is not None else 1.0 if divisor is None else 1.0 / divisor
     # Kernels take four dimensions: of three, the first becomes the batch, with one head.
     three = query.value.dim() == 3
@@ -201,7 +201,7 @@ def _attend(
     return result.contiguous()
 
 
-def pays(match: Match, scores: tuple[Any, ...]) -> bool:
+def are_scores_large(match: Match, scores: tuple[Any, ...]) -> bool:
     """Tell if `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count
     as large.
     """
@@ -215,14 +215,14 @@ def pays(match: Match, scores: tuple[Any, ...]) -> bool:
     return len(known) < len(sizes) or bool(prod(known) * query.element_size() >= least)
 
 
-def _pays(match: Match) -> bool:
-    return pays(match, _scores_shape(match))
+def _fusion_pays(match: Match) -> bool:
+    return are_scores_large(match, _scores_shape(match))
 
 
-PAYS: Final = Condition(name="scores are large", holds=_pays)
+FUSION_PAYS: Final = Condition(name="scores are large", holds=_fusion_pays)
 
 _CONDITIONS: Final = (
-    PAYS,
+    FUSION_PAYS,
     has_rank("query", 3, 4),
     has_rank("key", 3, 4),
     has_rank("values", 3, 4),
@@ -235,13 +235,13 @@ _CONDITIONS: Final = (
     Condition(name="masks broadcast to the scores", holds=_mask_fits),
     Condition(name="what fills masked places hides them", holds=_fill_hides),
 )
-_WITHOUT: Final = Condition(name="no dropout", holds=_never_drops)
-_WITH: Final = Condition(name="dropout of a part", holds=_may_drop)
+_WITHOUT: Final = Condition(name="no dropout", holds=_has_no_dropout)
+_WITH: Final = Condition(name="dropout of a part", holds=_has_dropout)
 
 ATTENTION: Final = Rewrite(
     name="attention",
     doc="Attention written out becomes scaled_dot_product_attention, which keeps the scores on chip.",
-    pattern=_attention(_match_dropout(_weights(_MASKED))),
+    pattern=_match_attention(_match_dropout(_match_weights(_MASKED))),
     replacement=_attend,
     conditions=(*_CONDITIONS, _WITHOUT),
     level="captured",
@@ -251,7 +251,7 @@ ATTENTION: Final = Rewrite(
 ATTENTION_WITH_DROPOUT: Final = Rewrite(
     name="attention-with-dropout",
     doc="The same with dropout of the weights, where random numbers need not be eager's.",
-    pattern=_attention(_match_dropout(_weights(_MASKED))),
+    pattern=_match_attention(_match_dropout(_match_weights(_MASKED))),
     replacement=_attend,
     conditions=(*_CONDITIONS, _WITH),
     level="captured",
@@ -329,7 +329,7 @@ def _result_is_dense(match: Match) -> bool:
 
 def _operands_pay(match: Match) -> bool:
     query, key = match.value("query"), match.value("key")
-    return pays(match, (*query.shape[:-1], key.shape[-2]))
+    return are_scores_large(match, (*query.shape[:-1], key.shape[-2]))
 
 
 def _is_refused(match: Match) -> bool:

@@ -19,7 +19,7 @@ FROZEN: Final = "coilwork_frozen"
 _PARAMETERS: Final = ("weight", "bias", "mean", "variance", "gamma", "beta")
 
 
-def _layer(bias: Pattern) -> Pattern:
+def _match_layer(bias: Pattern) -> Pattern:
     return either(
         call(
             "conv",
@@ -103,7 +103,7 @@ FOLD_BATCH_NORM: Final = Rewrite(
     doc="A batch norm with running statistics goes into the weight and bias of the layer in front of it.",
     pattern=either(
         *(
-            _norm(_layer(bias), gamma, beta)
+            _norm(_match_layer(bias), gamma, beta)
             for bias in (tensor("bias"), _NOTHING)
             for gamma, beta in ((tensor("gamma"), tensor("beta")), (_NOTHING, _NOTHING))
         )

@@ -119,7 +119,7 @@ class _Reader:
         return None
 
     def _slice(self, node: fx.Node) -> SliceCopies | None:
-        place = _place(node, node.args[0], 1)
+        place = _find_place(node, node.args[0], 1)
         if place is None:
             return None
         whole = self.parts(place.base)
@@ -135,7 +135,7 @@ class _Reader:
         return SliceCopies(whole.source, _replace_dim(whole.runs, place.dim, moved))
 
     def _read_scatter(self, node: fx.Node) -> SliceCopies | None:
-        place = _place(node, node.args[0], 2)
+        place = _find_place(node, node.args[0], 2)
         if place is None or not isinstance(node.args[1], fx.Node) or not _same_type(node.args[1], node):
             return None
         base, part = self.parts(place.base), self.parts(node.args[1])
@@ -204,9 +204,9 @@ class _Place:
     end: Size
 
 
-def _place(node: fx.Node, base: Any, first: int) -> _Place | None:
+def _find_place(node: fx.Node, base: Any, first: int) -> _Place | None:
     """The place in `base` that the call `node` reads or writes, by its arguments from number `first` on."""
-    dim, start, end, step = (_value(argument) for argument in _walk_arguments(node, first))
+    dim, start, end, step = (_value_of_argument(argument) for argument in _walk_arguments(node, first))
     if not isinstance(base, fx.Node) or type(dim) is not int or step != 1:
         return None
     shape = base.meta["val"].shape
@@ -227,7 +227,7 @@ def _walk_arguments(node: fx.Node, first: int) -> Iterator[Any]:
         yield node.args[at] if at < len(node.args) else node.kwargs.get(name, default)
 
 
-def _value(argument: Any) -> Any:
+def _value_of_argument(argument: Any) -> Any:
     return argument.meta.get("val") if isinstance(argument, fx.Node) else argument
 
 
@@ -289,14 +289,14 @@ class _Window:
     part: _Span | None = None
 
 
-def _window(runs: tuple[Run, ...], size: Size) -> _Window | None:
+def _find_window(runs: tuple[Run, ...], size: Size) -> _Window | None:
     """The window that `runs` read of a dimension of `size`, if they repeat one box."""
     if not runs:
         return None
     starts = [run.start + run.shift for run in runs]
     ends = [run.end + run.shift for run in runs]
     if len(runs) == 1:
-        box = _span(starts[0], ends[0], size)
+        box = _find_span(starts[0], ends[0], size)
         return None if box is None else _Window(box)
     low, high = starts[1], ends[0]
     if not (surely(starts[0] >= low) and surely(ends[-1] <= high)):
@@ -305,16 +305,16 @@ def _window(runs: tuple[Run, ...], size: Size) -> _Window | None:
         surely(end == high) for end in ends[:-1]
     ):
         return None
-    box, part = _span(low, high, size), _span(starts[0] - low, starts[0] - low + runs[-1].end, size)
+    box, part = _find_span(low, high, size), _find_span(starts[0] - low, starts[0] - low + runs[-1].end, size)
     return None if box is None or part is None else _Window(box, len(runs), part)
 
 
-def _span(start: Size, end: Size, size: Size) -> _Span | None:
-    first, last = _amount(start, size), _amount(end, size)
+def _find_span(start: Size, end: Size, size: Size) -> _Span | None:
+    first, last = _find_amount(start, size), _find_amount(end, size)
     return None if first is None or last is None else _Span(first, last)
 
 
-def _amount(number: Size, size: Size) -> _Amount | None:
+def _find_amount(number: Size, size: Size) -> _Amount | None:
     """`number` as a multiple of `size` plus a number."""
     for times in range(_MOST_TIMES):
         more = plain_number(number - times * size)
@@ -341,7 +341,7 @@ def _slice_and_repeat(result: Any, **rest: Any) -> Any:
     assert copies is not None and copies.source is not None
     source = Operand(copies.source, result.tracer)
     sizes = source.value.shape
-    windows = [_window(runs, size) for runs, size in zip(copies.runs, sizes, strict=True)]
+    windows = [_find_window(runs, size) for runs, size in zip(copies.runs, sizes, strict=True)]
     if None in windows:
         return None
     complete = [window for window in windows if window is not None]
@@ -362,7 +362,7 @@ def _slice_spans(whole: Any, spans: Sequence[_Span | None], counted: Operand) ->
     return whole
 
 
-def _number(name: str) -> Pattern:
+def _match_number(name: str) -> Pattern:
     """Symbolic sizes are nodes, others are not."""
     return either(value(name), tensor(name))
 
@@ -378,8 +378,8 @@ CIRCULAR_PADDING: Final = Rewrite(
         self=tensor("base"),
         src=tensor("part"),
         dim=value("dim"),
-        start=_number("start"),
-        end=_number("end"),
+        start=_match_number("start"),
+        end=_match_number("end"),
         step=value("step"),
         named="result",
     ),

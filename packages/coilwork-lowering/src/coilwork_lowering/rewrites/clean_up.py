@@ -250,13 +250,13 @@ def complete_values(gm: fx.GraphModule) -> int:
     for node in gm.graph.nodes:
         if node.op != "call_function" or "val" in node.meta or not callable(node.target):
             continue
-        args: Any = fx.map_arg(node.args, _value)
-        kwargs: Any = fx.map_arg(node.kwargs, _value)
+        args: Any = fx.map_arg(node.args, _fake_value)
+        kwargs: Any = fx.map_arg(node.kwargs, _fake_value)
         with nullcontext() if mode is None else mode:
             node.meta["val"] = node.target(*args, **kwargs)
         completed += 1
     return completed
 
 
-def _value(node: fx.Node) -> Any:
+def _fake_value(node: fx.Node) -> Any:
     return node.meta["val"]

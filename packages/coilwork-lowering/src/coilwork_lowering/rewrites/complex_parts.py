@@ -46,12 +46,12 @@ def _are_alike(match: Match) -> bool:
     nodes = [operand for operand in operands if isinstance(operand, torch.fx.Node)]
     values = [match.vocabulary.value(node) for node in nodes]
     if not all(map(_is_readable, nodes, values)) or any(
-        operand.device != match.result.device for operand in values
+        value.device != match.result.device for value in values
     ):
         return False
-    types = {operand.dtype for operand in values if operand.is_complex()}
-    known = types <= {torch.complex64, torch.complex128}
-    return known and {operand.to_real() for operand in types} == {match.result.dtype}
+    types = {value.dtype for value in values if value.is_complex()}
+    has_wide_parts = types <= {torch.complex64, torch.complex128}
+    return has_wide_parts and {dtype.to_real() for dtype in types} == {match.result.dtype}
 
 
 def _is_readable(node: torch.fx.Node, held: torch.Tensor) -> bool:
@@ -65,14 +65,14 @@ def _are_complex(match: Match) -> bool:
     return all(bool(match.value(name).is_complex()) for name in ("x", "y") if name in match.captures)
 
 
-def _is_not_sought(match: Match) -> bool:
+def _is_not_compared(match: Match) -> bool:
     """Tell if nobody looks for the magnitude among others: ATen finds the largest by its own function, whose
     last bit may be another.
     """
     return not any(user.target in (aten.eq.Tensor, aten.ne.Tensor) for user in match.root.users)
 
 
-def _is_walked_by_rows(match: Match) -> bool:
+def _is_read_by_rows(match: Match) -> bool:
     """On a CPU, whether vectors of both parts are read side by side: from rows of known sizes, in the order
     of the dimensions.
 
@@ -105,13 +105,13 @@ def _names_dimensions(match: Match) -> bool:
 _DIMENSIONS: Final = Condition(name="dimensions are named", holds=_names_dimensions)
 _ALIKE: Final = Condition(name="complex operands have parts of the result's type", holds=_are_alike)
 _COMPLEX: Final = Condition(name="operands are complex", holds=_are_complex)
-_NOT_SOUGHT: Final = Condition(name="not compared with others", holds=_is_not_sought)
+_NOT_SOUGHT: Final = Condition(name="not compared with others", holds=_is_not_compared)
 _BY_ROWS: Final = Condition(
-    name="on a CPU, rows of known sizes, else ATen's product is faster", holds=_is_walked_by_rows
+    name="on a CPU, rows of known sizes, else ATen's product is faster", holds=_is_read_by_rows
 )
 
 
-def _parts(z: Any) -> Parts:
+def _split_parts(z: Any) -> Parts:
     """Real and imaginary part of a number or node; of a conjugate view, which no memory holds, by those of
     its operand.
     """
@@ -121,9 +121,9 @@ def _parts(z: Any) -> Parts:
     if isinstance(operand, torch.fx.Node):
         inner = type(z)(operand, z.tracer)
         if node.target is aten._conj.default and z.value.is_conj():
-            return _conjugate(_parts(inner))
+            return _conjugate(_split_parts(inner))
         if node.target is aten.clone.default and operand.target is aten._conj.default:
-            return _parts(inner)
+            return _split_parts(inner)
     pair = aten.view_as_real.default(z)
     return _part(pair, 0), _part(pair, 1)
 
@@ -157,8 +157,8 @@ def _pair_parts(parts: Parts) -> Any:
     return aten.permute.default(inner, [*(order.index(k) for k in range(len(order))), len(order)])
 
 
-def _product(x: Any, y: Any) -> Any:
-    (a, b), (c, d) = _parts(x), _parts(y)
+def _multiply_parts(x: Any, y: Any) -> Any:
+    (a, b), (c, d) = _split_parts(x), _split_parts(y)
     if not _is_complex(x):
         (a, b), (c, d) = (c, d), (a, b)
     mul = aten.mul.Tensor
@@ -242,7 +242,7 @@ PARTS_OF_PRODUCT: Final = Rewrite(
             call("aten.mul.Tensor", self=_X, other=value("y")),
         )
     ),
-    replacement=_product,
+    replacement=_multiply_parts,
     conditions=(_BY_ROWS, _ALIKE),
     inexact=True,
 )
@@ -256,7 +256,7 @@ PARTS_OF_CONJUGATE: Final = Rewrite(
             call("aten._conj_physical.default", self=_X),
         )
     ),
-    replacement=lambda x: _pair_parts(_conjugate(_parts(x))),
+    replacement=lambda x: _pair_parts(_conjugate(_split_parts(x))),
     conditions=(_COMPLEX, _ALIKE),
 )
 
@@ -306,7 +306,7 @@ MAGNITUDE: Final = Rewrite(
     name="magnitude",
     doc="The absolute value of complex numbers, from their parts.",
     pattern=call("aten.abs.default", self=_X),
-    replacement=lambda x: aten.hypot.default(*_parts(x)),
+    replacement=lambda x: aten.hypot.default(*_split_parts(x)),
     conditions=(_COMPLEX, _ALIKE, _NOT_SOUGHT),
     inexact=True,
 )
@@ -315,7 +315,7 @@ ANGLE: Final = Rewrite(
     name="angle",
     doc="The angle of complex numbers, from their parts.",
     pattern=call("aten.angle.default", self=_X),
-    replacement=lambda x: aten.atan2.default(*reversed(_parts(x))),
+    replacement=lambda x: aten.atan2.default(*reversed(_split_parts(x))),
     conditions=(_COMPLEX, _ALIKE),
     inexact=True,
 )

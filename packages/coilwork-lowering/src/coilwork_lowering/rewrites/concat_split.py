@@ -27,31 +27,31 @@ from coilwork_lowering.rewrites.vocabulary import Read
 _TENSORS: Final = items("tensors")
 
 
-def _cat(*, shared: bool = False) -> Pattern:
+def _match_cat(*, shared: bool = False) -> Pattern:
     return call("aten.cat.default", tensors=_TENSORS, dim=value("dim"), shared=shared)
 
 
-def _stack(*, shared: bool = False) -> Pattern:
+def _match_stack(*, shared: bool = False) -> Pattern:
     return call("aten.stack.default", tensors=_TENSORS, dim=value("dim"), shared=shared)
 
 
-def _whole(match: Match) -> fx.Node | None:
+def _find_whole(match: Match) -> fx.Node | None:
     """The tensor of which `cat` puts all parts together, in order."""
     parts = match.captures["tensors"]
     rank = match.result.dim()
     dim = match.captures["dim"] % rank if rank else 0
-    sources = {_source(part, dim, match) for part in parts}
+    sources = {_find_source(part, dim, match) for part in parts}
     if len(sources) != 1 or not all(type(n) is int for n in match.result.shape):
         return None
     source = sources.pop()
     if source is None or not looks_like(match.vocabulary.value(source), match.result):
         return None
     ends = accumulate((match.vocabulary.value(part).shape[dim] for part in parts), initial=0)
-    starts = [_start(part, dim, match) for part in parts]
+    starts = [_find_start(part, dim, match) for part in parts]
     return source if starts == list(ends)[:-1] else None
 
 
-def _source(part: fx.Node, dim: int, match: Match) -> fx.Node | None:
+def _find_source(part: fx.Node, dim: int, match: Match) -> fx.Node | None:
     """The tensor that `part` is a slice or piece of, along `dim`."""
     made_by = part.args[0] if part.target is operator.getitem else part
     read = match.vocabulary.read(made_by) if isinstance(made_by, fx.Node) else None
@@ -68,7 +68,7 @@ def _source(part: fx.Node, dim: int, match: Match) -> fx.Node | None:
 _SPLITS: Final = ("aten.split.Tensor", "aten.split_with_sizes.default")
 
 
-def _start(part: fx.Node, dim: int, match: Match) -> int | None:
+def _find_start(part: fx.Node, dim: int, match: Match) -> int | None:
     """The position in its source at which `part` begins."""
     if part.target is operator.getitem:
         maker, index = part.args
@@ -94,7 +94,7 @@ def _bounds(read: Read, size: int) -> tuple[int | None, int | None]:
     return slice(start, end).indices(size)[:2]
 
 
-def _put_together(tensors: list[Any], **rest: Any) -> Any:
+def _replace_by_source(tensors: list[Any], **rest: Any) -> Any:
     first = tensors[0].node
     maker = first.args[0] if first.target is operator.getitem else first
     return type(tensors[0])(maker.args[0], tensors[0].tracer)
@@ -103,21 +103,23 @@ def _put_together(tensors: list[Any], **rest: Any) -> Any:
 CAT_OF_PARTS: Final = Rewrite(
     name="cat-of-parts",
     doc="All slices or pieces of a tensor, put together in order, are that tensor.",
-    pattern=_cat(),
-    replacement=_put_together,
-    conditions=(Condition(name="parts are all, in order", holds=lambda match: _whole(match) is not None),),
+    pattern=_match_cat(),
+    replacement=_replace_by_source,
+    conditions=(
+        Condition(name="parts are all, in order", holds=lambda match: _find_whole(match) is not None),
+    ),
 )
 
 CAT_OF_ONE: Final = Rewrite(
     name="cat-of-one",
     doc="A `cat` of one tensor is a copy of it.",
-    pattern=_cat(),
+    pattern=_match_cat(),
     replacement=lambda tensors, **rest: tensors[0],
     conditions=(Condition(name="one tensor", holds=lambda match: len(match.captures["tensors"]) == 1),),
 )
 
 
-def _parts(match: Match) -> list[int] | None:
+def _list_part_sizes(match: Match) -> list[int] | None:
     """Sizes of what `cat` put together along its dimension, if they are known."""
     sizes = [match.vocabulary.value(item).shape for item in match.captures["tensors"]]
     if not all(len(size) == len(sizes[0]) for size in sizes):
@@ -134,7 +136,7 @@ def _read_dim(match: Match) -> int | None:
 
 def _pieces_are_parts(match: Match) -> bool:
     pieces = match.result
-    dim, parts = _read_dim(match), _parts(match)
+    dim, parts = _read_dim(match), _list_part_sizes(match)
     if dim is None or parts is None or len(pieces) != len(parts):
         return False
     return [piece.shape[dim] for piece in pieces] == parts
@@ -168,11 +170,16 @@ SPLIT_OF_CAT: Final = Rewrite(
     pattern=either(
         call(
             "aten.split_with_sizes.default",
-            self=_cat(shared=True),
+            self=_match_cat(shared=True),
             split_sizes=value("sizes"),
             dim=value("read_dim"),
         ),
-        call("aten.split.Tensor", self=_cat(shared=True), split_size=value("sizes"), dim=value("read_dim")),
+        call(
+            "aten.split.Tensor",
+            self=_match_cat(shared=True),
+            split_size=value("sizes"),
+            dim=value("read_dim"),
+        ),
     ),
     replacement=lambda tensors, **rest: tensors,
     conditions=(
@@ -185,7 +192,7 @@ SPLIT_OF_CAT: Final = Rewrite(
 UNBIND_OF_STACK: Final = Rewrite(
     name="unbind-of-stack",
     doc="What is unbound from a `stack` is what was stacked.",
-    pattern=call("aten.unbind.int", self=_stack(shared=True), dim=value("read_dim")),
+    pattern=call("aten.unbind.int", self=_match_stack(shared=True), dim=value("read_dim")),
     replacement=lambda tensors, **rest: tensors,
     conditions=(
         Condition(name="along the same dimension", holds=lambda match: _find_stacked_dim(match) is not None),
@@ -209,10 +216,10 @@ class _Spans:
     size: int
 
 
-def _spans(match: Match, cat: fx.Node) -> _Spans | None:
+def _find_spans(match: Match, cat: fx.Node) -> _Spans | None:
     """The places in the `cat` that `match` reads, worked out once; `None` if sizes are open."""
     if cat not in match.memo:
-        parts = _parts(match)
+        parts = _list_part_sizes(match)
         if parts is None:
             match.memo[cat] = None
         else:
@@ -228,7 +235,7 @@ def _find_sliced_operand(match: Match) -> int | None:
     read = match.vocabulary.read(match.root)
     if read is None or _read_dim(match) is None or match.captures["step"] != 1:
         return None
-    spans = _spans(match, read.arguments["self"])
+    spans = _find_spans(match, read.arguments["self"])
     if spans is None:
         return None
     start, end = _bounds(read, spans.size)
@@ -240,7 +247,7 @@ def _slice_free(match: Match) -> bool:
     return position is not None and _layout_is_free(match.root, match.captures["tensors"][position], match)
 
 
-def _operand(match: Match) -> fx.Node:
+def _get_sliced_operand(match: Match) -> fx.Node:
     """The tensor that the slice is; the condition saw to it that there is one."""
     position = _find_sliced_operand(match)
     assert position is not None
@@ -253,13 +260,13 @@ SLICE_OF_CAT: Final = Rewrite(
     doc="A slice of a `cat` that is one of its operands.",
     pattern=call(
         "aten.slice.Tensor",
-        self=_cat(shared=True),
+        self=_match_cat(shared=True),
         dim=value("read_dim"),
         start=value("start"),
         end=value("end"),
         step=value("step"),
     ),
-    existing=_operand,
+    existing=_get_sliced_operand,
     conditions=(Condition(name="slice is a part, strides are kept or free", holds=_slice_free),),
     restrides=True,
 )
@@ -275,7 +282,9 @@ def _can_select(match: Match) -> bool:
 SELECT_OF_STACK: Final = Rewrite(
     name="select-of-stack",
     doc="What is selected from a `stack` is what was stacked there.",
-    pattern=call("aten.select.int", self=_stack(shared=True), dim=value("read_dim"), index=value("index")),
+    pattern=call(
+        "aten.select.int", self=_match_stack(shared=True), dim=value("read_dim"), index=value("index")
+    ),
     existing=lambda match: match.captures["tensors"][match.captures["index"]],
     conditions=(Condition(name="along the same dimension, strides are kept or free", holds=_can_select),),
     restrides=True,

@@ -71,7 +71,7 @@ class Prepared:
     @property
     def size_bytes(self) -> int:
         """Bytes of the prepared values."""
-        return sum(_bytes(value) for value in self.values)
+        return sum(_count_dense_bytes(value) for value in self.values)
 
 
 def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | None:
@@ -85,11 +85,11 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = memory_of(graph).written
     positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}
-    sources_of = _constants(graph, positions)
-    prepared = [node for node in graph.nodes if _is_worth(node, sources_of, written)]
+    sources_of = _find_constants(graph, positions)
+    prepared = [node for node in graph.nodes if _is_worth_preparing(node, sources_of, written)]
     if not prepared:
         return None
-    preparation, sources = _preparation(gm, prepared, sources_of, positions)
+    preparation, sources = _make_preparation(gm, prepared, sources_of, positions)
     values = tuple(node.meta["val"] for node in prepared)
     # all of them before the first is erased: that one may be what they are inserted before
     with graph.inserting_before(_next_of_last(inputs)):
@@ -114,20 +114,22 @@ def constants_of(graph: fx.Graph, frozen: Iterable[int]) -> frozenset[fx.Node]:
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = memory_of(graph).written
     positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}
-    return frozenset(_constants(graph, positions))
+    return frozenset(_find_constants(graph, positions))
 
 
 def _next_of_last(inputs: list[fx.Node]) -> fx.Node:
     return inputs[-1].next
 
 
-def _constants(graph: fx.Graph, positions: dict[fx.Node, int]) -> dict[fx.Node, frozenset[fx.Node]]:
+def _find_constants(graph: fx.Graph, positions: dict[fx.Node, int]) -> dict[fx.Node, frozenset[fx.Node]]:
     """Nodes that frozen inputs alone decide, with those inputs."""
     sources_of = {node: frozenset({node}) for node in positions}
     for node in graph.nodes:
         if node.op != "call_function" or not node.all_input_nodes or not _is_repeatable(node.target):
             continue
-        if all(source in sources_of for source in node.all_input_nodes) and _is_static(node.meta.get("val")):
+        if all(source in sources_of for source in node.all_input_nodes) and _has_static_strides(
+            node.meta.get("val")
+        ):
             sources_of[node] = frozenset().union(*(sources_of[source] for source in node.all_input_nodes))
     return sources_of
 
@@ -137,15 +139,15 @@ def _is_repeatable(target: Any) -> bool:
     return (is_pure(target) and not is_quantizing(target)) or is_packing(target)
 
 
-def _is_static(value: Any) -> bool:
+def _has_static_strides(value: Any) -> bool:
     if isinstance(value, list | tuple):
-        return all(_is_static(item) for item in value)
+        return all(_has_static_strides(item) for item in value)
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return False
     return all(type(n) is int for n in (*value.shape, *value.stride()))
 
 
-def _is_worth(
+def _is_worth_preparing(
     node: fx.Node, sources_of: dict[fx.Node, frozenset[fx.Node]], written: frozenset[fx.Node]
 ) -> bool:
     if node not in sources_of or not isinstance(node.meta.get("val"), torch.Tensor):
@@ -155,16 +157,18 @@ def _is_worth(
         return False
     if all(user in sources_of for user in node.users):
         return False
-    size = _bytes(node.meta["val"])
-    return size <= max(SMALL_BYTES, MOST_GROWTH * sum(_bytes(s.meta["val"]) for s in sources_of[node]))
+    size = _count_dense_bytes(node.meta["val"])
+    return size <= max(
+        SMALL_BYTES, MOST_GROWTH * sum(_count_dense_bytes(s.meta["val"]) for s in sources_of[node])
+    )
 
 
-def _bytes(value: torch.Tensor) -> int:
+def _count_dense_bytes(value: torch.Tensor) -> int:
     """The memory that a tensor of this shape takes by itself."""
     return prod(value.shape) * value.element_size()
 
 
-def _preparation(
+def _make_preparation(
     gm: fx.GraphModule,
     prepared: list[fx.Node],
     sources_of: dict[fx.Node, frozenset[fx.Node]],
@@ -243,7 +247,7 @@ class _Operands:
     bias: fx.Node | None
 
 
-def _operands(read: Read) -> _Operands | None:
+def _find_operands(read: Read) -> _Operands | None:
     arguments = read.arguments
     if read.op == CONVOLUTION:
         return (
@@ -263,7 +267,7 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
     """Tell if `read` has a frozen weight, a bias of one dimension if any, and one type that oneDNN computes
     in, on a CPU.
     """
-    operands = _operands(read)
+    operands = _find_operands(read)
     if operands is None or operands.weight not in constants or operands.value in constants:
         return False
     value, weight = operands.value.meta["val"], operands.weight.meta["val"]
@@ -284,7 +288,7 @@ def _has_few_rows(node: fx.Node, read: Read, find_model: FindModel) -> bool:
 
     Laying out the weight then shows in a call: beyond, it is lost in the sums.
     """
-    operands = _operands(read)
+    operands = _find_operands(read)
     assert operands is not None
     result, operand = list(node.meta["val"].shape), list(operands.value.meta["val"].shape)
     if not all(type(size) is int for size in (*result, *operand)):
@@ -301,7 +305,7 @@ def _has_few_rows(node: fx.Node, read: Read, find_model: FindModel) -> bool:
 
 def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
     """The call in place of `node`; None if its result would be laid out otherwise."""
-    operands = _operands(read)
+    operands = _find_operands(read)
     assert operands is not None
     inserted: list[fx.Node] = []
 
@@ -314,9 +318,9 @@ def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
 
     weight, bias = operands.weight, operands.bias
     result = (
-        _convolution(call, operands.value, weight, bias, read)
+        _pack_convolution(call, operands.value, weight, bias, read)
         if read.op == CONVOLUTION
-        else _linear(call, operands.value, weight, bias)
+        else _pack_linear(call, operands.value, weight, bias)
     )
     if result is not None and looks_like(result.meta["val"], node.meta["val"]):
         return result
@@ -325,7 +329,7 @@ def _pack_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
     return None
 
 
-def _linear(call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | None) -> fx.Node | None:
+def _pack_linear(call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | None) -> fx.Node | None:
     held, shape = weight.meta["val"], value.meta["val"].shape
     columns = held.shape[1]
     if bias is not None and tuple(bias.meta["val"].shape) != (columns,):
@@ -341,7 +345,9 @@ def _linear(call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | None) ->
     return node
 
 
-def _convolution(call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | None, read: Read) -> fx.Node:
+def _pack_convolution(
+    call: Any, value: fx.Node, weight: fx.Node, bias: fx.Node | None, read: Read
+) -> fx.Node:
     image = value.meta["val"]
     numbers = [list(read.arguments[name]) for name in ("padding", "stride", "dilation")]
     groups = read.arguments["groups"]

@@ -146,7 +146,7 @@ _REGION: Final = ("partitioner_tag", "recompute", "ac_graph_id")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Place:
+class _GraphState:
     """A graph while it is rewritten.
 
     `memory` holds for graphs of ATen operators. Of others, whose calls may share memory in ways that only
@@ -190,15 +190,15 @@ def rewrite_graph(
     counts: dict[str, int] = defaultdict(int)
     sources: dict[str, dict[str, None]] = defaultdict(dict)
     for _ in range(MOST_ROUNDS):
-        place: _Place | None = None
+        state: _GraphState | None = None
         fired = 0
         for node in list(graph.nodes):
             candidates = table.get(vocabulary.key(node), ())
             if not candidates or not node.users:
                 continue
-            place = _place(graph, vocabulary) if place is None else place
+            state = _describe_graph(graph, vocabulary) if state is None else state
             for rewrite in candidates:
-                origins = _rewrite_at(node, rewrite, place)
+                origins = _rewrite_at(node, rewrite, state)
                 if origins is not None:
                     counts[rewrite.name] += 1
                     sources[rewrite.name].update(dict.fromkeys(origins))
@@ -225,9 +225,9 @@ def anchor_table(
     return table
 
 
-def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
+def _describe_graph(graph: fx.Graph, vocabulary: Vocabulary) -> _GraphState:
     aten = isinstance(vocabulary, AtenVocabulary)
-    return _Place(
+    return _GraphState(
         vocabulary=vocabulary,
         mode=mode_among(vocabulary.value(node) for node in graph.nodes),
         memory=memory_of(graph) if aten else None,
@@ -235,15 +235,15 @@ def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
     )
 
 
-def _rewrite_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
+def _rewrite_at(node: fx.Node, rewrite: Rewrite, state: _GraphState) -> tuple[str, ...] | None:
     """Apply `rewrite` at `node`: the origins of the replaced calls, or None."""
     matches = matches_at(
-        node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo, rewrite.find_model
+        node, rewrite.pattern, rewrite.also, state.vocabulary, state.memo, rewrite.find_model
     )
     for match in matches:
-        if _still_holds(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
+        if _can_combine(match, state) and all(condition.holds(match) for condition in rewrite.conditions):
             origins = tuple(_origins(match))
-            if _apply_match(match, rewrite, place):
+            if _apply_match(match, rewrite, state):
                 return origins
     return None
 
@@ -255,16 +255,16 @@ def _origins(match: Match) -> Iterator[str]:
             yield f"{origin.file}:{origin.line}"
 
 
-def _still_holds(match: Match, place: _Place) -> bool:
+def _can_combine(match: Match, state: _GraphState) -> bool:
     """Tell if the calls of a match can be computed together."""
     if len({tuple(node.meta.get(key) for key in _REGION) for node in match.nodes}) > 1:
         return False
     first, last = min(match.nodes), max(match.nodes)
-    between = bisect_left(place.writers, first)
-    return between == len(place.writers) or place.writers[between] > last
+    between = bisect_left(state.writers, first)
+    return between == len(state.writers) or state.writers[between] > last
 
 
-def _apply_match(match: Match, rewrite: Rewrite, place: _Place) -> bool:
+def _apply_match(match: Match, rewrite: Rewrite, state: _GraphState) -> bool:
     names = tuple(dict.fromkeys(n for root in (rewrite.pattern, *rewrite.also) for n in names_in(root)))
     # Further roots may have readers before the last root: all results are made in front of the first one.
     before = min(match.roots)
@@ -275,15 +275,15 @@ def _apply_match(match: Match, rewrite: Rewrite, place: _Place) -> bool:
     if rewrite.replacement is None:
         results, inserted = [rewrite.existing(match) if rewrite.existing else None], []
     else:
-        results, inserted = insert_replacement(match, names, rewrite.replacement, before, place.mode)
-    pairs = _pairs(match.roots, results)
-    if pairs is None or not all(_fits(old, new, inserted, rewrite, place) for old, new in pairs):
+        results, inserted = insert_replacement(match, names, rewrite.replacement, before, state.mode)
+    pairs = _pair_results(match.roots, results)
+    if pairs is None or not all(_can_replace(old, new, inserted, rewrite, state) for old, new in pairs):
         for node in reversed(inserted):
             match.root.graph.erase_node(node)
         return False
     for old, new in pairs:
         old.replace_all_uses_with(new)
-    _erase(match, [old for old, _ in pairs])
+    _erase_unread(match, [old for old, _ in pairs])
     return True
 
 
@@ -293,7 +293,9 @@ def _leaves(match: Match) -> Iterator[fx.Node]:
         yield from (item for item in items if isinstance(item, fx.Node))
 
 
-def _pairs(roots: Sequence[fx.Node], results: Sequence[object]) -> list[tuple[fx.Node, fx.Node]] | None:
+def _pair_results(
+    roots: Sequence[fx.Node], results: Sequence[object]
+) -> list[tuple[fx.Node, fx.Node]] | None:
     """(old, new) nodes; of a root of several results, the items that are read. `None` if the replacement
     refused.
     """
@@ -316,18 +318,20 @@ def _pairs(roots: Sequence[fx.Node], results: Sequence[object]) -> list[tuple[fx
     return pairs
 
 
-def _fits(old: fx.Node, new: fx.Node, inserted: Sequence[fx.Node], rewrite: Rewrite, place: _Place) -> bool:
-    value = place.vocabulary.value
+def _can_replace(
+    old: fx.Node, new: fx.Node, inserted: Sequence[fx.Node], rewrite: Rewrite, state: _GraphState
+) -> bool:
+    value = state.vocabulary.value
     if not looks_like(value(new), value(old), strides=not rewrite.restrides):
         return False
-    if place.memory is None:
+    if state.memory is None:
         return True
     if owner_of(new) not in inserted:
-        return may_share(old, new, place.memory)
-    return is_sole_view(old) or not (owner_of(old) in place.memory.written or escapes(old))
+        return may_share(old, new, state.memory)
+    return is_sole_view(old) or not (owner_of(old) in state.memory.written or escapes(old))
 
 
-def _erase(match: Match, items: Sequence[fx.Node]) -> None:
+def _erase_unread(match: Match, items: Sequence[fx.Node]) -> None:
     """Take out the calls that nobody reads any more, readers first."""
     for node in sorted({*items, *match.nodes}, reverse=True):
         if not node.users:

@@ -261,7 +261,9 @@ def _fit_call(pattern: Call, node: fx.Node, state: _State, vocabulary: Vocabular
     if not wanted.keys() <= read.arguments.keys():
         return
     for name, argument in read.arguments.items():
-        if name not in wanted and (name not in read.defaults or not _same(argument, read.defaults[name])):
+        if name not in wanted and (
+            name not in read.defaults or not _are_same_arguments(argument, read.defaults[name])
+        ):
             return
     kept = (*state.kept, node) if pattern.shared else state.kept
     inside = _State(state.captures, (*state.nodes, node), kept)
@@ -302,16 +304,16 @@ def _capture(name: str, argument: Any, state: _State) -> Iterator[_State]:
     captured = state.captures.get(name, _ABSENT)
     if captured is _ABSENT:
         yield _State({**state.captures, name: argument}, state.nodes, state.kept)
-    elif _same(captured, argument):
+    elif _are_same_arguments(captured, argument):
         yield state
 
 
-def _same(a: Any, b: Any) -> bool:
+def _are_same_arguments(a: Any, b: Any) -> bool:
     """Equality of arguments, where 1, 1.0 and True are three, and symbolic numbers are themselves alone: it
     adds no guard.
     """
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(_are_same_arguments(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, fx.Node | torch.SymInt | torch.SymFloat | torch.SymBool):
         return a is b
     return type(a) is type(b) and bool(a == b)
