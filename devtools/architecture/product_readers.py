@@ -21,7 +21,6 @@ ALLOWED: Mapping[str, str] = {
     "coilwork_lowering.decompositions.products": _BEFORE,
     "coilwork_lowering.rewrites.epilogues": _BEFORE,
     "coilwork_lowering.rewrites.vocabulary": _BEFORE,
-    "coilwork_lowering.rewrites.epilogues": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,
     "coilwork_scheduler.contractions.implementations": _CALLS,
     "coilwork_runtime.c_functions": "the C functions that ATen has for them",
