@@ -449,7 +449,7 @@ class Builder:
         return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)
 
     def move_to(self, value: TensorValue, device: str) -> TensorValue:
-        """`value` on `device`, to be read: copied once, as long as nobody writes into it."""
+        """`value` on `device`, to be read: recomputed there, or copied once until it is overwritten."""
         if value.device == device:
             return value
         again = self.rematerialize(value, device)

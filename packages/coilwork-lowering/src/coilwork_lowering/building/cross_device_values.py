@@ -38,18 +38,17 @@ from coilwork_ir.scalar import (
 # recomputation
 
 
-# Operations that have one result, whatever computes them: others are approximated, on one device so, on
-# another otherwise.
+# Operations with one exact result on every device; others are approximated, differently on each.
 _EXACT: Final = frozenset(
     {
         *("cast", "where", "add", "sub", "mul", "neg", "abs", "minimum", "maximum", "isnan"),
         *("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
     }
 )
-# As these are, of such types.
+# Operations that are exact for these types.
 _EXACT_OF_INTEGERS: Final = frozenset({"floordiv", "truncdiv", "mod"})
 _EXACT_OF_F64: Final = frozenset({"div", "sqrt"})
-# Scalar nodes of a value that is worth computing again, and nodes of its index expressions, written out.
+# Most scalar nodes of a value that is worth recomputing, and most nodes of its index expressions.
 _MOST: Final = 64
 _MOST_OF_INDEX: Final = 256
 
@@ -57,9 +56,9 @@ _MOST_OF_INDEX: Final = 256
 def recompute_without_memory(
     value: Scalar, definer: Callable[[str], Node | None], *, on_cpu: bool
 ) -> Scalar | None:
-    """`value`, which eager computes on a CPU or not, with what the nodes behind its loads compute.
+    """`value` with its loads replaced by the scalars that the loaded nodes compute.
 
-    None if some of it is in memory only, inexact, or too long.
+    None if some of it is only in memory, inexact, or too long. `on_cpu`: eager computes it on a CPU.
     """
     while accesses := loads((value,)):
         bodies: dict[Scalar, Scalar] = {}
@@ -136,9 +135,7 @@ _Computing: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 def move_scalars_to_reader(
     node: Node, device_of: Callable[[str], str], move: Callable[[str, str], Buffer]
 ) -> Node:
-    """`node`, which reads from `move(buffer, device)` what it read from a buffer on another device than its
-    own.
-    """
+    """`node` with every read from another device's buffer replaced by one from `move(buffer, device)`."""
     if not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
         return node
     device = _device(node)

@@ -273,7 +273,7 @@ class SizeTable:
     """The size symbols of one graph: sympy symbol -> IR symbol, filled as sizes are met.
 
     Sizes without an integer form, `int(0.7 * n)`, get symbols of their own. The program computes them before
-    the first node that mentions them: whoever appends nodes asks `take_undefined` what is missing.
+    the first node that mentions them: code that appends nodes asks `take_undefined` for the missing ones.
     """
 
     def __init__(
