@@ -80,10 +80,6 @@ class Lowered:
 
 # driver
 
-
-if TYPE_CHECKING:
-    pass
-
 DEFAULTS: Final = LoweringOptions()
 
 
@@ -96,9 +92,9 @@ def lower(
 ) -> Lowered:
     """The loop IR of an ATen graph as AOTAutograd hands it to a compiler.
 
-    Of Python's numbers, results can only be integers: a boolean becomes 0 or 1, another number that the run
-    tells a tensor of no dimensions, and a constant that is no integer nothing. `coilwork` gives them back
-    their types.
+    Of Python's numbers, only integers can be results. A boolean becomes 0 or 1, another number that is
+    computed at run time a tensor of no dimensions, and a constant that is no integer None. `coilwork` gives
+    them back their types.
 
     Inputs are described by the placeholders' `meta["val"]`; `example_strides`, one entry per placeholder
     (None: keep), overrides strides, which a backward graph's metadata may state wrongly.
@@ -118,9 +114,7 @@ def lower(
 def _expand_higher_order(
     gm: torch.fx.GraphModule, note: Note, options: LoweringOptions
 ) -> torch.fx.GraphModule:
-    """`gm` without the higher-order operators that stand for other calls, those in what they stand for
-    included.
-    """
+    """`gm` with the higher-order operators that stand for other calls expanded, nested ones included."""
     expanded = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
     expanded = unroll_scans(write_out_other_scans(expanded, lambda f: _is_of_scalars(f, options)))
     return gm if expanded is gm else _expand_higher_order(expanded, note, options)

@@ -20,22 +20,22 @@ class NotLowered(Exception):
 
 
 class Decisions(Protocol):
-    """Which updates overwrite the tensor that they are an update of: `reinplacing.py`."""
+    """Decides which updates overwrite the tensor that they are an update of: `reinplacing.py`."""
 
     def can_scatter_into(self, node: torch.fx.Node, target: TensorValue) -> bool:
-        """Tell if `node` stores at looked-up positions into `target` itself."""
+        """Tell if `node`, which stores at positions from data, may store into `target` itself."""
         ...
 
     def can_replace_part(self, node: torch.fx.Node, target: TensorValue, part: TensorValue) -> bool:
-        """Tell if `node` stores into `part` of `target` itself."""
+        """Tell if `node`, which replaces `part` of `target`, should store into `target` itself."""
         ...
 
     def can_skip_copy(self, node: torch.fx.Node, target: TensorValue) -> bool:
-        """Tell if `node`, a copy of `target` that an operator writes into, is `target` itself."""
+        """Tell if `node`, a copy of `target` that an operator writes into, may be `target` itself."""
         ...
 
     def is_taken(self, value: TensorValue) -> bool:
-        """Tell if the memory of `value` was overwritten so."""
+        """Tell if the memory of `value` was overwritten by one of these decisions."""
         ...
 
 
