@@ -40,7 +40,7 @@ from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import all_kernels, buffers
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import TARGETS
-from coilwork_lowering.layout.cost import Convolution
+from coilwork_lowering.layout.convolution_cost import Convolution
 from coilwork_scheduler.layouts.convolutions import is_channels_last
 
 MODELS: Final = ("resnet50", "unet", "convnext", "efficientnet", "vit", "whisper")

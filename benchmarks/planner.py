@@ -40,7 +40,7 @@ from coilwork_lowering import (
     pad_products,
     partition,
 )
-from coilwork_lowering.rewrites import cleaned_up
+from coilwork_lowering.rewrites import clean_up_copy
 from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 
@@ -109,7 +109,7 @@ class Planner:
     ) -> Callable[[list[Any]], Sequence[Any]]:
         options = self.options
         if role == "inference":
-            gm, _ = cleaned_up(gm, rewrites_of("aten", options, on_gpu=self._is_gpu))
+            gm, _ = clean_up_copy(gm, rewrites_of("aten", options, on_gpu=self._is_gpu))
         reports_strides = role == "forward"
         job = open_job(gm, example_inputs, role=role, options=options, reports_strides=reports_strides)
         gm = job.gm

@@ -25,8 +25,8 @@ from coilwork_ir.machine import TUNING, MachineModel, read_entries
 from coilwork_ir.target import TARGETS, Target
 from coilwork_lowering.layout import pad_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
-from coilwork_lowering.rewrites import choose_rewrites, cleaned_up, pack_weights
-from coilwork_lowering.rewrites.freezing import rewrite_captured
+from coilwork_lowering.rewrites import choose_rewrites, clean_up_copy, pack_weights
+from coilwork_lowering.rewrites.constant_folding import rewrite_captured
 from coilwork_triton import TritonCodegen
 
 BF16, F32, I8, I64 = torch.bfloat16, torch.float32, torch.int8, torch.int64
@@ -252,7 +252,7 @@ def rewrite_all(model: MachineModel, device: str) -> None:
     with FakeTensorMode():
         x, w, b = (torch.empty(*size, device=device) for size in ((2048, 512), (512, 512), (512,)))
         gm = make_fx(lambda x, w, b: torch.addmm(b, x, w).relu())(x, w, b)
-    cleaned_up(gm, choose_rewrites("aten", options))
+    clean_up_copy(gm, choose_rewrites("aten", options))
     pack_weights(gm, [1, 2], find_model)
     if device != "cpu":
         for by_rows in (True, False):

@@ -42,16 +42,16 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_lowering.decompositions.strides", "_LIKE_ONE"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_LAID_OUT_AS_A_SUM"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_CONTIGUOUS"): _LAYOUT,
-    ("coilwork_lowering.facts.accepted_shapes", "_RULES"): "registers functions that check shapes",
+    ("coilwork_lowering.facts.operand_checks", "_SHAPE_RULES"): "registers functions that check shapes",
     (
         "coilwork_lowering.ops.special_functions.bessel",
         "_CYLINDRICAL",
     ): "registers lowerings, with their series",
     ("coilwork_lowering.ops.special_functions.bessel", "_OTHERS"): "registers lowerings, with their series",
-    ("coilwork_lowering.rewrites.captured", "_SPELLINGS"): _SPELLING,
-    ("coilwork_lowering.rewrites.joining", "_SPLITS"): "the alternatives of a pattern",
+    ("coilwork_lowering.rewrites.vocabulary", "_SPELLINGS"): _SPELLING,
+    ("coilwork_lowering.rewrites.concat_split", "_SPLITS"): "the alternatives of a pattern",
     (
-        "coilwork_lowering.sizes.squeezed",
+        "coilwork_lowering.building.size_assertions",
         "_SQUEEZES",
     ): "registers decompositions of the overloads of one operator",
     (

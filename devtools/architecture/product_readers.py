@@ -19,9 +19,8 @@ _CALLS = "an implementation, which makes the call"
 ALLOWED: Mapping[str, str] = {
     TABLE: "says which they are",
     "coilwork_lowering.decompositions.products": _BEFORE,
-    "coilwork_lowering.rewrites.activations": _BEFORE,
-    "coilwork_lowering.rewrites.captured": _BEFORE,
-    "coilwork_lowering.rewrites.products": _BEFORE,
+    "coilwork_lowering.rewrites.epilogues": _BEFORE,
+    "coilwork_lowering.rewrites.vocabulary": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,
     "coilwork_scheduler.contractions.implementations": _CALLS,
     "coilwork_runtime.c_functions": "the C functions that ATen has for them",

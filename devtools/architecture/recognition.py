@@ -35,7 +35,7 @@ class Recognised:
 RECOGNISED: Mapping[str, Recognised] = {
     "convolutions": Recognised(
         operators=r"convolution(_backward)?",
-        where="coilwork_lowering.facts.convolutions",
+        where="coilwork_lowering.facts.fx_nodes",
         others={
             "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
             "coilwork_runtime.c_functions": "says which C function an operator has",

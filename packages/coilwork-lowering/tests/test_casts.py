@@ -14,7 +14,7 @@ from coilwork_ir.loops import Pointwise
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.scalar import Op, postorder
 from coilwork_lowering import decompositions, lower
-from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import dtype_of
 
 Function = Callable[[Tensor], Tensor]
 

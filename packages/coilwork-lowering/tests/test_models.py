@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from coilwork_ir.buffers import Ref
 from coilwork_ir.loops import Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_lowering.entries import only_read
+from coilwork_lowering.graph_boundary import is_only_read
 
 
 @pytest.fixture(autouse=True)
@@ -339,9 +339,9 @@ def test_tensors_that_are_written_or_viewed_are_not_only_read() -> None:
     graph.call_function(torch.ops.aten.add_.Tensor, (written, 1.0))
     view = graph.call_function(torch.ops.aten.view.default, (viewed, [1]))
     graph.output((graph.call_function(torch.ops.aten.add.Tensor, (x, view)),))
-    assert only_read(x)
-    assert not only_read(written)
-    assert not only_read(viewed)
+    assert is_only_read(x)
+    assert not is_only_read(written)
+    assert not is_only_read(viewed)
 
 
 def test_random_calls_are_marked() -> None:

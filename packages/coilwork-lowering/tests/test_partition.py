@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import LoweringOptions, decompositions
-from coilwork_lowering.rewrites.cse import merge_common_subexpressions
+from coilwork_lowering.rewrites.clean_up import merge_common_subexpressions
 
 aten = torch.ops.aten
 

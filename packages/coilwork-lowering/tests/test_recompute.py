@@ -16,7 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_lowering import decompositions, partition
 from coilwork_lowering.joint.recompute import recompute_from_memory, recompute_from_sizes
-from coilwork_lowering.rewrites.identities import drop_identities
+from coilwork_lowering.rewrites.clean_up import drop_identities
 
 aten = torch.ops.aten
 WIDTH, CLASSES, ROWS = 16, 4000, 512

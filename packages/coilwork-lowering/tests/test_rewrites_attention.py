@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites import CapturedVocabulary, Fired, apply_rewrites, choose_rewrites
-from coilwork_lowering.rewrites.attention import PAYS
+from coilwork_lowering.rewrites.attention import FUSION_PAYS
 
 Function = Callable[..., Tensor]
 B, H, L, D = 2, 3, 8, 16
@@ -40,7 +40,7 @@ class Capture:
         rewrites = choose_rewrites("captured", self.options)
         if not self.large:
             rewrites = tuple(
-                replace(rewrite, conditions=tuple(c for c in rewrite.conditions if c is not PAYS))
+                replace(rewrite, conditions=tuple(c for c in rewrite.conditions if c is not FUSION_PAYS))
                 for rewrite in rewrites
             )
         self.fired = apply_rewrites(gm, rewrites, vocabulary=CapturedVocabulary())

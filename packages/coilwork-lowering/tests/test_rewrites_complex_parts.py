@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering.rewrites import apply_rewrites
+from coilwork_lowering.rewrites.clean_up import drop_dead_code_in
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
-from coilwork_lowering.rewrites.dead_code import drop_dead_code_in
 from coilwork_lowering.torch_compat.sizes import environment_of, guard_count
 
 aten = torch.ops.aten

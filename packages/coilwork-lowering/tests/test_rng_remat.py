@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_lowering import LoweringOptions
-from coilwork_lowering.torch_compat.seeded import draw_kept
+from coilwork_lowering.torch_compat.philox import draw_kept
 
 aten = torch.ops.aten
 GENERATED = LoweringOptions(random="generated")

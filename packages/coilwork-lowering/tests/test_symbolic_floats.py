@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions
-from coilwork_lowering.joint.known_numbers import write_out_known_numbers
+from coilwork_lowering.joint.corrections import fold_specialized_floats
 
 aten = torch.ops.aten
 READ = aten._local_scalar_dense.default
@@ -38,6 +38,6 @@ def test_known_floats_are_written_out() -> None:
     for node in (known, returned):
         number = node.meta["val"].node
         number.shape_env._set_replacement(number.expr, sympy.Float(2.5), "a test")
-    assert write_out_known_numbers(gm) == 2
+    assert fold_specialized_floats(gm) == 2
     assert [node for node in gm.graph.nodes if node.target is READ] == [other, returned]
     assert gm(*(torch.tensor(number) for number in (2.0, 0.0, 4.0, 2.5))) == (5.0, 8.0, 2.5)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_lowering.joint.result_types import correct_result_types
+from coilwork_lowering.joint.corrections import correct_result_types
 from coilwork_lowering.torch_compat.operators import kernel_dtype
 
 aten = torch.ops.aten

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coilwork_lowering.torch_compat.operators import packed_types
+from coilwork_lowering.torch_compat.operators import list_packed_types
 
 Compile = Callable[..., Callable[..., Any]]
 
@@ -181,7 +181,10 @@ def test_packed_weights_are_those_of_the_present_parameters(
         model[0].weight.mul_(2)
         close(compiled(x), model(x))
     report = report_of(tmp_path)
-    assert report["prepared"] == (2 if torch.float32 in packed_types() else 0) and not report["python_calls"]
+    assert (
+        report["prepared"] == (2 if torch.float32 in list_packed_types() else 0)
+        and not report["python_calls"]
+    )
 
 
 @pytest.mark.parametrize("numerics", ["eager", "strict"])

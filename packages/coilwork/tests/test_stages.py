@@ -9,7 +9,7 @@ import pytest
 from coilwork.stages import STAGES
 from coilwork_ir.passes import PassTable
 from coilwork_lowering.joint.partition import JOINT_PASSES, NEEDED
-from coilwork_lowering.prepare import LOWERING_STAGES
+from coilwork_lowering.pipeline import LOWERING_STAGES
 from coilwork_scheduler.make_program import PROGRAM_STAGES
 
 

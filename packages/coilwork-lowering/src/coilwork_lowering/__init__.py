@@ -6,13 +6,12 @@ Open `lower.py` first: one pass over a graph, node by node. `ops/` has the rules
 
 from coilwork_lowering.decompositions.table import decompositions
 from coilwork_lowering.errors import LoweringError, MistracedError
-from coilwork_lowering.generated_calls import list_generated_calls
+from coilwork_lowering.guard_watch import AddedGuard, GuardWatch, watch_decompositions
 from coilwork_lowering.joint.partition import partition
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
-from coilwork_lowering.lower import lower
-from coilwork_lowering.lowered import Lowered
+from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions, RewriteOptions
-from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch, watched_decompositions
+from coilwork_lowering.pipeline import list_generated_calls
 
 __version__ = "0.1.0"
 
@@ -34,5 +33,5 @@ __all__ = [
     "lower",
     "pad_products",
     "partition",
-    "watched_decompositions",
+    "watch_decompositions",
 ]

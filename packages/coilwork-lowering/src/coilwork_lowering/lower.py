@@ -1,10 +1,10 @@
-"""The driver: one pass over an FX graph, node by node, into loop IR."""
+"""The driver of lowering: one pass over an FX graph, node by node, into loop IR."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -15,22 +15,21 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.layouts import release_results
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.building.assertions import assert_guards, lower_assertion, lower_divisor
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.size_assertions import assert_guards, lower_assertion, lower_divisor
+from coilwork_lowering.building.size_table import SizeTable, solve_terms
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
-from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
 from coilwork_lowering.extern.asynchronous import lower_wait, rest
 from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.extern.nesting import placed_results
 from coilwork_lowering.extern.quantized import quantized_type, require_kernel
-from coilwork_lowering.facts.accepted_numbers import accepts_numbers
-from coilwork_lowering.facts.accepted_shapes import accepts_shapes
-from coilwork_lowering.facts.accepted_types import accepts
-from coilwork_lowering.facts.asynchronous import is_wait
-from coilwork_lowering.facts.generated import is_view
-from coilwork_lowering.facts.origins import operator_name, origin_of
-from coilwork_lowering.facts.sharing import written_operands
+from coilwork_lowering.facts.alias_analysis import is_wait, mutated_operands
+from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
+from coilwork_lowering.facts.operand_checks import accepts_shapes, accepts_types
+from coilwork_lowering.facts.scalar_overflow import accepts_numbers
+from coilwork_lowering.graph_boundary import GraphInputs, GraphOutputs, list_returned, list_symbol_inputs
+from coilwork_lowering.guard_watch import AddedGuard, GuardWatch
 from coilwork_lowering.higher_order.associative_scans import (
     is_associative_scan,
     lower_associative_scan,
@@ -42,22 +41,44 @@ from coilwork_lowering.higher_order.ordered_calls import write_out_ties
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
 from coilwork_lowering.higher_order.unrolled_scans import unroll_scans
 from coilwork_lowering.higher_order.written_out import Note, write_out_meanings
-from coilwork_lowering.lowered import Lowered
-from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.ops.random import skip_stream
 from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.python_arithmetic import DIVISIONS, compute, is_number_function
 from coilwork_lowering.registry import RULES
-from coilwork_lowering.reinplacing import Reinplacing, list_buffers
-from coilwork_lowering.results import Results, returned_by
+from coilwork_lowering.reinplacing import Reinplacing, Update, list_buffers
 from coilwork_lowering.rules import Call, NotLowered
-from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
-from coilwork_lowering.sizes.solved import solved_terms
-from coilwork_lowering.sizes.symbols import SizeTable
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 from coilwork_lowering.torch_compat.sizes import makes_sizes
 
 if TYPE_CHECKING:
-    pass
+    import sympy
+
+
+# result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """A lowered graph and what travels beside it.
+
+    Attributes:
+        graph: the loop IR.
+        constants: the tensors that `graph.constants` name by key.
+        symbols: pairs (IR symbol, torch's sympy symbol) of every size symbol.
+        guards: what lowering demanded of sizes; there should be none.
+        updates: which updates overwrite what they are an update of, and why others do not.
+        copies: views that were laid out in memory, and why.
+    """
+
+    graph: Graph
+    constants: Mapping[str, torch.Tensor]
+    symbols: tuple[tuple[Expr, sympy.Symbol], ...]
+    guards: tuple[AddedGuard, ...] = ()
+    updates: tuple[Update, ...] = ()
+    copies: tuple[str, ...] = ()
+
+
+# driver
 
 DEFAULTS: Final = LoweringOptions()
 
@@ -71,9 +92,9 @@ def lower(
 ) -> Lowered:
     """The loop IR of an ATen graph as AOTAutograd hands it to a compiler.
 
-    Of Python's numbers, results can only be integers: a boolean becomes 0 or 1, another number that the run
-    tells a tensor of no dimensions, and a constant that is no integer nothing. `coilwork` gives them back
-    their types.
+    Of Python's numbers, only integers can be results. A boolean becomes 0 or 1, another number that is
+    computed at run time a tensor of no dimensions, and a constant that is no integer None. `coilwork` gives
+    them back their types.
 
     Inputs are described by the placeholders' `meta["val"]`; `example_strides`, one entry per placeholder
     (None: keep), overrides strides, which a backward graph's metadata may state wrongly.
@@ -83,25 +104,27 @@ def lower(
     """
     watch = GuardWatch(gm)
     guards: list[AddedGuard] = []
-    made = _written_out(gm, lambda node: guards.extend(watch.added(origin_of(node))), options)
-    lowered = _Lowering(made, name=name, options=options, example_strides=example_strides).run()
+    expanded = _expand_higher_order(
+        gm, lambda node: guards.extend(watch.take_added(origin_of(node))), options
+    )
+    lowered = _Lowering(expanded, name=name, options=options, example_strides=example_strides).run()
     return replace(lowered, guards=(*guards, *lowered.guards))
 
 
-def _written_out(gm: torch.fx.GraphModule, note: Note, options: LoweringOptions) -> torch.fx.GraphModule:
-    """`gm` without the higher-order operators that stand for other calls, those in what they stand for
-    included.
-    """
-    made = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
-    made = unroll_scans(write_out_other_scans(made, lambda f: _is_of_scalars(f, options)))
-    return gm if made is gm else _written_out(made, note, options)
+def _expand_higher_order(
+    gm: torch.fx.GraphModule, note: Note, options: LoweringOptions
+) -> torch.fx.GraphModule:
+    """`gm` with the higher-order operators that stand for other calls expanded, nested ones included."""
+    expanded = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
+    expanded = unroll_scans(write_out_other_scans(expanded, lambda f: _is_of_scalars(f, options)))
+    return gm if expanded is gm else _expand_higher_order(expanded, note, options)
 
 
 def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> bool:
     """Tell if `function`, which combines two tuples of tensors, does so element by element."""
     try:
         traced = _trace_combining(
-            function, options, SizeTable(passed_symbols(function), solved_terms(function))
+            function, options, SizeTable(list_symbol_inputs(function), solve_terms(function))
         )
     except LoweringError:
         return False
@@ -111,11 +134,11 @@ def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> 
 def _trace_combining(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
     """The graph of a combining function, lowered."""
     # what it demands of sizes is told as the scan's demand
-    made = _written_out(function, lambda node: None, options)
-    inner = _Lowering(made, name="combine", options=options, example_strides=None, sizes=sizes)
+    expanded = _expand_higher_order(function, lambda node: None, options)
+    inner = _Lowering(expanded, name="combine", options=options, example_strides=None, sizes=sizes)
     inner.results.is_region = True
     inner.run()
-    results = [inner.value(item) for item in returned_by(made.graph.output_node())]
+    results = [inner.value(item) for item in list_returned(expanded.graph.output_node())]
     return Traced(
         inputs=inner.entries.inputs,
         nodes=inner.builder.nodes,
@@ -138,12 +161,12 @@ class _Lowering:
         self.gm = gm
         self.name = name
         self.options = options
-        self.sizes = SizeTable(passed_symbols(gm), solved_terms(gm)) if sizes is None else sizes
+        self.sizes = SizeTable(list_symbol_inputs(gm), solve_terms(gm)) if sizes is None else sizes
         self.builder = Builder(options=options, sizes=self.sizes)
         self.values: dict[torch.fx.Node, Value] = {}
         self.overwriting = Reinplacing(gm.graph, self.values, self.builder)
-        self.entries = Entries(gm, self.builder, strides=example_strides)
-        self.results = Results(self.builder, self.overwriting)
+        self.entries = GraphInputs(gm, self.builder, strides=example_strides)
+        self.results = GraphOutputs(self.builder, self.overwriting)
 
     def run(self) -> Lowered:
         watch = GuardWatch(self.gm)
@@ -163,8 +186,8 @@ class _Lowering:
                 case "get_attr":
                     self.values[node] = self.entries.attribute(node)
                 case "call_function":
-                    for displaced in self.overwriting.displaced_by(node):
-                        self.values[displaced] = self.moved_away(self.values[displaced])
+                    for displaced in self.overwriting.find_displaced(node):
+                        self.values[displaced] = self.copy_away(self.values[displaced])
                         self.overwriting.note(displaced)
                     self.let_rest(node)
                     self.values[node] = self.lower_call(node)
@@ -172,14 +195,14 @@ class _Lowering:
                     if self.results.is_region:
                         # who runs the region knows nothing of what is in flight in it
                         rest(self.builder, self.builder.in_flight.memory(), written=True)
-                    for item in returned_by(node):
+                    for item in list_returned(node):
                         self.results.add(item, self.value(item))
                     self.builder.define_sizes()
                 case _:
                     raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
             if node in self.values:
                 self.overwriting.note(node)
-            guards += watch.added(origin)
+            guards += watch.take_added(origin)
         graph = Graph(
             name=self.name,
             symbols=self.entries.symbols(),
@@ -250,7 +273,7 @@ class _Lowering:
         """Wait for operators that still write what `node` reads, or use what it overwrites."""
         if node.target is operator.getitem or is_view(node) or is_wait(node.target):
             return
-        for operands, written in ((node.all_input_nodes, False), (written_operands(node), True)):
+        for operands, written in ((node.all_input_nodes, False), (mutated_operands(node), True)):
             values = (self.values.get(operand) for operand in operands)
             roots = (self.builder.buffers.root(name) for value in values for name in list_buffers(value))
             rest(self.builder, tuple(dict.fromkeys(roots)), written=written)
@@ -263,15 +286,15 @@ class _Lowering:
                     node, "layout", f"{node.name} is a tensor of layout {fake.layout}, without strides"
                 )
 
-    def moved_away(self, value: Value) -> Value:
+    def copy_away(self, value: Value) -> Value:
         """`value` in memory of its own."""
         match value:
             case TensorValue():
                 return self.builder.copy(self.builder.current(value))
             case NumberValue(scalar):
-                return NumberValue(self.builder.read(self.builder.stored(scalar), ()))
+                return NumberValue(self.builder.read(self.builder.store_number(scalar), ()))
             case tuple():
-                return tuple(self.moved_away(item) for item in value)
+                return tuple(self.copy_away(item) for item in value)
             case _:
                 return value
 
@@ -285,8 +308,8 @@ class _Lowering:
         """A branch or loop body: inputs laid out as the operands, outputs as `results`, sizes shared."""
         origins, hint = self.builder.origins, self.builder.hint
         # what it demands of sizes is told as the region's demand, when that is lowered
-        made = _written_out(gm, lambda node: None, self.options)
-        inner = _Lowering(made, name=name, options=self.options, example_strides=None, sizes=self.sizes)
+        expanded = _expand_higher_order(gm, lambda node: None, self.options)
+        inner = _Lowering(expanded, name=name, options=self.options, example_strides=None, sizes=self.sizes)
         inner.entries.operands = operands
         inner.results.is_region = True
         inner.results.buffers = results
@@ -323,16 +346,16 @@ class _Lowering:
         if (name, node.name) in self.options.fallback_nodes:
             skip_stream(self.builder, call)
         if rule is not None and not self._is_for_aten(call, target):
-            kept = self.builder.mark()
+            mark = self.builder.mark()
             try:
                 return self.builder.lay_out_long_maps(rule.lower(self.builder, call))
             except NotLowered:
-                self.builder.rewind(kept)
+                self.builder.rewind(mark)
         if is_wait(target):
             value = call.tensor(schema_of(target).arguments[0].name)
             root = self.builder.buffers.root(value.buffer.name)
-            given = {entry.name for entry in self.entries.inputs if isinstance(entry, Buffer)}
-            borrowed = self.results.is_region and root in given
+            inputs = {entry.name for entry in self.entries.inputs if isinstance(entry, Buffer)}
+            borrowed = self.results.is_region and root in inputs
             return lower_wait(self.builder, value, borrowed=borrowed)
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
@@ -371,8 +394,8 @@ class _Lowering:
         number = self.builder.read(value, [as_expr(0)] * len(value.shape))
         if isinstance(call.result, torch.SymFloat) and makes_sizes(call.result, self.gm):
             # a size may be computed when the tensor holds something else already
-            kept = self.builder.read(self.builder.stored(number), ())
-            self.sizes.float(call.result, kept)
+            stored = self.builder.read(self.builder.store_number(number), ())
+            self.sizes.float(call.result, stored)
         return NumberValue(number)
 
     def plain_number(self, node: torch.fx.Node) -> Value:
@@ -389,13 +412,13 @@ class _Lowering:
         fakes: dict[str, Any] = {}
         for position, formal in enumerate(schema_of(target).arguments):
             if position < len(args) and not formal.kwarg_only:
-                given = args[position]
+                argument = args[position]
             elif formal.name in node.kwargs:
-                given = node.kwargs[formal.name]
+                argument = node.kwargs[formal.name]
             else:
-                given = formal.default_value if formal.has_default_value() else None
-            arguments[formal.name] = self.value(given)
-            fakes[formal.name] = _fake(given)
+                argument = formal.default_value if formal.has_default_value() else None
+            arguments[formal.name] = self.value(argument)
+            fakes[formal.name] = _fake(argument)
         require_kernel(node, target, arguments, self.builder.origins[0])
         return Call(
             node=node,
@@ -407,18 +430,18 @@ class _Lowering:
             quantized=quantized_type(target, arguments),
         )
 
-    def value(self, given: Any) -> Value:
+    def value(self, argument: Any) -> Value:
         """An FX argument as a lowered value."""
-        match given:
+        match argument:
             case torch.fx.Node():
-                found = self.values[given]
-                return self.builder.current(found) if isinstance(found, TensorValue) else found
+                value = self.values[argument]
+                return self.builder.current(value) if isinstance(value, TensorValue) else value
             case list() | tuple():
-                return tuple(self.value(item) for item in given)
+                return tuple(self.value(item) for item in argument)
             case slice():
-                raise LoweringError("argument", f"a Python slice as argument: {given!r}")
+                raise LoweringError("argument", f"a Python slice as argument: {argument!r}")
             case torch.SymInt():
-                return self.sizes.expr(given)
+                return self.sizes.expr(argument)
             case (
                 None
                 | bool()
@@ -431,8 +454,8 @@ class _Lowering:
                 | torch.layout()
                 | torch.memory_format()
             ):
-                return given
-        raise LoweringError("argument", f"an argument of class {type(given).__name__}: {given!r}")
+                return argument
+        raise LoweringError("argument", f"an argument of class {type(argument).__name__}: {argument!r}")
 
     def fault(self, node: torch.fx.Node, error: Exception) -> LoweringError:
         """The error for `node`, whose rule failed with `error`."""
@@ -448,7 +471,7 @@ class _Lowering:
 def _accepts(target: Overload, call: Call) -> bool:
     """Tell if eager takes the types, numbers and shapes of the call, as far as tables know."""
     return (
-        accepts(target, call.fakes)
+        accepts_types(target, call.fakes)
         and accepts_numbers(target, call.fakes)
         and accepts_shapes(target, call.fakes)
     )
@@ -460,9 +483,9 @@ def _has_no_elements(result: object) -> bool:
     return any(type(size) is int and size == 0 for size in result.shape)
 
 
-def _fake(given: Any) -> Any:
-    if isinstance(given, torch.fx.Node):
-        return given.meta.get("val")
-    if isinstance(given, list | tuple):
-        return [_fake(item) for item in given]
-    return given
+def _fake(argument: Any) -> Any:
+    if isinstance(argument, torch.fx.Node):
+        return argument.meta.get("val")
+    if isinstance(argument, list | tuple):
+        return [_fake(item) for item in argument]
+    return argument

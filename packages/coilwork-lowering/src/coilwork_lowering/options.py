@@ -20,7 +20,7 @@ _H200: Final = TARGETS["sm_90"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweringOptions:
-    """What a caller may choose. All fields change the result, so all belong in a cache key.
+    """Settings of lowering. All fields change the result, so all belong in a cache key.
 
     Attributes:
         fallback: operators that become calls of ATen although they have a lowering: `"aten.cumsum"` (every

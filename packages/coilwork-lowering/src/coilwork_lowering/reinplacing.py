@@ -1,14 +1,13 @@
-"""Which memory an update may overwrite, instead of a copy of it.
+"""Re-inplacing: decide which updates overwrite the tensor that they are an update of.
 
-AOTAutograd makes of `x[i] = v` a tensor of its own: the old one, copied, with other contents in a part. Where
-nobody reads the old contents afterwards, the part can be written where the old tensor lies. Readers are
-looked for by memory, not by name: whatever lies in the buffer's memory, a view for instance, is the old
-contents, too. Of a reader that comes after the update it is enough that it replaces what the update writes:
-then it reads only what is still the same. So do the scatters that put a written view back into its base, and
-the `copy_` into an input at the end of a graph.
+AOTAutograd turns `x[i] = v` into a copy of the old tensor with a part replaced. Where nobody reads the old
+contents afterwards, the part is written into the old tensor's memory. Readers are found by memory, not by
+name: a view of the buffer reads the old contents, too. A later reader is harmless if it replaces what the
+update writes, as do the scatters that put a written view back into its base, and the `copy_` into an input at
+the end of a graph.
 
-Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a
-whole, and once it is sure that the graph is what runs (see sizes/squeezed.py).
+Memory of inputs belongs to the caller. It is overwritten only if the graph itself does so later, as a whole,
+and after the last assertion that could send the call back to eager mode (`building/size_assertions.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from coilwork_ir.machine import MachineModel
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import loads
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.size_assertions import finds_squeezed_size
 from coilwork_lowering.building.values import (
     NumberValue,
     TensorValue,
@@ -34,13 +34,11 @@ from coilwork_lowering.building.values import (
     layout_of,
     same_strides,
 )
-from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view
-from coilwork_lowering.facts.origins import operator_name, origin_of
-from coilwork_lowering.facts.sharing import escapes
+from coilwork_lowering.facts.alias_analysis import escapes
+from coilwork_lowering.facts.fx_nodes import is_pointwise, is_reduction, is_view, operator_name, origin_of
 from coilwork_lowering.ops.parts import covers, is_injective, replaced_part, same_place
 from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
-from coilwork_lowering.sizes.squeezed import finds_squeezed_size
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _COPY: Final = torch.ops.aten.copy_.default
@@ -48,8 +46,8 @@ _COPY: Final = torch.ops.aten.copy_.default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What was decided for one update, the call `node` at `place`: why `memory` is not overwritten; empty if
-    it is.
+    """The decision for one update, the call `node` at `place`: why `memory` is not overwritten; empty if it
+    is.
     """
 
     node: str
@@ -69,7 +67,7 @@ class Update:
 
 
 class Reinplacing:
-    """What lies in which memory while a graph is lowered, and who reads it later.
+    """The nodes in each memory while a graph is lowered, and who reads them later.
 
     `values` are the nodes lowered so far; `decided` is a log.
     """
@@ -95,7 +93,7 @@ class Reinplacing:
             if node.op in ("placeholder", "get_attr"):
                 self._inputs[root] = self._owners[root] = node
 
-    def by_position(self, node: fx.Node, target: TensorValue) -> bool:
+    def can_scatter_into(self, node: fx.Node, target: TensorValue) -> bool:
         """Tell if `node`, which stores somewhere in `target`, may overwrite it; else it overwrites a copy.
 
         A copy of what a kernel computes costs nothing, and a part of that need not lie in memory.
@@ -103,7 +101,7 @@ class Reinplacing:
         computed = "" if self._is_in_memory(target) or is_bijective(target) else "a kernel computes it"
         return self._decide(node, target, target, computed)
 
-    def by_part(self, node: fx.Node, target: TensorValue, part: TensorValue) -> bool:
+    def can_replace_part(self, node: fx.Node, target: TensorValue, part: TensorValue) -> bool:
         """Tell if `node`, which replaces `part` of `target`, should overwrite it; else all of it is computed,
         by whoever reads it.
         """
@@ -116,20 +114,21 @@ class Reinplacing:
             reason = "few bytes"
         return self._decide(node, target, part, reason)
 
-    def by_call(self, node: fx.Node, target: TensorValue) -> bool:
+    def can_skip_copy(self, node: fx.Node, target: TensorValue) -> bool:
         """Tell if `node`, a copy of `target` that an operator will write into, may be `target`."""
         return self._decide(node, target, target, "", by_call=True)
 
-    def displaced_by(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """Return what lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read
-        later all the same.
+    def find_displaced(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """Nodes in the memory that `node`, a `copy_` into all of an input, overwrites, and that are read
+        later.
 
         An update lies there, by one of these decisions, as long as it is the input's newest contents.
         """
         if node.target is not _COPY:
             return ()
         old, new = (
-            self._values.get(given) if isinstance(given, fx.Node) else None for given in node.args[:2]
+            self._values.get(argument) if isinstance(argument, fx.Node) else None
+            for argument in node.args[:2]
         )
         if not isinstance(old, TensorValue) or not self.is_taken(old):
             return ()
@@ -138,8 +137,8 @@ class Reinplacing:
         ):
             return ()
         root = self._builder.buffers.root(old.buffer.name)
-        found = dict.fromkeys(tenant for tenant, _ in self._later_readers(root, node))
-        return tuple(tenant for tenant in found if natural_owner(tenant) is not node.args[0])
+        readers = dict.fromkeys(tenant for tenant, _ in self._later_readers(root, node))
+        return tuple(tenant for tenant in readers if natural_owner(tenant) is not node.args[0])
 
     def is_taken(self, value: TensorValue) -> bool:
         """Tell if `value` lies in memory that was overwritten by such a decision."""
@@ -171,23 +170,23 @@ class Reinplacing:
         if not builder.options.updates_in_place:
             return "by option"
         root = builder.buffers.root(target.buffer.name)
-        given = self._inputs.get(root)
-        overwriter = None if given is None else self._overwriter(given, node)
-        if given is not None and overwriter is None:
+        input_node = self._inputs.get(root)
+        overwriter = None if input_node is None else self._overwriter(input_node, node)
+        if input_node is not None and overwriter is None:
             return "it is an input's memory"
-        if given is not None and self._position[node] < self._last_assertion:
+        if input_node is not None and self._position[node] < self._last_assertion:
             return "it is an input's memory, which eager needs if a size is squeezed"
         if not builder.buffers.owns_memory(target.buffer) or not is_injective(target):
             return "its elements may share memory"
         if root in builder.in_flight:
             return "an operator still uses it"
-        if root in builder.retained and given is None and not by_call:
+        if root in builder.retained and input_node is None and not by_call:
             return "an operator may use it still"
         if escapes(node) and not self._is_laid_out_as(target, node):
             # each result in that memory would be copied into its own
             return "the caller sees another layout"
         for tenant, reader in self._later_readers(root, node):
-            if tenant is given and overwriter is not None and self._is_later(reader, overwriter):
+            if tenant is input_node and overwriter is not None and self._is_later(reader, overwriter):
                 continue  # it reads the input's newest contents, not those that are replaced
             if not self._replaces(reader, tenant, self._values[tenant], part):
                 return f"%{tenant.name} is read by %{reader.name}"
@@ -200,26 +199,26 @@ class Reinplacing:
         )
         return layout is not None and same_strides(target.shape, layout.strides, promised)
 
-    def _overwriter(self, given: fx.Node, node: fx.Node) -> fx.Node | None:
-        """The first copy of other contents into all of `given` after `node`."""
-        found = [
+    def _overwriter(self, input_node: fx.Node, node: fx.Node) -> fx.Node | None:
+        """The first copy of other contents into all of `input_node` after `node`."""
+        copies = [
             user
-            for user in given.users
-            if user.target is _COPY and user.args[0] is given and self._is_later(user, node)
+            for user in input_node.users
+            if user.target is _COPY and user.args[0] is input_node and self._is_later(user, node)
         ]
-        return min(found, key=self._position.__getitem__, default=None)
+        return min(copies, key=self._position.__getitem__, default=None)
 
     def _is_later(self, user: fx.Node, node: fx.Node) -> bool:
         return self._position[user] > self._position[node]
 
     def _later_readers(self, root: str, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
         """Tenants of the memory, and who reads them after `node`. Others are forgotten."""
-        found = [
+        readers = [
             (tenant, [user for user in tenant.users if self._is_later(user, node)])
             for tenant in self._tenants[root]
         ]
-        self._tenants[root] = [tenant for tenant, later in found if later]
-        for tenant, later in found:
+        self._tenants[root] = [tenant for tenant, later in readers if later]
+        for tenant, later in readers:
             for user in later:
                 yield tenant, user
 
@@ -260,18 +259,18 @@ class Reinplacing:
             NotLowered: one of them is computed later.
         """
         assert isinstance(node.target, Overload)
-        found: dict[str, Value] = {}
+        arguments: dict[str, Value] = {}
         for position, formal in enumerate(schema_of(node.target).arguments[2:], start=2):
-            given = node.args[position] if position < len(node.args) else formal.default_value
-            if isinstance(given, fx.Node):
-                if given not in self._values:
+            argument = node.args[position] if position < len(node.args) else formal.default_value
+            if isinstance(argument, fx.Node):
+                if argument not in self._values:
                     raise NotLowered("a size that is computed later")
-                found[formal.name] = self._values[given]
-            elif given is None or isinstance(given, int):
-                found[formal.name] = given
+                arguments[formal.name] = self._values[argument]
+            elif argument is None or isinstance(argument, int):
+                arguments[formal.name] = argument
             else:
-                raise NotLowered(f"an argument {given!r}")
-        return found
+                raise NotLowered(f"an argument {argument!r}")
+        return arguments
 
     def _is_in_memory(self, target: TensorValue) -> bool:
         """Tell if `target` lies in memory in any case: a kernel's pointwise results need not."""
@@ -281,14 +280,14 @@ class Reinplacing:
         """Tell whether `node`, or what it becomes by further replacements, is needed in memory."""
         chain = [node]
         while (last := chain[-1]) not in self._stored:
-            kept = [user for user in last.users if not (is_computed(user) or is_reduced(user))]
+            stored_by = [user for user in last.users if not (is_pointwise(user) or is_reduction(user))]
             onward = [
                 user
                 for user in last.users
                 if find_target_info(operator_name(user)).replaces_part and user.args[0] is last
             ]
-            if kept or not onward:
-                self._stored[last] = bool(kept)
+            if stored_by or not onward:
+                self._stored[last] = bool(stored_by)
             else:
                 chain.append(onward[0])
         for link in chain:
@@ -311,12 +310,12 @@ def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineMode
 
     Sizes that nobody knows are large.
     """
-    kept = as_int(product(target.shape) - product(part.shape))
-    return kept is None or 2 * kept * target.dtype.itemsize >= machine.memory.launch_bytes
+    untouched = as_int(product(target.shape) - product(part.shape))
+    return untouched is None or 2 * untouched * target.dtype.itemsize >= machine.memory.launch_bytes
 
 
 def list_buffers(value: Value) -> Iterator[str]:
-    """Names of the buffers that `value` reads, in order."""
+    """The names of buffers that `value` reads, in order."""
     match value:
         case TensorValue():
             yield value.buffer.name

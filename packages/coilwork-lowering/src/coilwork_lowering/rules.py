@@ -11,8 +11,7 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import Shape, TensorValue, Value
+from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, dtype_of
 from coilwork_lowering.torch_compat.graphs import operator_behind
 
 
@@ -21,22 +20,22 @@ class NotLowered(Exception):
 
 
 class Decisions(Protocol):
-    """Which updates overwrite the tensor that they are an update of: `reinplacing.py`."""
+    """Decides which updates overwrite the tensor that they are an update of: `reinplacing.py`."""
 
-    def by_position(self, node: torch.fx.Node, target: TensorValue) -> bool:
-        """Tell if `node` stores at looked-up positions into `target` itself."""
+    def can_scatter_into(self, node: torch.fx.Node, target: TensorValue) -> bool:
+        """Tell if `node`, which stores at positions from data, may store into `target` itself."""
         ...
 
-    def by_part(self, node: torch.fx.Node, target: TensorValue, part: TensorValue) -> bool:
-        """Tell if `node` stores into `part` of `target` itself."""
+    def can_replace_part(self, node: torch.fx.Node, target: TensorValue, part: TensorValue) -> bool:
+        """Tell if `node`, which replaces `part` of `target`, should store into `target` itself."""
         ...
 
-    def by_call(self, node: torch.fx.Node, target: TensorValue) -> bool:
-        """Tell if `node`, a copy of `target` that an operator writes into, is `target` itself."""
+    def can_skip_copy(self, node: torch.fx.Node, target: TensorValue) -> bool:
+        """Tell if `node`, a copy of `target` that an operator writes into, may be `target` itself."""
         ...
 
     def is_taken(self, value: TensorValue) -> bool:
-        """Tell if the memory of `value` was overwritten so."""
+        """Tell if the memory of `value` was overwritten by one of these decisions."""
         ...
 
 
@@ -68,9 +67,7 @@ class Call:
 
     @property
     def captured(self) -> str:
-        """Return what the program called: `target`, or the operator, without an overload, that was decomposed
-        into it and others.
-        """
+        """The operator that the program called, before decomposition, without an overload."""
         behind = operator_behind(self.node)
         return self.target if behind is None or self.target.startswith(f"{behind}.") else behind
 
@@ -106,7 +103,7 @@ class Call:
         Raises:
             NotLowered: it is symbolic or no integer.
         """
-        return as_plain_int(self.arguments[name])
+        return require_int(self.arguments[name])
 
     def integers(self, name: str) -> tuple[int, ...]:
         """The list of integers `name`; None counts as empty, a number as a list of one."""
@@ -114,7 +111,7 @@ class Call:
         if value is None:
             return ()
         items = value if isinstance(value, tuple) else (value,)
-        return tuple(as_plain_int(item) for item in items)
+        return tuple(require_int(item) for item in items)
 
     @property
     def fake(self) -> torch.Tensor:
@@ -153,7 +150,7 @@ class Rule:
     lower: Lower
 
 
-def as_plain_int(value: Value) -> int:
+def require_int(value: Value) -> int:
     """`value` if it is a known integer.
 
     Raises:
@@ -166,7 +163,7 @@ def as_plain_int(value: Value) -> int:
     raise NotLowered(f"{value!r} is not a known integer")
 
 
-def as_size(value: Value) -> Expr:
+def require_size(value: Value) -> Expr:
     """`value` as an index expression.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Short names for rows of the op table, and values made of a few of them."""
+"""Scalar expressions: short names for rows of the op table, and formulas made of a few of them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from coilwork_frontend.capture.eager_fallback import warn_of_driver
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.walk import all_kernels
 from coilwork_lowering import LoweringError, MistracedError
-from coilwork_lowering.prepare import list_calls
+from coilwork_lowering.pipeline import list_calls
 from coilwork_runtime import Builder, generated
 from coilwork_runtime.executor.choice import Driven
 from coilwork_tools.explain.trace import Trace

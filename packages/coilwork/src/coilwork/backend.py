@@ -41,12 +41,12 @@ from coilwork_lowering import (
     GuardWatch,
     decompositions,
     partition,
-    watched_decompositions,
+    watch_decompositions,
 )
-from coilwork_lowering.facts.accepted_numbers import accepts_numbers
-from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering.facts.operand_checks import accepts_types
+from coilwork_lowering.facts.scalar_overflow import accepts_numbers
 from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
-from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
+from coilwork_lowering.rewrites.constant_folding import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.captured_check import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
@@ -104,7 +104,7 @@ class GraphStages:
     sizes.
     """
 
-    eager_kernels = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)
+    eager_kernels = EagerKernels(accept_types=accepts_types, accept_numbers=accepts_numbers)
 
     def __init__(self, options: CompileOptions) -> None:
         self.options = options
@@ -115,7 +115,7 @@ class GraphStages:
     @property
     def decompositions(self) -> dict[Any, Callable[..., Any]]:
         table = decompositions(lowering_options(self.options, self.options.fallback))
-        return watched_decompositions(table, self.guards.append)
+        return watch_decompositions(table, self.guards.append)
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options
@@ -147,7 +147,7 @@ class GraphStages:
             on_fault=None if only_compiled else warn_of_partition,
             **rest,
         )
-        self.guards.extend(watch.added())
+        self.guards.extend(watch.take_added())
         return halves
 
     def compile(

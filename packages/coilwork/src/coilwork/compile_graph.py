@@ -27,9 +27,9 @@ from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
+from coilwork_lowering.guard_watch import list_guards
 from coilwork_lowering.rewrites import Fired, Prepared
-from coilwork_lowering.sizes.added_guards import list_guards
-from coilwork_lowering.uncallable import list_uncallable
+from coilwork_lowering.unsupported_calls import list_uncallable
 from coilwork_runtime import (
     Builder,
     KernelBuildError,

@@ -29,7 +29,7 @@ from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import Targets
 from coilwork_lowering import AddedGuard, Lowered
-from coilwork_lowering.prepare import LoweringContext, lower_captured
+from coilwork_lowering.pipeline import LoweringContext, lower_captured
 from coilwork_lowering.rewrites import Fired
 from coilwork_runtime.executor.choice import Loadable
 from coilwork_scheduler.contractions.brought import collect_implementations

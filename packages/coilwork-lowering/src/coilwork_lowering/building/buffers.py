@@ -1,6 +1,4 @@
-"""The buffers of one graph by name, the memory that each lies in, and what that memory is called after it was
-overwritten.
-"""
+"""The buffers of one graph by name, their memory, and that memory's name after it was overwritten."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ class Alias:
 
 
 class Buffers:
-    """What has been declared so far, in a graph under construction."""
+    """The buffers that a graph under construction has declared."""
 
     def __init__(self) -> None:
         self._names = FreshNames()
@@ -85,7 +83,7 @@ class Buffers:
         self._views[buffer.name] = alias
 
     def alias(self, buffer: Buffer) -> Alias | None:
-        """Return what `buffer` is a view of, if a `View` node made it."""
+        """The source and offset of `buffer`, if a `View` node made it; else None."""
         return self._views.get(buffer.name)
 
     def owner(self, buffer: Buffer) -> Buffer:
@@ -119,9 +117,7 @@ class Buffers:
         return True
 
     def latest(self, name: str) -> Buffer:
-        """Return what the memory called `name` is called now. It may be a view whose source was
-        overwritten since.
-        """
+        """The current buffer of the memory called `name`; its source may have been overwritten since."""
         passed: list[str] = []
         while name in self._successor:
             passed.append(name)

@@ -21,15 +21,16 @@ from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.building.buffers import Alias, Buffers
-from coilwork_lowering.building.cross_device_remat import recompute_without_memory
-from coilwork_lowering.building.scalar_transfer import move_numbers_nearby
+from coilwork_lowering.building.cross_device_values import move_scalars_to_reader, recompute_without_memory
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.size_table import SizeTable
 from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
     Value,
     coordinate_symbols,
+    device_text,
+    dtype_of,
     is_whole,
     layout_of,
     same_strides,
@@ -37,7 +38,6 @@ from coilwork_lowering.building.values import (
 )
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.sizes.symbols import SizeTable
 
 _READ_NUMBER: Final = "aten._local_scalar_dense.default"
 Body = Callable[[tuple[Expr, ...]], Scalar]
@@ -85,7 +85,7 @@ class Builder:
     # declarations
 
     def machine_of(self, device: str) -> MachineModel:
-        """Return what is measured of `device`."""
+        """The measured figures of `device`."""
         return self.options.find_model(device)
 
     def declare(
@@ -141,7 +141,7 @@ class Builder:
         for position, size, number in self._sizes_read:
             if position >= mark:
                 self.sizes.undefine(size, number)
-        self._sizes_read = [one for one in self._sizes_read if one[0] < mark]
+        self._sizes_read = [read for read in self._sizes_read if read[0] < mark]
         forgotten = {
             buffer.name
             for node in self.nodes[mark:]
@@ -163,14 +163,16 @@ class Builder:
 
     def _renew_buffer(self, name: str) -> Buffer:
         stale: list[tuple[Buffer, Alias]] = []
-        found = self.buffers.latest(name)
-        while (alias := self.buffers.alias(found)) is not None and self.buffers.is_stale(alias.source):
-            stale.append((found, alias))
-            found = self.buffers.latest(alias.source)
-        for old, made in reversed(stale):
-            found = self._view(found.name, old.shape, old.strides, old.dtype, made.offset, old.device)
-            self.buffers.overwrite(old.name, found)
-        return found
+        newest = self.buffers.latest(name)
+        while (alias := self.buffers.alias(newest)) is not None and self.buffers.is_stale(alias.source):
+            stale.append((newest, alias))
+            newest = self.buffers.latest(alias.source)
+        for old, alias_of_old in reversed(stale):
+            newest = self._view(
+                newest.name, old.shape, old.strides, old.dtype, alias_of_old.offset, old.device
+            )
+            self.buffers.overwrite(old.name, newest)
+        return newest
 
     def number_everywhere(self, value: TensorValue) -> Const | None:
         """The number that every element of `value` is, where a node of this graph filled its
@@ -197,7 +199,7 @@ class Builder:
         own = coordinates[len(coordinates) - len(value.shape) :] if value.shape else ()
         return self.read(value, own)
 
-    def stored(self, number: Scalar) -> TensorValue:
+    def store_number(self, number: Scalar) -> TensorValue:
         """`number` in a tensor of no dimensions, where what it is computed from is."""
         devices = [self.buffers[v.buffer].device for v in postorder((number,)) if isinstance(v, Load)]
         return self.pointwise((), number.dtype, devices[0] if devices else "cpu", lambda point: number)
@@ -208,7 +210,7 @@ class Builder:
         """Append `node`, and before it what computes the sizes that it mentions first."""
         self.define_sizes()
         if self.reads_numbers:
-            node = move_numbers_nearby(node, lambda name: self.buffers[name].device, self._moved_number)
+            node = move_scalars_to_reader(node, lambda name: self.buffers[name].device, self._move_number)
         self.nodes.append(node)
         self.buffers.note(node)
         if isinstance(node, Scatter):
@@ -236,8 +238,8 @@ class Builder:
             self._sizes_read.append((len(self.nodes), size, number))
             self._read_size(size, number)
 
-    def _moved_number(self, name: str, device: str) -> Buffer:
-        return self.moved(whole(self.buffers[name]), device).buffer
+    def _move_number(self, name: str, device: str) -> Buffer:
+        return self.move_to(whole(self.buffers[name]), device).buffer
 
     def _read_size(self, size: Expr, number: Scalar) -> None:
         stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)
@@ -261,7 +263,7 @@ class Builder:
         if not number.is_symbol:
             raise LoweringError("symbol", f"a number that a region carries is {number}", origins=self.origins)
         self.add(self._read_by_call(value, number))
-        self.sizes.decided(number)
+        self.sizes.note_data_dependent(number)
         return number
 
     def pointwise(
@@ -284,18 +286,18 @@ class Builder:
         target_strides = into.strides if into is not None else strides
         # a domain without points computes nothing, and its coordinates may make no sense
         empty = any(as_int(extent) == 0 for extent in shape)
-        made = const(0, dtype) if empty else simplify(body(point))
-        found = tuple(checks(point)) if checks is not None and self.options.checks and not empty else ()
+        scalar = const(0, dtype) if empty else simplify(body(point))
+        conditions = tuple(checks(point)) if checks is not None and self.options.checks and not empty else ()
         output = self.declare(shape, dtype, device, strides=target_strides, name=name)
-        if isinstance(made, Const):
-            self._filled[output.name] = made
+        if isinstance(scalar, Const):
+            self._filled[output.name] = scalar
         self.add(
             Pointwise(
                 output=output,
                 ranges=ranges,
-                body=made,
+                body=scalar,
                 into=None if into is None else into.name,
-                checks=found,
+                checks=conditions,
                 origins=self.origins,
             )
         )
@@ -317,7 +319,7 @@ class Builder:
         """Append a reduction of `body(i, r)` over `axes`; one result per entry of `results`, None: not
         wanted.
         """
-        made = simplify(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
+        scalar = simplify(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
         outputs = tuple(
             None if dtype is None else self.declare(shape, dtype, device, strides=strides)
             for dtype in results
@@ -328,7 +330,7 @@ class Builder:
                 kind=kind,
                 ranges=node_ranges("i", shape),
                 axes=node_ranges("r", axes),
-                body=made,
+                body=scalar,
                 origins=self.origins,
             )
         )
@@ -347,7 +349,7 @@ class Builder:
             name=name,
         )
 
-    def unfilled(
+    def allocate(
         self, shape: Shape, dtype: DType, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue:
         """Memory that holds nothing yet, row-major unless `strides` are given: the first node that stores
@@ -358,7 +360,7 @@ class Builder:
         return whole(output)
 
     def is_unfilled(self, buffer: Buffer) -> bool:
-        """Tell if `buffer` is such memory still."""
+        """Tell if `buffer` was allocated and nothing is stored in it so far."""
         return buffer.name in self._unfilled
 
     def _view(
@@ -398,7 +400,7 @@ class Builder:
         name, offset = (buffer.name, as_expr(0)) if alias is None else (alias.source, alias.offset)
         return self._view(name, buffer.shape, buffer.strides, buffer.dtype, offset, buffer.device)
 
-    def placed(self, value: TensorValue, strides: Sequence[Expr] | None) -> TensorValue:
+    def materialize(self, value: TensorValue, strides: Sequence[Expr] | None) -> TensorValue:
         """`value` as a whole buffer with `strides` (None: any), viewing its memory where possible, else
         copied.
         """
@@ -430,9 +432,9 @@ class Builder:
         self.copies.append(
             f"{self.hint}: laid out in memory: index arithmetic of {longest} nodes, at most {most}"
         )
-        return self.placed(value, None)
+        return self.materialize(value, None)
 
-    def remade(
+    def rematerialize(
         self, value: TensorValue, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue | None:
         """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of
@@ -446,14 +448,14 @@ class Builder:
             return None
         return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)
 
-    def moved(self, value: TensorValue, device: str) -> TensorValue:
-        """`value` on `device`, to be read: copied once, as long as nobody writes into it."""
+    def move_to(self, value: TensorValue, device: str) -> TensorValue:
+        """`value` on `device`, to be read: recomputed there, or copied once until it is overwritten."""
         if value.device == device:
             return value
-        again = self.remade(value, device)
+        again = self.rematerialize(value, device)
         if again is not None:
             return again
-        source = self.placed(value, None)
+        source = self.materialize(value, None)
         key = (source.buffer.name, device)
         if key in self._copies and not self.buffers.is_stale(self._copies[key].name):
             return whole(self._copies[key])

@@ -1,4 +1,4 @@
-"""Cheaper scalar graphs with the same value, bit for bit: NaN, infinities and the sign of zero included."""
+"""Simplify scalar graphs, keeping the value bit for bit: NaN, infinities and the sign of zero included."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def _visit(node: Scalar) -> Scalar:
         case "bitcast":
             return join_conversions(node)
         case "where":
-            return _where(node)
+            return _simplify_where(node)
         case "mul":
-            return _mul(node)
+            return _simplify_mul(node)
         case "add" | "sub":
-            return _add(node)
+            return _simplify_add(node)
         case "div":
-            return _div(node)
+            return _simplify_div(node)
         case "pow":
-            return _pow(node)
+            return _simplify_pow(node)
         case "bitwise_and" | "bitwise_or":
-            return _logic(node)
+            return _simplify_logic(node)
         case "bitwise_not":
-            return _not(node)
+            return _simplify_not(node)
         case "eq" | "ne" | "lt" | "le" | "gt" | "ge":
-            return _compare(node)
+            return _simplify_compare(node)
     return node
 
 
@@ -76,7 +76,7 @@ def _round_constant(node: Const) -> bool | int | float:
     return round_to_dtype(float(node.value), node.dtype) if node.dtype.is_float else node.value
 
 
-def _where(node: Op) -> Scalar:
+def _simplify_where(node: Op) -> Scalar:
     condition, then, otherwise = node.operands
     if isinstance(condition, Const):
         return then if condition.value else otherwise
@@ -87,7 +87,7 @@ def _is_value(node: Scalar, value: float) -> bool:
     return isinstance(node, Const) and not isinstance(node.value, bool) and node.value == value
 
 
-def _mul(node: Op) -> Scalar:
+def _simplify_mul(node: Op) -> Scalar:
     a, b = node.operands
     if _is_value(b, 1):
         return a
@@ -98,7 +98,7 @@ def _mul(node: Op) -> Scalar:
     return node
 
 
-def _add(node: Op) -> Scalar:
+def _simplify_add(node: Op) -> Scalar:
     a, b = node.operands
     # x + 0.0 turns -0.0 into 0.0, so floats keep it; x - 0.0 does not
     if _is_value(b, 0) and (node.dtype.is_integer or (node.op == "sub" and _is_plus_zero(b))):
@@ -112,7 +112,7 @@ def _is_plus_zero(node: Scalar) -> bool:
     return isinstance(node, Const) and str(node.value) in ("0.0", "0")
 
 
-def _div(node: Op) -> Scalar:
+def _simplify_div(node: Op) -> Scalar:
     a, b = node.operands
     if _is_value(b, 1):
         return a
@@ -127,7 +127,7 @@ def _div(node: Op) -> Scalar:
 _POWERS = frozenset(2.0**k for k in range(-60, 61))
 
 
-def _pow(node: Op) -> Scalar:
+def _simplify_pow(node: Op) -> Scalar:
     base, exponent = node.operands
     if not isinstance(exponent, Const):
         return node
@@ -140,7 +140,7 @@ def _pow(node: Op) -> Scalar:
     return node
 
 
-def _logic(node: Op) -> Scalar:
+def _simplify_logic(node: Op) -> Scalar:
     a, b = node.operands
     if a is b:
         return a
@@ -153,7 +153,7 @@ def _logic(node: Op) -> Scalar:
     return node
 
 
-def _not(node: Op) -> Scalar:
+def _simplify_not(node: Op) -> Scalar:
     inner = node.operands[0]
     if isinstance(inner, Op) and inner.op == "bitwise_not":
         return inner.operands[0]
@@ -162,7 +162,7 @@ def _not(node: Op) -> Scalar:
     return node
 
 
-def _compare(node: Op) -> Scalar:
+def _simplify_compare(node: Op) -> Scalar:
     a, b = node.operands
     if not (isinstance(a, Const) and isinstance(b, Const)):
         return node

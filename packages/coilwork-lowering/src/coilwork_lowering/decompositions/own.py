@@ -11,6 +11,7 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
+from coilwork_lowering.building.size_assertions import squeeze_decompositions
 from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
 from coilwork_lowering.decompositions.numbers import number_decompositions
@@ -26,8 +27,7 @@ from coilwork_lowering.decompositions.scaled_numbers import scaled_number_decomp
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.decompositions.unfolding import unfold_decompositions
-from coilwork_lowering.sizes.squeezed import squeeze_decompositions
-from coilwork_lowering.torch_compat.higher_order import out_dtype_meaning
+from coilwork_lowering.torch_compat.operators import list_out_dtype_equivalents
 from coilwork_lowering.torch_compat.sizes import surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -54,7 +54,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         elu: _elu_backward(table[elu]),
     }
     return {
-        **out_dtype_meaning(),
+        **list_out_dtype_equivalents(),
         **numbers,
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.index_copy.default: _index_copy(table[aten.index_copy.default]),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
-from coilwork_lowering.torch_compat.operators import suggested_format
+from coilwork_lowering.torch_compat.operators import suggest_format
 from coilwork_lowering.torch_compat.sizes import surely
 
 
@@ -87,7 +87,7 @@ def _take_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> tor
     """`result` in channels-last if `value` lies so: as eager's kernels for CPUs make it, of one volume as of
     a batch of images.
     """
-    wanted = suggested_format(value) if dims > 1 else torch.contiguous_format
+    wanted = suggest_format(value) if dims > 1 else torch.contiguous_format
     return result if wanted is torch.contiguous_format else result.clone(memory_format=wanted)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
-from coilwork_lowering.torch_compat.operators import suggested_format
+from coilwork_lowering.torch_compat.operators import suggest_format
 
 Filter = Callable[[Tensor], Tensor]
 # Of the cubic filter, as Pillow and ATen have it where they antialias.
@@ -177,7 +177,7 @@ def _laid_out(found: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
 
 def _is_channels_last(value: Tensor) -> bool:
     """As ATen asks for it, which takes strides of single images into account, too."""
-    return suggested_format(value) is torch.channels_last
+    return suggest_format(value) is torch.channels_last
 
 
 def _make_resize(filter: Filter, reach: int) -> Callable[..., Any]:

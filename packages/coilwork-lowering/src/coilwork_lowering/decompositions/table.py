@@ -12,8 +12,8 @@ import torch
 from coilwork_ir.operators import find_target_info, list_operators
 from coilwork_lowering.decompositions.own import own_decompositions
 from coilwork_lowering.decompositions.products import product_decompositions
-from coilwork_lowering.facts.accepted_numbers import require_accepted_numbers
-from coilwork_lowering.facts.accepted_types import require_accepted_types
+from coilwork_lowering.facts.operand_checks import require_accepted_types
+from coilwork_lowering.facts.scalar_overflow import require_accepted_numbers
 from coilwork_lowering.options import LoweringOptions, names
 from coilwork_lowering.torch_compat.operators import (
     Overload,

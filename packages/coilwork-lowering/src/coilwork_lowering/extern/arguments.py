@@ -23,10 +23,9 @@ from coilwork_ir.buffers import (
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Mutation
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, dtype_of, layout_of
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.facts.asynchronous import silent_writes
+from coilwork_lowering.facts.alias_analysis import undeclared_writes
 from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
@@ -66,7 +65,7 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
     named: dict[str, list[str]] = {}
     sources: dict[str, list[str]] = {}
     written: dict[str, list[Buffer]] = {}
-    silently = silent_writes(target)
+    silently = undeclared_writes(target)
     for formal in schema_of(target).arguments:
         value, fake = call.arguments[formal.name], call.fakes[formal.name]
         writes = formal.name in silently or (formal.alias_info is not None and formal.alias_info.is_write)
@@ -110,10 +109,10 @@ def _argument(
                 strides = contiguous_strides(value.shape)
             elif exact and isinstance(fake, torch.Tensor):
                 strides = builder.sizes.exprs(fake.stride())
-            placed = builder.placed(value, strides)
+            placed = builder.materialize(value, strides)
             return Ref(placed.buffer.name), [placed.buffer]
         case NumberValue(number):
-            held = builder.stored(number).buffer
+            held = builder.store_number(number).buffer
             return Item(held.name), [held]
         case tuple():
             fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)

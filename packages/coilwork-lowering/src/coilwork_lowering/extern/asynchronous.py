@@ -11,7 +11,7 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Mutation, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value, whole
-from coilwork_lowering.facts.asynchronous import flight_of, silent_writes
+from coilwork_lowering.facts.alias_analysis import flight_of, undeclared_writes
 from coilwork_lowering.torch_compat.operators import Overload
 
 _WAIT: Final = "_c10d_functional.wait_tensor.default"
@@ -33,7 +33,7 @@ def lower_wait(builder: Builder, value: TensorValue, *, borrowed: bool) -> Value
         wait_for(builder, root)
         return builder.current(value)
     # or an operator made it a part of that memory
-    placed = builder.placed(value, None).buffer
+    placed = builder.materialize(value, None).buffer
     done = builder.declare(placed.shape, placed.dtype, placed.device, strides=placed.strides)
     builder.add(_wait(builder, placed, root, output=done))
     return whole(done)
@@ -89,7 +89,7 @@ def find_received(
     """The argument that each result of a call of `target` is, of those that it writes silently; None: memory
     of its own.
     """
-    silently = silent_writes(target)
+    silently = undeclared_writes(target)
     if not silently:
         return ()
     kinds = arguments.get("op_list")

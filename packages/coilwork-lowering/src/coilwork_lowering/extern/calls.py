@@ -22,17 +22,16 @@ from coilwork_ir.loops.attention import ATTENTION, ATTENTION_GRADIENT
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
-from coilwork_lowering.building.assertions import lower_assertion, told_equality
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
+from coilwork_lowering.building.size_assertions import find_user_equality, lower_assertion
+from coilwork_lowering.building.values import Relation, TensorValue, Value, device_text, dtype_of, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.arguments import Passed, pass_arguments
 from coilwork_lowering.extern.asynchronous import find_received, flight
 from coilwork_lowering.extern.nesting import as_returned, nesting_paths, placed_results
 from coilwork_lowering.extern.quantized import is_dequantizing
-from coilwork_lowering.facts.asynchronous import COLLECTIVES, flight_of, is_barrier, retains
-from coilwork_lowering.layout.padding import UNPADDED
+from coilwork_lowering.facts.alias_analysis import COLLECTIVES, flight_of, is_barrier, may_retain
+from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
 from coilwork_lowering.torch_compat.operators import (
@@ -40,7 +39,7 @@ from coilwork_lowering.torch_compat.operators import (
     has_kernel,
     kernel_dtype,
     schema_of,
-    suggested_format,
+    suggest_format,
 )
 from coilwork_lowering.torch_compat.sizes import plain_symbol
 
@@ -98,7 +97,7 @@ def call_extern(
         fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
         in_flight=in_flight,
         until=until,
-        retains=retains(target, call.arguments),
+        retains=may_retain(target, call.arguments),
         barrier=is_barrier(target),
         origins=builder.origins,
     )
@@ -160,7 +159,7 @@ def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Colle
             builder.sizes.undefine(unknown, index((read - rest) // factor))
     same = Relation(lhs=read, relation="eq", rhs=known)
     message = (
-        told_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
+        find_user_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
     )
     lower_assertion(builder, same, message, call.node)
 
@@ -253,7 +252,7 @@ def _outputs(
         *(bound for bound, _, _ in binds),
         *(o.symbol for o in outputs if isinstance(o, SymbolOutput)),
     ):
-        builder.sizes.decided(found)
+        builder.sizes.note_data_dependent(found)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
 
 
@@ -286,7 +285,7 @@ def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
         return True
     if not is_dequantizing(call.target, call.arguments):
         return False
-    return suggested_format(result) == torch.contiguous_format
+    return suggest_format(result) == torch.contiguous_format
 
 
 def _list_undefined_sizes(builder: Builder, call: Call, number: int, result: Any) -> list[int]:

@@ -15,8 +15,7 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loc import Origin
 from coilwork_ir.operators import find_target_info
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.building.values import TensorValue, Value, dtype_of
 from coilwork_lowering.errors import MistracedError
 from coilwork_lowering.torch_compat.operators import (
     Overload,

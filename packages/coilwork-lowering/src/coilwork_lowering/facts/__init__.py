@@ -1,5 +1,6 @@
-"""Facts about ATen graphs: nothing here changes a graph.
+"""Facts about ATen graphs, asked by the passes and rules.
 
-Open `sharing.py` first: whose memory values are in. Each file answers one question, such as what eager's
-kernels accept (`accepted_*.py`), which positions are known, or which calls are convolutions.
+Open `fx_nodes.py` first for single nodes, and `alias_analysis.py` for whose memory values are in.
+`operand_checks.py` and `scalar_overflow.py` say what eager's kernels accept, the others what is known of
+values at compile time.
 """

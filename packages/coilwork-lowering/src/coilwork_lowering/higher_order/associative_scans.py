@@ -19,15 +19,14 @@ from coilwork_ir.loops import Scan
 from coilwork_ir.scalar import Load, Scalar, rewrite
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims
+from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims, dtype_of
 from coilwork_lowering.errors import refusal
-from coilwork_lowering.facts.origins import operator_name
+from coilwork_lowering.facts.fx_nodes import operator_name
 from coilwork_lowering.higher_order.combinations import Traced, combination_of, find_needed, keep_values
 from coilwork_lowering.higher_order.scan_calls import insert_call, where
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.graphs import copy_graph
 
 aten: Final = torch.ops.aten
 # the graph of a combining function, lowered
@@ -152,7 +151,7 @@ def _load_outer(value: Scalar, builder: Builder, given: dict[str, Value], device
         outer = given.get(one.buffer)
         if not isinstance(outer, TensorValue):
             raise NotLowered("a function that reads a number from the run")
-        return builder.read(builder.moved(outer, device), one.index)
+        return builder.read(builder.move_to(outer, device), one.index)
 
     (made,) = rewrite((value,), visit)
     return made
@@ -201,7 +200,7 @@ def write_out_other_scans(
     ]
     if not others:
         return gm
-    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    made = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     made.meta.update(gm.meta)
     for node in list(made.graph.nodes):
         if node.name in others:
@@ -250,7 +249,7 @@ def _write_out(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
 
 def _step(function: torch.fx.GraphModule, count: int) -> torch.fx.GraphModule:
     """`function`, which gives what is carried to the next row, and once more as the row's results."""
-    made = torch.fx.GraphModule(function, copied_graph(function.graph))
+    made = torch.fx.GraphModule(function, copy_graph(function.graph))
     output = made.graph.output_node()
     results: Any = output.args[0]
     assert len(results) == count

@@ -11,18 +11,17 @@ from typing import Any
 import torch
 
 from coilwork_lowering.higher_order.written_out import Note, write_out
-from coilwork_lowering.torch_compat.graphs import copied_graph
-from coilwork_lowering.torch_compat.higher_order import copy_of_storage, functionalized_calls
-from coilwork_lowering.torch_compat.operators import Overload
+from coilwork_lowering.torch_compat.graphs import copy_graph
+from coilwork_lowering.torch_compat.operators import Overload, copy_of_storage, list_functionalized_calls
 from coilwork_lowering.torch_compat.sizes import surely
 
 
 def write_out_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it wraps no operator, else a copy that calls them."""
-    wrappers = functionalized_calls(_copy_view)
+    wrappers = list_functionalized_calls(_copy_view)
     if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
         return gm
-    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    made = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     made.meta.update(gm.meta)
     for node in list(made.graph.nodes):
         if _is_wrapped(node, wrappers):

@@ -14,15 +14,15 @@ from typing import Any
 
 from torch import fx
 
-from coilwork_lowering.facts.origins import operator_name
-from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.torch_compat.graphs import copy_graph
 
 
 def write_out_ties(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm` itself if it ties no calls, else a copy that makes them where they stand."""
     if not any(_is_tied(node) for node in gm.graph.nodes):
         return gm
-    made = fx.GraphModule(gm, copied_graph(gm.graph))
+    made = fx.GraphModule(gm, copy_graph(gm.graph))
     made.meta.update(gm.meta)
     # from behind: the last of them are tied to earlier ones, which they name
     for node in reversed([node for node in made.graph.nodes if _is_tied(node)]):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-from coilwork_lowering.facts.origins import operator_name
-from coilwork_lowering.torch_compat.fakes import mode_among
+from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.torch_compat.graphs import mode_among
 
 
 def is_scan(node: torch.fx.Node) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from coilwork_lowering.higher_order.looped_scans import build_loop
 from coilwork_lowering.higher_order.scan_calls import copied_call, insert_call, is_scan, operands_of
-from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.graphs import copy_graph
 
 # nodes that may be written out for one scan; as many take about ten seconds to compile
 _MOST_NODES: Final = 8192
@@ -25,7 +25,7 @@ def unroll_scans(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm` itself if it calls no `scan` and no `map`, else a copy that does without."""
     if not any(is_scan(node) for node in gm.graph.nodes):
         return gm
-    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    made = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     made.meta.update(gm.meta)
     for node in list(made.graph.nodes):
         if is_scan(node):

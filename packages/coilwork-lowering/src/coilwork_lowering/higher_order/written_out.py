@@ -11,10 +11,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from coilwork_lowering.torch_compat.fakes import fake_mode_of
-from coilwork_lowering.torch_compat.graphs import copied_graph, traced_call
-from coilwork_lowering.torch_compat.higher_order import dense_meanings
-from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, surely
+from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of, trace_call
+from coilwork_lowering.torch_compat.operators import list_dense_equivalents
+from coilwork_lowering.torch_compat.sizes import require, surely, unify_symbols
 
 # told of each node when it is written out, which asks torch for meanings and may add guards
 Note: TypeAlias = Callable[[torch.fx.Node], None]
@@ -22,10 +21,10 @@ Note: TypeAlias = Callable[[torch.fx.Node], None]
 
 def write_out_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it calls none of these operators, else a copy that calls what they stand for."""
-    meanings = dense_meanings()
+    meanings = list_dense_equivalents()
     if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
         return gm
-    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    made = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     made.meta.update(gm.meta)
     for node in list(made.graph.nodes):
         if node.op == "call_function" and node.target in meanings:
@@ -47,7 +46,7 @@ def write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[.
         kwargs = {name: _replace_nodes(argument, given) for name, argument in node.kwargs.items()}
         return meaning(*args, **kwargs)
 
-    inner = traced_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
+    inner = trace_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
     replaced = dict(zip((n for n in inner.nodes if n.op == "placeholder"), nodes, strict=True))
     with gm.graph.inserting_before(node):
         for old in inner.nodes:
@@ -79,7 +78,7 @@ def _same_sizes(made: Any, known: Any) -> None:
     sizes: list[tuple[Any, Any]] = list(zip(made.shape, known.shape, strict=True))
     for size, same in sizes:
         if isinstance(size, torch.SymInt) and isinstance(same, torch.SymInt):
-            call_by_one_name(size, same)
+            unify_symbols(size, same)
         if not surely(size == same):
             require(size == same, lambda: "one size")
 

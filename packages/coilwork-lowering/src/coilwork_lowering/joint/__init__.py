@@ -1,5 +1,5 @@
-"""The joint graph of forward and backward: what changes in it, and how it is divided in two.
+"""The joint graph of forward and backward: passes over it, and its partition.
 
-Open `partition.py` first. `recompute.py` decides what is computed again, `saved_strides.py` how saved tensors
-lie; each of the other files is one change of the graph.
+Open `partition.py` first. `recompute.py` and `rng_remat.py` decide what is recomputed, `free_strides.py` how
+saved tensors lie; `corrections.py` and `pool_offsets.py` change the graph before.
 """

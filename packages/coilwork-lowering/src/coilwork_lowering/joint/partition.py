@@ -1,4 +1,4 @@
-"""Forward and backward from the joint graph."""
+"""Partition the joint graph into forward and backward, by a table of passes and torch's minimum cut."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_lowering.joint.compared_extremes import compared_extremes, keep
-from coilwork_lowering.joint.known_numbers import write_out_known_numbers
-from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
-from coilwork_lowering.joint.pool_positions import narrow_pool_positions
+from coilwork_lowering.building.size_assertions import drop_squeezed_sizes
+from coilwork_lowering.joint.corrections import (
+    copy_overwritten_inputs,
+    correct_result_types,
+    fold_specialized_floats,
+    renew_shared_storages,
+    shape_tangents,
+)
+from coilwork_lowering.joint.free_strides import free_saved_strides, has_static_inputs
+from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
 from coilwork_lowering.joint.recompute import (
+    find_compared_extremes,
     forward_of,
+    keep,
     recompute_from_memory,
     recompute_from_sizes,
     recompute_quantized,
 )
-from coilwork_lowering.joint.result_types import correct_result_types
-from coilwork_lowering.joint.rng_preservation import keep_random_numbers
-from coilwork_lowering.joint.rng_remat import draw_again, write_out_dropouts
-from coilwork_lowering.joint.saved_strides import free_saved_strides, has_static_inputs
-from coilwork_lowering.joint.shared_storages import renew_shared_storages
-from coilwork_lowering.joint.tangents import shape_tangents
+from coilwork_lowering.joint.rng_remat import expand_dropouts, mark_redrawn_masks, save_random_draws
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.sizes.squeezed import drop_squeezed_sizes
-from coilwork_lowering.torch_compat.graphs import copied_graph, min_cut
+from coilwork_lowering.torch_compat.graphs import copy_graph, min_cut
 
 Halves: TypeAlias = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -65,7 +67,7 @@ def partition(
     A fault of a step that only makes programs faster or smaller costs these steps, if there is `on_fault`,
     which is told the error and may raise it. The graph is then cut as it was captured.
     """
-    captured = None if on_fault is None else torch.fx.GraphModule(joint_gm, copied_graph(joint_gm.graph))
+    captured = None if on_fault is None else torch.fx.GraphModule(joint_gm, copy_graph(joint_gm.graph))
     context = JointContext(
         num_fwd_outputs=num_fwd_outputs,
         inputs=joint_inputs,
@@ -88,7 +90,7 @@ def partition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointContext:
-    """What the steps read.
+    """The settings and facts that the steps read.
 
     Attributes:
         num_fwd_outputs: how many of the joint graph's outputs are the forward graph's.
@@ -142,7 +144,7 @@ def _shape_gradients(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _write_numbers(draft: JointDraft, context: JointContext) -> JointDraft:
-    log.debug("joint graph: %d floats are known", write_out_known_numbers(draft.gm))
+    log.debug("joint graph: %d floats are known", fold_specialized_floats(draft.gm))
     return draft
 
 
@@ -174,25 +176,25 @@ def _narrow_positions(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _write_dropouts(draft: JointDraft, context: JointContext) -> JointDraft:
-    return replace(draft, masks=write_out_dropouts(draft.gm, context.lowering))
+    return replace(draft, masks=expand_dropouts(draft.gm, context.lowering))
 
 
 def _keep_numbers(draft: JointDraft, context: JointContext) -> JointDraft:
-    log.debug(
-        "joint graph: results of %d operators that draw numbers are kept", keep_random_numbers(draft.gm)
-    )
+    log.debug("joint graph: results of %d operators that draw numbers are kept", save_random_draws(draft.gm))
     return draft
 
 
 def _keep_inputs(draft: JointDraft, context: JointContext) -> JointDraft:
     log.debug(
-        "joint graph: %d inputs are read before they are overwritten", keep_overwritten_inputs(draft.gm)
+        "joint graph: %d inputs are read before they are overwritten", copy_overwritten_inputs(draft.gm)
     )
     return draft
 
 
 def _find_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
-    return replace(draft, extremes=compared_extremes(draft.gm, forward_of(draft.gm, context.num_fwd_outputs)))
+    return replace(
+        draft, extremes=find_compared_extremes(draft.gm, forward_of(draft.gm, context.num_fwd_outputs))
+    )
 
 
 def _mark_recomputed(draft: JointDraft, context: JointContext) -> JointDraft:
@@ -212,7 +214,9 @@ def _keep_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _draw_again(draft: JointDraft, context: JointContext) -> JointDraft:
-    log.debug("joint graph: masks of %d dropouts are drawn again in the backward", draw_again(draft.masks))
+    log.debug(
+        "joint graph: masks of %d dropouts are drawn again in the backward", mark_redrawn_masks(draft.masks)
+    )
     return draft
 
 

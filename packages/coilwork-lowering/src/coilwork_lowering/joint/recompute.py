@@ -1,14 +1,20 @@
-"""Which values the backward computes again because everything they come from is in memory anyway.
+"""Which values the backward recomputes, against the weights of torch's minimum cut.
 
-torch's minimum cut weighs a value's bytes by its distance from the backward, a guess that favours results
-over what they were computed from. The result of a log-softmax is as large as the logits that it comes from.
-The logits are a matrix product and in memory; the result, if nobody saved it, need never be. Saving it costs
-a write in the forward, and both tensors are alive at once: of a language model's training, that is often the
-peak.
+The cut weighs bytes by distance from the backward, a guess that favours results over what they were computed
+from. A log-softmax is as large as its logits, which a matrix product leaves in memory anyway: saving it costs
+a write, and both are alive at once, often at the peak. So values that generated code computes from what is in
+memory are recomputed, as are positions and masks made of sizes alone.
+
+Values that the backward compares with their own extreme must be computed once: the gradient of a maximum goes
+to the elements equal to it, and two kernels may round the same value differently. If no element were equal,
+the gradient would be 0 / 0. `find_compared_extremes` finds them, and the cut may save but not recompute
+them.
 """
 
 from __future__ import annotations
 
+import operator as python
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,15 +24,18 @@ from torch.utils.checkpoint import CheckpointPolicy
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_info
 from coilwork_lowering.extern.quantized import quantized_nodes
-from coilwork_lowering.facts.generated import (
-    is_computed,
-    is_reduced,
+from coilwork_lowering.facts.fx_nodes import (
+    accepts_any_strides,
+    is_pointwise,
+    is_reduction,
     is_view,
-    operator,
+    packet_name,
     readers_of,
-    reads_anywhere,
 )
-from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
+from coilwork_lowering.layout.formats import bytes_hint, size_hints
+
+# recomputation
+
 
 # Operands this many times smaller than the result do not count: a row's maximum, a bias.
 _SMALL: Final = 16
@@ -55,41 +64,39 @@ def recompute_from_memory(
 ) -> tuple[Recomputed, ...]:
     """Mark values of `gm`, a joint graph, that its backward shall compute again; returns them.
 
-    A value is marked if generated code computes it, point by point, from tensors that lie in memory already
-    and are no larger in all than it is, give or take values of rows; and if neither its readers in the
-    forward nor those in the backward need it in memory. So nothing more is read, less is written, and no
-    product, reduction or random number is computed twice. Marks are those of selective checkpointing; a graph
-    where the user decided is left alone.
+    A value is marked if generated code computes it, point by point, from tensors in memory that are together
+    no larger than it is, give or take values of rows, and if no reader needs it in memory. Then nothing more
+    is read, less is written, and no product, reduction or random number is computed twice. Marks are those of
+    selective checkpointing; a graph where the user decided is left alone.
     """
     if any("recompute" in node.meta for node in gm.graph.nodes):
         return ()
     forward = forward_of(gm, num_fwd_outputs)
-    found: list[Recomputed] = []
+    recomputed: list[Recomputed] = []
     for node in gm.graph.nodes:
         if node in forward and any(user not in forward and user.op != "output" for user in node.users):
-            candidate = _candidate(node, forward, find_model)
+            candidate = _find_candidate(node, forward, find_model)
             if candidate is not None:
-                found.append(candidate)
-    for item in found:
+                recomputed.append(candidate)
+    for item in recomputed:
         for node in item.chain:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-    return tuple(found)
+    return tuple(recomputed)
 
 
 def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> tuple[torch.fx.Node, ...]:
-    """Mark values that `gm`, a joint graph, makes of sizes and numbers alone, and that its backward reads;
-    returns these.
+    """Mark values made of sizes and numbers alone that the backward of `gm`, a joint graph, reads; returns
+    them.
 
-    Such are positions and causal masks. Saved, they are memory, and what is known of them is lost: an
-    embedding sorts its positions again that were in order all along. Values of which the user decided are
-    left alone.
+    Examples are positions and causal masks. Saved, they take memory, and facts about them are lost: an
+    embedding would sort positions that are in order. Values that the user decided on are left alone.
     """
     forward = forward_of(gm, num_fwd_outputs)
     made: dict[torch.fx.Node, bool] = {}
     for node in gm.graph.nodes:
-        cheap = is_view(node) or (is_computed(node) and find_info(operator(node.target)).is_cheap)
+        cheap = is_view(node) or (is_pointwise(node) and find_info(packet_name(node.target)).is_cheap)
         free = node in forward and cheap and not _changes_device(node) and "recompute" not in node.meta
-        if free and all(at in made or _is_size(at) for at in node.all_input_nodes):
+        if free and all(at in made or _is_size_value(at) for at in node.all_input_nodes):
             made[node] = any(user not in forward and user.op != "output" for user in node.users)
     for node in made if any(made.values()) else ():
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
@@ -103,43 +110,43 @@ def recompute_quantized(gm: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
     Capture shows them as floats, so a backward that got one would not know what it is given. That holds for
     values, too, that the user wants to be saved: the same floats are quantised to the same numbers.
     """
-    found = quantized_nodes(gm.graph)
-    for node in found:
+    quantized = quantized_nodes(gm.graph)
+    for node in quantized:
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-    return found
+    return quantized
 
 
 def _changes_device(node: torch.fx.Node) -> bool:
     """A copy to a GPU waits for it: it is done once."""
-    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    values = [operand.meta.get("val") for operand in (node, *node.all_input_nodes)]
     return len({value.device for value in values if isinstance(value, torch.Tensor)}) > 1
 
 
-def _is_size(node: torch.fx.Node) -> bool:
+def _is_size_value(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
 
 
 def forward_of(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:
-    """Return what the first `num_fwd_outputs` outputs are computed from."""
+    """The nodes that the first `num_fwd_outputs` outputs are computed from."""
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, list | tuple)
     open_nodes = [item for item in returned[:num_fwd_outputs] if isinstance(item, torch.fx.Node)]
-    found: set[torch.fx.Node] = set()
+    forward: set[torch.fx.Node] = set()
     while open_nodes:
         node = open_nodes.pop()
-        if node not in found:
-            found.add(node)
+        if node not in forward:
+            forward.add(node)
             open_nodes.extend(node.all_input_nodes)
-    return frozenset(found)
+    return frozenset(forward)
 
 
-def _candidate(
+def _find_candidate(
     node: torch.fx.Node, forward: frozenset[torch.fx.Node], find_model: FindModel
 ) -> Recomputed | None:
-    size = _bytes(node)
+    size = _count_bytes(node)
     if not size or size < find_model(str(node.meta["val"].device)).memory.recomputed_bytes:
         return None
-    if not is_computed(node) or _needs_memory(node):
+    if not is_pointwise(node) or _needs_memory(node):
         return None
     chain: dict[torch.fx.Node, None] = {}
     sources: dict[torch.fx.Node, None] = {}
@@ -148,36 +155,108 @@ def _candidate(
         at = open_nodes.pop()
         if at in chain or at in sources:
             continue
-        inner = at is node or (at in forward and (is_view(at) or is_computed(at)) and not _needs_memory(at))
-        if inner and (at is node or _bytes(at) * _SMALL > size):
+        inner = at is node or (at in forward and (is_view(at) or is_pointwise(at)) and not _needs_memory(at))
+        if inner and (at is node or _count_bytes(at) * _SMALL > size):
             chain[at] = None
             open_nodes.extend(at.all_input_nodes)
         else:
             sources[at] = None
         if len(chain) > _LONGEST:
             return None
-    read = sum(_bytes(s) for s in sources if _bytes(s) * _SMALL > size)
-    if not 0 < read <= _SLACK * size or not _reduces(chain, sources):
+    read = sum(_count_bytes(s) for s in sources if _count_bytes(s) * _SMALL > size)
+    if not 0 < read <= _SLACK * size or not _saves_memory(chain, sources):
         return None
     return Recomputed(node=node, chain=tuple(chain), sources=tuple(sources))
 
 
-def _reduces(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None]) -> bool:
+def _saves_memory(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None]) -> bool:
     """Tell if a small operand is a reduction over the chain itself, as in a softmax.
 
     Elsewhere the minimum cut sees as much as this pass: distances are short.
     """
-    small = any(is_reduced(source) or is_computed(source) for source in sources)
-    return small and any(is_reduced(user) for link in chain for user in link.users)
+    small = any(is_reduction(source) or is_pointwise(source) for source in sources)
+    return small and any(is_reduction(user) for link in chain for user in link.users)
 
 
 def _needs_memory(node: torch.fx.Node) -> bool:
     """Tell whether some reader, of the forward or the backward, takes `node` from memory."""
-    return any(not reads_anywhere(user) for user in readers_of(node))
+    return any(not accepts_any_strides(user) for user in readers_of(node))
 
 
-def _bytes(node: torch.fx.Node) -> int:
+def _count_bytes(node: torch.fx.Node) -> int:
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or hinted_sizes(value) is None:
+    if not isinstance(value, torch.Tensor) or size_hints(value) is None:
         return 0
-    return hinted_bytes(value)
+    return bytes_hint(value)
+
+
+# compared extremes
+
+
+def find_compared_extremes(
+    gm: torch.fx.GraphModule, forward: frozenset[torch.fx.Node]
+) -> tuple[torch.fx.Node, ...]:
+    """Values of `forward`, part of the joint graph `gm`, that must not be computed again. Those of which the
+    user decided are left alone.
+    """
+    has_extreme: set[torch.fx.Node] = set()
+    extremes: dict[torch.fx.Node, None] = {}
+    for node in gm.graph.nodes:
+        info = find_info(packet_name(node.target))
+        if info.is_extreme or (_is_point(node) and any(at in has_extreme for at in node.all_input_nodes)):
+            has_extreme.add(node)
+        if info.is_comparison and node not in forward and len(node.all_input_nodes) == 2:
+            first, other = node.all_input_nodes
+            for value, extreme in ((first, other), (other, first)):
+                if extreme in has_extreme:
+                    extremes.update(dict.fromkeys(_find_compared(value, extreme, forward)))
+    return tuple(node for node in extremes if "recompute" not in node.meta and _is_rounded(node))
+
+
+def keep(nodes: Sequence[torch.fx.Node]) -> None:
+    """Mark `nodes`, so that the partitioner does not compute them again."""
+    for node in nodes:
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _find_compared(
+    value: torch.fx.Node, extreme: torch.fx.Node, forward: frozenset[torch.fx.Node]
+) -> Iterator[torch.fx.Node]:
+    """The value of the forward that `value` is computed from, if `extreme` is an extreme of it."""
+    taken_of: set[torch.fx.Node] = set()
+    for node in _find_points(extreme):
+        if find_info(packet_name(node.target)).is_extreme:
+            taken_of.update(_find_points(node.all_input_nodes[0]))
+    for node in _find_points(value, until=forward):
+        if node in forward and is_pointwise(node) and node in taken_of:
+            yield node
+
+
+def _find_points(
+    node: torch.fx.Node, until: frozenset[torch.fx.Node] = frozenset()
+) -> Iterator[torch.fx.Node]:
+    """`node` and what it is computed from, point by point; not what is behind the first results of `until`,
+    views of it aside.
+    """
+    seen: set[torch.fx.Node] = set()
+    pending = [node]
+    while pending:
+        at = pending.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        yield at
+        if _is_point(at) and (at not in until or is_view(at)):
+            pending.extend(at.all_input_nodes)
+
+
+def _is_point(node: torch.fx.Node) -> bool:
+    return is_view(node) or is_pointwise(node) or node.target is python.getitem
+
+
+def _is_rounded(node: torch.fx.Node) -> bool:
+    """Tell if two kernels that compute it may disagree."""
+    computed = [at for at in _find_points(node) if is_pointwise(at) and not is_view(at)]
+    infos = [find_info(packet_name(at.target)) for at in computed]
+    rounding = [info for info in infos if not info.is_exact]
+    return len(rounding) > 1 or any(not info.is_rounded_once for info in rounding)

@@ -1,9 +1,12 @@
-"""Masks of dropout that the backward draws again, from the forward's seed, where it would read them from
-memory.
+"""Random numbers in joint graphs: redraw dropout masks in the backward, and save other draws.
 
-A mask is a byte per element, written in the forward, alive until the backward, and read there. What generated
-code draws is a function of a seed, of which dropout it is, and of the position; with the seed as a value of
-the joint graph, eight bytes in all, both halves compute the same mask where they use it.
+A dropout mask is a byte per element that lives from forward to backward. Generated code draws it as a
+function of a seed, the dropout's number and the position. `write_out_dropouts` makes the seed a value of the
+joint graph, eight bytes in all, and both halves compute the mask where they use it.
+
+`keep_random_numbers` deals with draws of ATen's inside checkpoints, which ask for recomputation. For those
+torch's partitioner would save and set the generator's state by host operators between kernels, which no
+program can contain. Their results are saved instead.
 """
 
 from __future__ import annotations
@@ -15,10 +18,14 @@ from typing import Any, Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from coilwork_lowering.layout.insertion import insert_call
+from coilwork_lowering.facts.fx_nodes import insert_call
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.torch_compat.fakes import fake_mode_of
-from coilwork_lowering.torch_compat.seeded import DROPOUTS, draw_kept, draw_seed
+from coilwork_lowering.torch_compat.graphs import fake_mode_of
+from coilwork_lowering.torch_compat.operators import Overload
+from coilwork_lowering.torch_compat.philox import DROPOUTS, draw_kept, draw_seed
+
+# redrawn masks
+
 
 _aten: Final = torch.ops.aten
 _convert: Final = torch.ops.prims.convert_element_type.default
@@ -28,30 +35,28 @@ _convert: Final = torch.ops.prims.convert_element_type.default
 _OF_CHECKPOINTS: Final = ("recompute", "ac_graph_id")
 
 
-def write_out_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tuple[torch.fx.Node, ...]:
-    """Dropouts of `gm`, a joint graph, become products with masks of `coilwork::kept`, in place; returns
-    these masks.
+def expand_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tuple[torch.fx.Node, ...]:
+    """Replace dropouts of `gm`, a joint graph, by products with masks of `coilwork::kept`; returns the masks.
 
-    Dropouts that ATen draws stay as they are. So do all of a graph that returns a mask: which number a
-    dropout has, counted from the first, is what its mask depends on, and a graph without a backward counts
-    the same ones.
+    Dropouts that ATen draws stay as they are. A graph that returns a mask is left alone: masks depend on the
+    dropouts' numbers, and a graph without a backward counts the same ones.
     """
-    found = [node for node in gm.graph.nodes if is_drawn(node, options)]
+    dropouts = [node for node in gm.graph.nodes if is_generated_dropout(node, options)]
     mode = fake_mode_of(gm)
-    if mode is None or any(_is_returned(node) for node in found):
+    if mode is None or any(_is_returned(node) for node in dropouts):
         return ()
     masks: list[torch.fx.Node] = []
     seeds: dict[torch.device, torch.fx.Node] = {}
     with mode:
-        for number, node in enumerate(found):
-            masks.append(_write_out(gm.graph, node, DROPOUTS + number, seeds))
+        for number, node in enumerate(dropouts):
+            masks.append(_expand_dropout(gm.graph, node, DROPOUTS + number, seeds))
     if masks:
         gm.graph.lint()
         gm.recompile()
     return tuple(masks)
 
 
-def draw_again(masks: Sequence[torch.fx.Node]) -> int:
+def mark_redrawn_masks(masks: Sequence[torch.fx.Node]) -> int:
     """Mark masks that the backward shall draw again; returns how many. Comes after other marks, which heed
     those of the user.
     """
@@ -60,7 +65,7 @@ def draw_again(masks: Sequence[torch.fx.Node]) -> int:
     return len(masks)
 
 
-def is_drawn(node: torch.fx.Node, options: LoweringOptions) -> bool:
+def is_generated_dropout(node: torch.fx.Node, options: LoweringOptions) -> bool:
     """Tell if `node` is a dropout whose mask generated code draws."""
     if (
         node.target is not _aten.native_dropout.default
@@ -86,7 +91,7 @@ def _is_returned(node: torch.fx.Node) -> bool:
     return any(reader.op == "output" for mask in masks for reader in mask.users)
 
 
-def _write_out(
+def _expand_dropout(
     graph: torch.fx.Graph, node: torch.fx.Node, stream: int, seeds: dict[torch.device, torch.fx.Node]
 ) -> torch.fx.Node:
     """`node`, a dropout, as a product with the mask that `stream` is; returns the mask."""
@@ -129,6 +134,33 @@ def _write_out(
 
 def _size_of(graph: torch.fx.Graph, before: torch.fx.Node, source: torch.fx.Node, dim: int) -> torch.fx.Node:
     with graph.inserting_before(before):
-        made = graph.call_function(_aten.sym_size.int, (source, dim))
-    made.meta["val"] = source.meta["val"].shape[dim]
-    return made
+        size = graph.call_function(_aten.sym_size.int, (source, dim))
+    size.meta["val"] = source.meta["val"].shape[dim]
+    return size
+
+
+# saved draws
+
+
+_AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+
+
+def save_random_draws(joint_gm: torch.fx.GraphModule) -> int:
+    """Mark the results of operators of a joint graph that draw numbers, in place; returns of how many
+    operators.
+    """
+    draws = [
+        node
+        for node in joint_gm.graph.nodes
+        if isinstance(node.target, Overload)
+        and torch.Tag.nondeterministic_seeded in node.target.tags
+        and node.meta.get("recompute") in _AGAIN
+    ]
+    for node in draws:
+        items = [user for user in node.users if user.target is operator.getitem]
+        if items:
+            # the tuple itself cannot be kept
+            del node.meta["recompute"]
+        for saved in items or (node,):
+            saved.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return len(draws)

@@ -1,11 +1,11 @@
 """Memory layouts of convolutions and matrix products, chosen for a whole ATen graph before it is lowered.
 
-Open `choose.py` first for convolutions, and `products.py` for products. `rewrite.py` changes the graph,
-`cost.py` says when that pays.
+Open `convolution_layout.py` first for convolutions, and `row_padding.py` for products: the entries. The cost
+models are `convolution_cost.py` and `products.py`.
 """
 
-from coilwork_lowering.layout.choose import lay_out_convolutions
-from coilwork_lowering.layout.cost import LayoutDecision
-from coilwork_lowering.layout.padding import PaddingDecision, pad_products
+from coilwork_lowering.layout.convolution_cost import LayoutDecision
+from coilwork_lowering.layout.convolution_layout import lay_out_convolutions
+from coilwork_lowering.layout.row_padding import PaddingDecision, pad_products
 
 __all__ = ["LayoutDecision", "PaddingDecision", "lay_out_convolutions", "pad_products"]

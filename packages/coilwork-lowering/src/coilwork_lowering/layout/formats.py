@@ -92,13 +92,13 @@ def same_shape(a: Any, b: Any) -> bool:
     )
 
 
-def hinted_sizes(tensor: torch.Tensor) -> tuple[int, ...] | None:
+def size_hints(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The shape, symbols replaced by the sizes they were traced with; None if one has no such size."""
-    found = [hint_of(size) for size in tensor.shape]
-    return None if any(size is None for size in found) else tuple(size for size in found if size is not None)
+    hints = [hint_of(size) for size in tensor.shape]
+    return None if any(size is None for size in hints) else tuple(size for size in hints if size is not None)
 
 
-def hinted_bytes(tensor: torch.Tensor) -> int:
+def bytes_hint(tensor: torch.Tensor) -> int:
     """Size of the elements in bytes, by hints; dimensions without one count as one element."""
     count = tensor.element_size()
     for size in tensor.shape:

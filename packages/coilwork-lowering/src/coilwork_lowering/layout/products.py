@@ -1,22 +1,29 @@
-"""Matrix products that no fast kernel can compute as captured: rows or sizes of no whole vectors, and what
-that costs.
+"""Matrix products that no fast kernel computes as captured, what that costs, and who reads strides.
+
+Rows, or sizes in 16 bits, that are no whole vectors take slow kernels. `dependence_on_strides` tells whether
+a value may be laid out differently, and `views_over` what its views then become.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from coilwork_ir.machine import FindModel, MachineModel, find_like_model
 from coilwork_ir.machine.model import Products
 from coilwork_ir.operators import ProductRoles, find_info
-from coilwork_lowering.facts.generated import operator
-from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
+from coilwork_lowering.facts.alias_analysis import mutated_operands
+from coilwork_lowering.facts.fx_nodes import accepts_any_strides, packet_name, readers_of, view_base, views_of
+from coilwork_lowering.layout.formats import Size, bytes_hint, size_hints
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
+
+# products
+
 
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 _CARING: Final = frozenset({*_HALVES, torch.float32})
@@ -44,13 +51,13 @@ class Product:
 
     @property
     def figures(self) -> Products:
-        """Return what was measured of products."""
+        """The device's measured figures of products."""
         return self.machine.products
 
     @property
     def flops(self) -> int:
         """Additions and multiplications, by hints; 0 where sizes depend on data."""
-        left, result = (hinted_sizes(self.tensors[k].meta["val"]) for k in (0, 2))
+        left, result = (size_hints(self.tensors[k].meta["val"]) for k in (0, 2))
         return 0 if left is None or result is None else 2 * prod(result) * left[-1]
 
     @property
@@ -71,9 +78,9 @@ class Product:
         """
         left, right, result = (t.meta["val"] for t in self.tensors)
         sizes = (left.shape[-1], result.shape[-1], result.shape[-2])
-        if result.dtype not in _HALVES or any(_is(size, 1) for size in sizes):
+        if result.dtype not in _HALVES or any(_is_size(size, 1) for size in sizes):
             return (0, 0)
-        decides = _is(left.stride()[-1], 1) or _is(right.stride()[-2], 1)
+        decides = _is_size(left.stride()[-1], 1) or _is_size(right.stride()[-2], 1)
         vector = self.figures.halves_per_vector
         return (_count_lacking(sizes[0], vector) if decides else 0, _count_lacking(sizes[1], vector))
 
@@ -84,13 +91,13 @@ class Product:
         if not flops or not (inner or columns):
             return 0.0
         slowest = min((size & -size for size, _ in self._odd))
-        return unaligned_us(flops, slowest, self._moved_bytes, self.figures) - self.enlarged_us
+        return model_unaligned_us(flops, slowest, self._moved_bytes, self.figures) - self.enlarged_us
 
     @property
     def enlarged_us(self) -> float:
         """Time of the product with padded sizes, as modelled."""
         flops = self.flops * prod(1 + more / size for size, more in self._odd)
-        return aligned_us(flops, self._moved_bytes, self.figures)
+        return model_aligned_us(flops, self._moved_bytes, self.figures)
 
     @property
     def _odd(self) -> list[tuple[int, int]]:
@@ -100,15 +107,15 @@ class Product:
 
     @property
     def _moved_bytes(self) -> int:
-        return sum(hinted_bytes(t.meta["val"]) for t in self.tensors)
+        return sum(bytes_hint(t.meta["val"]) for t in self.tensors)
 
 
-def aligned_us(flops: float, moved_bytes: int, figures: Products) -> float:
+def model_aligned_us(flops: float, moved_bytes: int, figures: Products) -> float:
     """Time of a large product whose sizes are whole vectors, as modelled."""
     return max(flops / figures.aligned_rate, moved_bytes / figures.copied_bytes_per_us)
 
 
-def unaligned_us(flops: float, size: int, moved_bytes: int, figures: Products) -> float:
+def model_unaligned_us(flops: float, size: int, moved_bytes: int, figures: Products) -> float:
     """Time of a large product with such a `size`, as modelled."""
     return max(flops / figures.unaligned_rate(size), moved_bytes / figures.copied_bytes_per_us)
 
@@ -129,7 +136,7 @@ def _roles(node: torch.fx.Node) -> ProductRoles | None:
     target = node.target
     if node.op != "call_function" or not isinstance(target, Overload) or target._overloadname != "default":
         return None
-    roles = find_info(operator(target)).product
+    roles = find_info(packet_name(target)).product
     return roles if roles is not None and roles.is_plain else None
 
 
@@ -175,17 +182,71 @@ def is_unaligned(tensor: torch.Tensor, vector_bytes: int) -> bool:
     1.
     """
     (rows, columns), (far, near) = tensor.shape[-2:], tensor.stride()[-2:]
-    if _is(near, 1):
+    if _is_size(near, 1):
         leading, other = far, rows
-    elif _is(far, 1):
+    elif _is_size(far, 1):
         leading, other = near, columns
     else:
         return False
-    steps = [leading] if not _is(other, 1) else []
-    steps += [s for n, s in zip(tensor.shape[:-2], tensor.stride()[:-2], strict=True) if not _is(n, 1)]
+    steps = [leading] if not _is_size(other, 1) else []
+    steps += [s for n, s in zip(tensor.shape[:-2], tensor.stride()[:-2], strict=True) if not _is_size(n, 1)]
     places = [*steps, tensor.storage_offset()]
     return any(type(place) is int and place * tensor.element_size() % vector_bytes != 0 for place in places)
 
 
-def _is(size: int | torch.SymInt, number: int) -> bool:
+def _is_size(size: int | torch.SymInt, number: int) -> bool:
     return type(size) is int and size == number
+
+
+# strides
+
+
+def dependence_on_strides(node: torch.fx.Node) -> str:
+    """Why `node` must keep its strides for those who read it, directly or through views; empty if it need
+    not.
+    """
+    owner = view_base(node)
+    for reader in readers_of(node):
+        if reader.op == "output":
+            return "returned to the caller"
+        if any(view_base(written) is owner for written in mutated_operands(reader)):
+            return "written to"
+        if not (accepts_any_strides(reader) or is_product(reader)):
+            return f"read by {reader.name}, which depends on strides"
+    return ""
+
+
+def views_over(
+    node: torch.fx.Node, value: torch.Tensor, mode: AbstractContextManager[object]
+) -> Mapping[torch.fx.Node, torch.Tensor] | None:
+    """Fake tensors of `node`, given as `value`, and of all its views; None if a view cannot be had without a
+    copy.
+    """
+    values = {node: value}
+    with mode:
+        for view in views_of(node):
+            arguments = torch.fx.map_arg(view.args, lambda n: values.get(n, n.meta.get("val")))
+            named = torch.fx.map_arg(view.kwargs, lambda n: values.get(n, n.meta.get("val")))
+            call: Any = view.target
+            try:
+                values[view] = call(*arguments, **named)
+            except (RuntimeError, ValueError):
+                # this view cannot be had without a copy; which error says so depends on torch's version
+                return None
+    return values
+
+
+def set_value(node: torch.fx.Node, value: torch.Tensor) -> None:
+    """Let the metadata of `node` say `value`."""
+    node.meta["val"] = value
+    node.meta.pop("tensor_meta", None)
+
+
+def row_major(shape: tuple[Size, ...]) -> tuple[Size, ...]:
+    """Strides of dense rows."""
+    below: Size = 1
+    strides: list[Size] = []
+    for size in reversed(shape):
+        strides.append(below)
+        below = size * below
+    return tuple(reversed(strides))

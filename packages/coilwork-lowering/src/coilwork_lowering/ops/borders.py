@@ -12,7 +12,7 @@ from coilwork_ir.scalar import Scalar
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_size
 
 
 def _make_padding(position: Callable[[Expr, Expr], Expr]) -> Lower:
@@ -22,7 +22,7 @@ def _make_padding(position: Callable[[Expr, Expr], Expr]) -> Lower:
 
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        pads = [as_size(amount) for amount in call["padding"]]
+        pads = [require_size(amount) for amount in call["padding"]]
         if call.dtype.is_bool:
             raise NotLowered("eager refuses booleans")
 

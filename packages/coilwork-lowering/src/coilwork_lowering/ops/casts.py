@@ -17,7 +17,7 @@ from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.sharing import viewed_by
+from coilwork_lowering.facts.alias_analysis import view_source
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import round_to, to_dtype
@@ -35,7 +35,7 @@ def _to_copy(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dtype = call.dtype
     if value.device != call.device:
-        again = builder.remade(value, call.device, strides=call.strides(builder))
+        again = builder.rematerialize(value, call.device, strides=call.strides(builder))
         if again is None or again.dtype is not dtype:
             raise NotLowered("a copy to another device")
         return again
@@ -72,7 +72,7 @@ def _is_wider_somewhere(node: torch.fx.Node) -> bool:
                     continue
                 if one.dtype.is_floating_point and one.dtype.itemsize > narrow.itemsize:
                     return True
-            if user not in seen and viewed_by(user) in seen:
+            if user not in seen and view_source(user) in seen:
                 seen.add(user)
                 stack.append(user)
     return False

@@ -16,7 +16,7 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Const, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.cross_device_remat import recompute_without_memory
+from coilwork_lowering.building.cross_device_values import recompute_without_memory
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.scalar_math import both, either, ge, le

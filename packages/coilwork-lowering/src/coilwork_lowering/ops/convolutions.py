@@ -19,10 +19,9 @@ from coilwork_ir.loops import Body, Convolution, Window
 from coilwork_ir.loops.convolutions import make_result
 from coilwork_ir.scalar import load
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import TensorValue, Value, is_whole, whole
-from coilwork_lowering.facts.convolutions import FORWARD, GRADIENTS
-from coilwork_lowering.layout.padding import UNPADDED
+from coilwork_lowering.building.values import TensorValue, Value, device_text, dtype_of, is_whole, whole
+from coilwork_lowering.facts.fx_nodes import CONVOLUTION, CONVOLUTION_GRADIENTS
+from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule
 
 # Types that libraries convolve. Integers and complex numbers are ATen's own, and go from call to call.
@@ -113,7 +112,7 @@ def _operand(builder: Builder, call: Call, name: str) -> Buffer:
     if is_whole(value) and value.buffer.name in builder.relaid_inputs:
         return value.buffer
     strides = builder.sizes.exprs(call.fakes[name].stride())
-    return builder.placed(value, strides).buffer
+    return builder.materialize(value, strides).buffer
 
 
 def _whole(prefix: str, buffer: Buffer) -> Body:
@@ -133,6 +132,6 @@ def _result(builder: Builder, call: Call, fake: Any) -> Buffer:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule((FORWARD,), _convolution),
-    Rule((GRADIENTS,), _convolution_backward),
+    Rule((CONVOLUTION,), _convolution),
+    Rule((CONVOLUTION_GRADIENTS,), _convolution_backward),
 )

@@ -43,7 +43,7 @@ def _lower_empty(builder: Builder, call: Call) -> Value:
     """Any content is right. Where parts are stored into the memory one by one, none is stored before."""
     if call.dtype.is_opaque or not begins_filling(call.node, builder.options):
         return filled(builder, call, 0)
-    return builder.unfilled(call.shape(builder), call.dtype, call.device)
+    return builder.allocate(call.shape(builder), call.dtype, call.device)
 
 
 def _arange(builder: Builder, call: Call) -> Value:
@@ -90,7 +90,7 @@ def filled_like(builder: Builder, call: Call) -> TensorValue:
     """`fill`: every element becomes `value`, a number or a tensor of one element."""
     value = call["value"]
     if isinstance(value, TensorValue):
-        source = builder.moved(value, call.device)
+        source = builder.move_to(value, call.device)
         return builder.pointwise(
             call.shape(builder),
             call.dtype,

@@ -15,8 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.scalar import Scalar, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text
-from coilwork_lowering.building.values import Shape, Value
+from coilwork_lowering.building.values import Shape, Value, device_text
 from coilwork_lowering.ops.elementwise import overloads, scalar_operand
 from coilwork_lowering.ops.random import Stream, next_stream, require_generated
 from coilwork_lowering.rules import Call, NotLowered, Rule

@@ -15,9 +15,8 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, const
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
-from coilwork_lowering.numbers import condition_value
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, dtype_of
+from coilwork_lowering.python_arithmetic import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import index, round_to, to_dtype
 from coilwork_lowering.torch_compat.operators import PROMOTION, promote_types
@@ -89,7 +88,7 @@ def wrap_literal(value: bool | int | float, dtype: DType) -> bool | int | float:
 def bring_to_device(builder: Builder, values: Sequence[Value], device: str) -> list[Value]:
     """`values` with 0-dimensional tensors of other devices brought to `device`."""
     return [
-        builder.moved(v, device) if isinstance(v, TensorValue) and v.device != device else v for v in values
+        builder.move_to(v, device) if isinstance(v, TensorValue) and v.device != device else v for v in values
     ]
 
 

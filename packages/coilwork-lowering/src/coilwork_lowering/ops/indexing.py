@@ -14,7 +14,7 @@ from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_positions import PositionMap, axis_of, known_values, position_map
+from coilwork_lowering.facts.static_tensors import PositionMap, axis_of, find_static_values, fit_position_map
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
@@ -212,11 +212,11 @@ def _known_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap, ...
     """
     found = []
     for place, node in zip(plan.places, nodes, strict=True):
-        size, values = as_int(plan.shape[place]), known_values(node)
+        size, values = as_int(plan.shape[place]), find_static_values(node)
         axis = None if values is None else axis_of(values.shape)
         if size is None or values is None or axis is None:
             return None
-        position = position_map(values, size)
+        position = fit_position_map(values, size)
         if position is None:
             return None
         found.append((axis, position))

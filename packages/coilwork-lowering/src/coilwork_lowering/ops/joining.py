@@ -21,18 +21,18 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import Const, Scalar, const, op
-from coilwork_lowering.building import view_maps
-from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building import values
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
-from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
+from coilwork_lowering.facts.scalar_overflow import LEAST_SIZE
 from coilwork_lowering.ops.conversions import conversion_checks
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
 from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_int, require_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 
 # Bytes that a GPU's thread loads at once.
@@ -99,7 +99,7 @@ def _stack(builder: Builder, call: Call) -> Value:
     tensors = [t for t in call["tensors"] if isinstance(t, TensorValue)]
     rank = len(call.fake.shape)
     dim = wrap_dim(call.integer("dim"), rank)
-    raised = tuple(view_maps.insert(t, [dim]) for t in tensors)
+    raised = tuple(values.insert(t, [dim]) for t in tensors)
     return _cat(builder, replace_arguments(call, tensors=raised, dim=dim))
 
 
@@ -111,7 +111,7 @@ def replace_arguments(call: Call, **changed: Value) -> Call:
 def _pad(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
-    pads = [as_size(p) for p in call["pad"]]
+    pads = [require_size(p) for p in call["pad"]]
     before = [as_expr(0)] * rank
     after = [as_expr(0)] * rank
     for k in range(len(pads) // 2):
@@ -137,7 +137,7 @@ def _pad(builder: Builder, call: Call) -> Value:
 def _repeat(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     shape = call.shape(builder)
-    raised = view_maps.insert(value, range(len(shape) - len(value.shape)))
+    raised = values.insert(value, range(len(shape) - len(value.shape)))
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         source = [
@@ -152,12 +152,12 @@ def _repeat(builder: Builder, call: Call) -> Value:
 def _roll(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     positions = [wrap_dim(d, len(value.shape)) for d in call.integers("dims")]
-    shifts = [as_size(s) for s in call["shifts"]]
+    shifts = [require_size(s) for s in call["shifts"]]
     for shift in shifts:
         if as_int(shift) is None:
             _check_shift(builder, call, shift)
     flat = not positions
-    source = view_maps.reshape(value, (_count(value),)) if flat else value
+    source = values.reshape(value, (_count(value),)) if flat else value
     moves = {0: shifts[0]} if flat else {}
     for k, shift in zip(positions, shifts, strict=False):
         moves[k] = moves.get(k, as_expr(0)) + shift
@@ -171,7 +171,7 @@ def _roll(builder: Builder, call: Call) -> Value:
 
     if flat:
         rolled = builder.pointwise(source.shape, call.dtype, call.device, body)
-        return builder.copy(view_maps.reshape(rolled, value.shape), strides=call.strides(builder))
+        return builder.copy(values.reshape(rolled, value.shape), strides=call.strides(builder))
     return builder.pointwise(value.shape, call.dtype, call.device, body, strides=call.strides(builder))
 
 
@@ -191,7 +191,7 @@ def _count(value: TensorValue) -> Expr:
 def _triangle(keeps: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        diagonal = as_size(call["diagonal"])
+        diagonal = require_size(call["diagonal"])
 
         def body(point: tuple[Expr, ...]) -> Scalar:
             row, column = point[-2], point[-1]
@@ -215,7 +215,11 @@ def _make_part_replacement(computed: Lower) -> Lower:
             # it was written there before
             return value
         empty = any(as_int(extent) == 0 for extent in part.shape)
-        if empty or source.device != value.device or not call.updates.by_part(call.node, value, part):
+        if (
+            empty
+            or source.device != value.device
+            or not call.updates.can_replace_part(call.node, value, part)
+        ):
             return computed(builder, call)
         store(builder, part, source)
         return builder.current(value)
@@ -232,7 +236,7 @@ def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
     if call.target != "aten.select_scatter.default":
         return
     size = value.shape[wrap_dim(call.integer("dim"), len(value.shape))]
-    chosen = wrapped_start(as_size(call["index"]), size)
+    chosen = wrapped_start(require_size(call["index"]), size)
     message = f"index out of range: the position of a row among {size}"
     if provably_lt(chosen, as_expr(0)) or provably_le(size, chosen):
         raise NotLowered("a row that is not there")
@@ -261,7 +265,7 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     size = value.shape[dim]
     start, end = slice_bounds(call["start"], call["end"], size)
-    step = as_plain_int(call["step"])
+    step = require_int(call["step"])
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:

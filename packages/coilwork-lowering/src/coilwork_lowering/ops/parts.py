@@ -16,10 +16,10 @@ from coilwork_ir.index import (
     provably_le,
     provably_lt,
 )
-from coilwork_lowering.building import view_maps
+from coilwork_lowering.building import values
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole, layout_of
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
-from coilwork_lowering.rules import NotLowered, as_plain_int, as_size, wrap_dim
+from coilwork_lowering.rules import NotLowered, require_int, require_size, wrap_dim
 
 
 def replaced_part(
@@ -37,15 +37,17 @@ def replaced_part(
     rank = len(value.shape)
     match operator:
         case "aten.slice_scatter.default":
-            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            dim = wrap_dim(require_int(arguments["dim"]), rank)
             start, _ = slice_bounds(arguments["start"], arguments["end"], value.shape[dim])
-            return view_maps.narrow(value, dim, start, shape[dim], as_plain_int(arguments["step"]))
+            return values.narrow(value, dim, start, shape[dim], require_int(arguments["step"]))
         case "aten.select_scatter.default":
-            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
-            return view_maps.select(value, dim, wrapped_start(as_size(arguments["index"]), value.shape[dim]))
+            dim = wrap_dim(require_int(arguments["dim"]), rank)
+            return values.select(
+                value, dim, wrapped_start(require_size(arguments["index"]), value.shape[dim])
+            )
         case "aten.diagonal_scatter.default":
-            first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
-            return view_maps.diagonal(value, first, second, as_plain_int(arguments["offset"]), shape[-1])
+            first, second = (wrap_dim(require_int(arguments[name]), rank) for name in ("dim1", "dim2"))
+            return values.diagonal(value, first, second, require_int(arguments["offset"]), shape[-1])
     raise NotLowered(f"{operator} replaces no part")
 
 
@@ -58,16 +60,16 @@ def part_shape(operator: str, value: TensorValue, arguments: Mapping[str, Value]
     sizes, rank = value.shape, len(value.shape)
     match operator:
         case "aten.slice_scatter.default":
-            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            dim = wrap_dim(require_int(arguments["dim"]), rank)
             start, end = slice_bounds(arguments["start"], arguments["end"], sizes[dim])
-            extent = ceildiv(maximum(end - start, 0), as_plain_int(arguments["step"]))
+            extent = ceildiv(maximum(end - start, 0), require_int(arguments["step"]))
             return (*sizes[:dim], extent, *sizes[dim + 1 :])
         case "aten.select_scatter.default":
-            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            dim = wrap_dim(require_int(arguments["dim"]), rank)
             return sizes[:dim] + sizes[dim + 1 :]
         case "aten.diagonal_scatter.default":
-            first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
-            offset = as_plain_int(arguments["offset"])
+            first, second = (wrap_dim(require_int(arguments[name]), rank) for name in ("dim1", "dim2"))
+            offset = require_int(arguments["offset"])
             along = minimum(sizes[first] - max(-offset, 0), sizes[second] - max(offset, 0))
             return (*(n for k, n in enumerate(sizes) if k not in (first, second)), maximum(along, 0))
     raise NotLowered(f"{operator} replaces no part")

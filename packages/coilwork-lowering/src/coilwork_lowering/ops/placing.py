@@ -14,8 +14,8 @@ from coilwork_ir.operators import find_info
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
-from coilwork_lowering.facts.generated import operator as operator_of
-from coilwork_lowering.facts.generated import owner_of, readers_of, views_of
+from coilwork_lowering.facts.fx_nodes import packet_name as operator_of
+from coilwork_lowering.facts.fx_nodes import readers_of, view_base, views_of
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
@@ -138,7 +138,7 @@ def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
     changed = node.args[0] if node.args else None
     if not isinstance(changed, torch.fx.Node):
         return False
-    made = owner_of(changed)
+    made = view_base(changed)
     name = str(made.target)
     if (
         not find_info(operator_of(made.target)).is_uninitialized

@@ -20,8 +20,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, product
 from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import Shape, TensorValue, Value
+from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.windows import (
     PooledDim,

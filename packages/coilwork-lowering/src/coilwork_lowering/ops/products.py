@@ -61,7 +61,7 @@ def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
     first, second, *summand = (
         _place(builder, row, call, name) for name in (row.left, row.right, added) if name
     )
-    scaling = None if scales is None else [builder.placed(one, None).buffer for one in scales]
+    scaling = None if scales is None else [builder.materialize(one, None).buffer for one in scales]
     output = builder.declare(
         call.shape(builder), call.dtype, call.device, strides=builder.sizes.exprs(call.fake.stride())
     )
@@ -104,11 +104,11 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
         raise NotLowered("a product on several devices")
     # a library's kernels ask how factors lie
     first, second = (
-        builder.placed(call.tensor(name), builder.sizes.exprs(call.fakes[name].stride())).buffer
+        builder.materialize(call.tensor(name), builder.sizes.exprs(call.fakes[name].stride())).buffer
         for name in (row.left, row.right)
     )
-    scales = [builder.placed(one, None).buffer for one in tensors[2:]]
-    ends = builder.placed(call.tensor(row.ends), None).buffer if has_ends else None
+    scales = [builder.materialize(one, None).buffer for one in tensors[2:]]
+    ends = builder.materialize(call.tensor(row.ends), None).buffer if has_ends else None
     output = builder.declare(
         call.shape(builder), call.dtype, call.device, strides=builder.sizes.exprs(call.fake.stride())
     )
@@ -131,7 +131,7 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
 def _place(builder: Builder, row: ProductRoles, call: Call, name: str) -> Buffer:
     """The buffer that holds the operand `name`."""
     strides = builder.sizes.exprs(call.fakes[name].stride()) if row.is_of_vector else None
-    return builder.placed(call.tensor(name), strides).buffer
+    return builder.materialize(call.tensor(name), strides).buffer
 
 
 def _weights(row: ProductRoles, call: Call) -> tuple[Literal_, Literal_]:

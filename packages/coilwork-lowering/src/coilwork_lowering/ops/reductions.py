@@ -16,11 +16,10 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_positive
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering.building import view_maps
-from coilwork_lowering.building.assertions import lower_nonzero
+from coilwork_lowering.building import values as view_maps
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import Shape, TensorValue, Value, is_whole
+from coilwork_lowering.building.size_assertions import lower_nonzero
+from coilwork_lowering.building.values import Shape, TensorValue, Value, dtype_of, is_whole
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import gt, index, like, maximum, select, to_dtype, truth

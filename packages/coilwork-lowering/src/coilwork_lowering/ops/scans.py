@@ -12,8 +12,7 @@ from coilwork_ir.loops import Scan
 from coilwork_ir.ops import ScanKind
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.torch_types import device_text
-from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, whole
+from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, device_text, whole
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.ops.reductions import finish
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim

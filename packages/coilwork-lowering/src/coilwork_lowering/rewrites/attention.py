@@ -1,11 +1,14 @@
-"""Attention written out, as one operator: `softmax(q @ k.T * scale + mask) @ v`.
+"""Rewrites that produce `scaled_dot_product_attention` and operands its fused kernels accept.
 
-It is looked for in captured graphs, before autograd: there a match holds for inference and training alike,
-since the backward is made from what replaces it. The forms are those of Hugging Face's `eager` attention and
-of plain code. What is promised is numerics `fast`: scores are not rounded in between. A row whose every
-position is masked by -inf is NaN, as written out, although the operator makes zeros of it: such rows of the
-mask are NaN before. Where products alone are -inf in a whole row, the operator's kernels differ among
-themselves.
+`ATTENTIONS` match attention written out, `softmax(q @ k.T * scale + mask) @ v`, as Hugging Face's `eager`
+attention and plain code spell it. They work on captured graphs, before autograd, so one match serves
+inference and training. The fused operator does not round scores in between, hence numerics `fast`. A row that
+-inf masks entirely is NaN in the written form and zero in the operator's, so the replacement puts NaN there.
+
+`ATTENTION_OPERANDS` lays operands out that fused kernels refuse: one head of keys for all heads of queries
+(multi-query models), and a mask whose last dimension is expanded. Without it such calls run as products and a
+softmax of `f32` in memory. Rows with everything masked are filled with zeros, as the fallback does; the
+kernels differ there.
 """
 
 from __future__ import annotations
@@ -16,11 +19,26 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
-from coilwork_lowering.rewrites.condition import Condition, dtype_among, has_rank, same_dtype, same_sizes
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import Call, Pattern, call, either, tensor, value
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.rewrite import (
+    Call,
+    Condition,
+    Match,
+    Pattern,
+    Rewrite,
+    call,
+    dtype_among,
+    either,
+    equals,
+    has_rank,
+    same_dtype,
+    same_sizes,
+    tensor,
+    value,
+)
 from coilwork_lowering.torch_compat.sizes import hint_of, surely
+
+# written-out attention
+
 
 _SCORES: Final = call("matmul", self=tensor("query"), other=tensor("key"))
 _SCALED: Final = either(
@@ -43,14 +61,14 @@ _MASKED: Final = either(
 )
 
 
-def _weights(scores: Pattern) -> Pattern:
+def _match_weights(scores: Pattern) -> Pattern:
     """The softmax of `scores`, perhaps in a wider type, and back in theirs."""
     wide = either(scores, call("to", self=scores, dtype=value("wider")))
-    found = call("softmax", self=wide, dim=value("dim"), dtype=value("softmax_dtype"))
-    return either(found, call("to", self=found, dtype=value("narrow")))
+    softmax = call("softmax", self=wide, dim=value("dim"), dtype=value("softmax_dtype"))
+    return either(softmax, call("to", self=softmax, dtype=value("narrow")))
 
 
-def _attention(weights: Pattern) -> Call:
+def _match_attention(weights: Pattern) -> Call:
     return call("matmul", self=weights, other=tensor("values"))
 
 
@@ -61,7 +79,7 @@ def _match_dropout(weights: Pattern) -> Pattern:
     )
 
 
-def _drops(match: Match) -> float:
+def _dropout_probability(match: Match) -> float:
     p = match.captures.get("p")
     return float(p) if match.captures.get("training") and isinstance(p, int | float) else 0.0
 
@@ -120,32 +138,32 @@ def _fill_hides(match: Match) -> bool:
     return isinstance(fill, float) and (fill == float("-inf") or fill <= -1e30)
 
 
-def _never_drops(match: Match) -> bool:
-    return _drops(match) == 0.0
+def _has_no_dropout(match: Match) -> bool:
+    return _dropout_probability(match) == 0.0
 
 
-def _may_drop(match: Match) -> bool:
-    return 0.0 < _drops(match) < 1.0 and match.captures["inplace"] is False
+def _has_dropout(match: Match) -> bool:
+    return 0.0 < _dropout_probability(match) < 1.0 and match.captures["inplace"] is False
 
 
-def _mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch.dtype) -> Any:
+def _build_mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch.dtype) -> Any:
     """The mask that the operator takes, of what is added to scores."""
     if added is not None:
-        return _nowhere_is_nan(added if bias is None else bias + added)
+        return _propagate_masked_rows(added if bias is None else bias + added)
     if hidden is None and seen is None:
         return None
     shown = seen if hidden is None else hidden.logical_not()
     # A finite number leaves a row of which everything is masked with equal weights.
     mask = torch.where(shown, shown.new_zeros((), dtype=dtype), fill)
-    return _nowhere_is_nan(mask) if fill == float("-inf") else mask
+    return _propagate_masked_rows(mask) if fill == float("-inf") else mask
 
 
-def _as_matrix(mask: Any) -> Any:
+def _flatten_to_matrix(mask: Any) -> Any:
     """`mask`, or a matrix of one row where it has fewer dimensions, which the operator refuses."""
     return mask if mask is None or mask.value.dim() >= 2 else mask.expand(1, -1 if mask.value.dim() else 1)
 
 
-def _nowhere_is_nan(mask: Any) -> Any:
+def _propagate_masked_rows(mask: Any) -> Any:
     """`mask` with NaN in rows that hide everything. It has no heads, mostly: that costs little beside the
     scores.
     """
@@ -168,7 +186,7 @@ def _attend(
     training: Any,
     **rest: Any,
 ) -> Any:
-    shown = _as_matrix(_mask(mask, bias, hidden, seen, fill, query.value.dtype))
+    shown = _flatten_to_matrix(_build_mask(mask, bias, hidden, seen, fill, query.value.dtype))
     factor = float(scale) if scale is not None else 1.0 if divisor is None else 1.0 / divisor
     # Kernels take four dimensions: of three, the first becomes the batch, with one head.
     three = query.value.dim() == 3
@@ -183,7 +201,7 @@ def _attend(
     return result.contiguous()
 
 
-def pays(match: Match, scores: tuple[Any, ...]) -> bool:
+def are_scores_large(match: Match, scores: tuple[Any, ...]) -> bool:
     """Tell if `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count
     as large.
     """
@@ -197,14 +215,14 @@ def pays(match: Match, scores: tuple[Any, ...]) -> bool:
     return len(known) < len(sizes) or bool(prod(known) * query.element_size() >= least)
 
 
-def _pays(match: Match) -> bool:
-    return pays(match, _scores_shape(match))
+def _fusion_pays(match: Match) -> bool:
+    return are_scores_large(match, _scores_shape(match))
 
 
-PAYS: Final = Condition(name="scores are large", holds=_pays)
+FUSION_PAYS: Final = Condition(name="scores are large", holds=_fusion_pays)
 
 _CONDITIONS: Final = (
-    PAYS,
+    FUSION_PAYS,
     has_rank("query", 3, 4),
     has_rank("key", 3, 4),
     has_rank("values", 3, 4),
@@ -217,13 +235,13 @@ _CONDITIONS: Final = (
     Condition(name="masks broadcast to the scores", holds=_mask_fits),
     Condition(name="what fills masked places hides them", holds=_fill_hides),
 )
-_WITHOUT: Final = Condition(name="no dropout", holds=_never_drops)
-_WITH: Final = Condition(name="dropout of a part", holds=_may_drop)
+_WITHOUT: Final = Condition(name="no dropout", holds=_has_no_dropout)
+_WITH: Final = Condition(name="dropout of a part", holds=_has_dropout)
 
 ATTENTION: Final = Rewrite(
     name="attention",
     doc="Attention written out becomes scaled_dot_product_attention, which keeps the scores on chip.",
-    pattern=_attention(_match_dropout(_weights(_MASKED))),
+    pattern=_match_attention(_match_dropout(_match_weights(_MASKED))),
     replacement=_attend,
     conditions=(*_CONDITIONS, _WITHOUT),
     level="captured",
@@ -233,7 +251,7 @@ ATTENTION: Final = Rewrite(
 ATTENTION_WITH_DROPOUT: Final = Rewrite(
     name="attention-with-dropout",
     doc="The same with dropout of the weights, where random numbers need not be eager's.",
-    pattern=_attention(_match_dropout(_weights(_MASKED))),
+    pattern=_match_attention(_match_dropout(_match_weights(_MASKED))),
     replacement=_attend,
     conditions=(*_CONDITIONS, _WITH),
     level="captured",
@@ -242,3 +260,125 @@ ATTENTION_WITH_DROPOUT: Final = Rewrite(
 )
 
 ATTENTIONS: Final = (ATTENTION, ATTENTION_WITH_DROPOUT)
+
+
+# refused operands
+
+
+_HEADS, _LAST = 1, 3
+
+_SDPA_CALL: Final = call(
+    "scaled_dot_product_attention",
+    query=tensor("query"),
+    key=tensor("key"),
+    value=tensor("values"),
+    attn_mask=either(tensor("mask"), value("nothing")),
+    dropout_p=value("p"),
+    is_causal=value("causal"),
+    scale=value("scale"),
+)
+
+
+def _shares_a_head(match: Match) -> bool:
+    heads = match.value("query").shape[_HEADS]
+    return surely(match.value("key").shape[_HEADS] == 1) and isinstance(heads, int) and heads > 1
+
+
+def _heads_agree(match: Match) -> bool:
+    query, key, values = (match.value(name) for name in ("query", "key", "values"))
+    alike = same_sizes(key.shape[:-1], values.shape[:-1]) and same_sizes(query.shape[-1:], values.shape[-1:])
+    return (
+        alike
+        and same_sizes(query.shape[:1], key.shape[:1])
+        and (same_sizes(query.shape[1:2], key.shape[1:2]) or _shares_a_head(match))
+    )
+
+
+def _hides_rows(mask: Any) -> bool:
+    """Tell if `mask` is one boolean per row, expanded."""
+    expanded = surely(mask.stride(_LAST) == 0) and surely(mask.shape[_LAST] > 1)
+    return bool(expanded and mask.dtype is torch.bool)
+
+
+def _operand_mask_fits(match: Match) -> bool:
+    """Tell whether the mask, if there is one, has the scores' shape or broadcasts to it, and no gradient.
+
+    With gradients, kernels that see a mask may make NaN of rows that it hides.
+    """
+    if "mask" not in match.captures:
+        return True
+    mask, query, key = (match.value(name) for name in ("mask", "query", "key"))
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.requires_grad:
+        return False
+    wanted = (*query.shape[:-1], key.shape[-2])
+    if not _hides_rows(mask) and (_is_trained(match) or surely(mask.stride(_LAST) == 0)):
+        return False
+    fits = all(surely(n == 1) or surely(n == m) for n, m in zip(mask.shape, wanted, strict=True))
+    return fits and mask.dtype in (torch.bool, query.dtype)
+
+
+def _is_trained(match: Match) -> bool:
+    return torch.is_grad_enabled() and any(
+        match.value(name).requires_grad for name in ("query", "key", "values")
+    )
+
+
+def _result_is_dense(match: Match) -> bool:
+    return bool(match.result.is_contiguous())
+
+
+def _operands_pay(match: Match) -> bool:
+    query, key = match.value("query"), match.value("key")
+    return are_scores_large(match, (*query.shape[:-1], key.shape[-2]))
+
+
+def _is_refused(match: Match) -> bool:
+    return _shares_a_head(match) or ("mask" in match.captures and _hides_rows(match.value("mask")))
+
+
+def _lay_out_operands(
+    query: Any, key: Any, values: Any, mask: Any, p: Any, causal: Any, scale: Any, **_: Any
+) -> Any:
+    heads = query.value.shape[_HEADS]
+    if key.value.shape[_HEADS] != heads:
+        key, values = (each.expand(-1, heads, -1, -1).contiguous() for each in (key, values))
+    seen = None if mask is not None and _hides_rows(mask.value) else mask
+    attention = F.scaled_dot_product_attention(
+        query, key, values, attn_mask=seen, dropout_p=p, is_causal=causal, scale=scale
+    ).contiguous()
+    return attention if mask is None else attention.masked_fill(_find_hidden_rows(mask), 0.0)
+
+
+def _find_hidden_rows(mask: Any) -> Any:
+    """True for rows of which `mask` hides everything."""
+    if _hides_rows(mask.value):
+        return mask.narrow(_LAST, 0, 1).logical_not()
+    hidden = mask.logical_not() if mask.value.dtype is torch.bool else mask == float("-inf")
+    return hidden.all(dim=_LAST, keepdim=True)
+
+
+ATTENTION_OPERANDS: Final = Rewrite(
+    name="attention-operands",
+    doc=(
+        "Operands of scaled_dot_product_attention that its kernels refuse are laid out so that they take "
+        "them: scores stay on chip."
+    ),
+    pattern=_SDPA_CALL,
+    replacement=_lay_out_operands,
+    conditions=(
+        has_rank("query", 4),
+        has_rank("key", 4),
+        has_rank("values", 4),
+        same_dtype("query", "key", "values"),
+        # what kernels round to these types the fallback computes in f32
+        dtype_among("query", torch.bfloat16, torch.float16),
+        equals("p", 0),
+        Condition(name="heads agree, or keys have one", holds=_heads_agree),
+        Condition(name="the mask broadcasts to the scores", holds=_operand_mask_fits),
+        Condition(name="kernels refuse the operands", holds=_is_refused),
+        Condition(name="a dense result", holds=_result_is_dense),
+        Condition(name="scores are large", holds=_operands_pay),
+    ),
+    level="captured",
+    inexact=True,
+)

@@ -1,10 +1,9 @@
-"""Complex numbers that are only passed on as pairs of real ones: they are computed as pairs, in kernels of
-ours.
+"""Rewrite complex arithmetic whose result is read as real parts into arithmetic on the parts.
 
-Operators on complex tensors are ATen's own calls. What `view_as_real` reads is two real tensors side by side,
-of which most such operators are a line of arithmetic: rotations of queries and keys
-(`view_as_real(view_as_complex(x) * rotation)`), and magnitudes of spectra. The formulas are eager's, so that
-infinities and NaN come out of them as there; of a sum of products eager's vectors may round one product less.
+Operators on complex tensors are calls of ATen. What `view_as_real` reads is two real tensors, and most of the
+operators are a line of arithmetic on these: rotations of queries and keys
+(`view_as_real(view_as_complex(x) * rotation)`), and magnitudes of spectra. The formulas are eager's, so
+infinities and NaN are the same. Of a sum of products, eager's vectors may round one product less.
 """
 
 from __future__ import annotations
@@ -15,11 +14,18 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from coilwork_ir.device_traits import PROCESSOR, has_trait
-from coilwork_lowering.rewrites.condition import Condition, like_result
-from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.rewrites.pattern import Pattern, call, either, tensor, value
-from coilwork_lowering.rewrites.replace import Operand
-from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.rewrites.engine import Operand
+from coilwork_lowering.rewrites.rewrite import (
+    Condition,
+    Match,
+    Pattern,
+    Rewrite,
+    call,
+    either,
+    like_result,
+    tensor,
+    value,
+)
 
 aten = torch.ops.aten
 _X: Final = tensor("x")
@@ -28,7 +34,7 @@ _Y: Final = tensor("y")
 Parts: TypeAlias = tuple[Any, Any]
 
 
-def _as_real(inner: Pattern) -> Pattern:
+def _view_as_real(inner: Pattern) -> Pattern:
     return call("aten.view_as_real.default", self=inner)
 
 
@@ -36,14 +42,16 @@ def _are_alike(match: Match) -> bool:
     """Tell whether the complex operands are of one type of 32 or 64 bits per part, which the result's parts
     have, and can be read in parts.
     """
-    given = [match.captures[name] for name in ("x", "y") if name in match.captures]
-    nodes = [one for one in given if isinstance(one, torch.fx.Node)]
+    operands = [match.captures[name] for name in ("x", "y") if name in match.captures]
+    nodes = [operand for operand in operands if isinstance(operand, torch.fx.Node)]
     values = [match.vocabulary.value(node) for node in nodes]
-    if not all(map(_is_readable, nodes, values)) or any(one.device != match.result.device for one in values):
+    if not all(map(_is_readable, nodes, values)) or any(
+        value.device != match.result.device for value in values
+    ):
         return False
-    types = {one.dtype for one in values if one.is_complex()}
-    known = types <= {torch.complex64, torch.complex128}
-    return known and {one.to_real() for one in types} == {match.result.dtype}
+    types = {value.dtype for value in values if value.is_complex()}
+    has_wide_parts = types <= {torch.complex64, torch.complex128}
+    return has_wide_parts and {dtype.to_real() for dtype in types} == {match.result.dtype}
 
 
 def _is_readable(node: torch.fx.Node, held: torch.Tensor) -> bool:
@@ -57,14 +65,14 @@ def _are_complex(match: Match) -> bool:
     return all(bool(match.value(name).is_complex()) for name in ("x", "y") if name in match.captures)
 
 
-def _is_not_sought(match: Match) -> bool:
+def _is_not_compared(match: Match) -> bool:
     """Tell if nobody looks for the magnitude among others: ATen finds the largest by its own function, whose
     last bit may be another.
     """
     return not any(user.target in (aten.eq.Tensor, aten.ne.Tensor) for user in match.root.users)
 
 
-def _is_walked_by_rows(match: Match) -> bool:
+def _is_read_by_rows(match: Match) -> bool:
     """On a CPU, whether vectors of both parts are read side by side: from rows of known sizes, in the order
     of the dimensions.
 
@@ -74,8 +82,8 @@ def _is_walked_by_rows(match: Match) -> bool:
     """
     if not has_trait(match.result.device.type, PROCESSOR):
         return True
-    given = [match.captures[name] for name in ("x", "y") if name in match.captures]
-    values = [match.vocabulary.value(node) for node in given if isinstance(node, torch.fx.Node)]
+    operands = [match.captures[name] for name in ("x", "y") if name in match.captures]
+    values = [match.vocabulary.value(node) for node in operands if isinstance(node, torch.fx.Node)]
     return all(_lies_in_rows(value, match.result.shape[-2:-1]) for value in values)
 
 
@@ -97,13 +105,13 @@ def _names_dimensions(match: Match) -> bool:
 _DIMENSIONS: Final = Condition(name="dimensions are named", holds=_names_dimensions)
 _ALIKE: Final = Condition(name="complex operands have parts of the result's type", holds=_are_alike)
 _COMPLEX: Final = Condition(name="operands are complex", holds=_are_complex)
-_NOT_SOUGHT: Final = Condition(name="not compared with others", holds=_is_not_sought)
+_NOT_SOUGHT: Final = Condition(name="not compared with others", holds=_is_not_compared)
 _BY_ROWS: Final = Condition(
-    name="on a CPU, rows of known sizes, else ATen's product is faster", holds=_is_walked_by_rows
+    name="on a CPU, rows of known sizes, else ATen's product is faster", holds=_is_read_by_rows
 )
 
 
-def _parts(z: Any) -> Parts:
+def _split_parts(z: Any) -> Parts:
     """Real and imaginary part of a number or node; of a conjugate view, which no memory holds, by those of
     its operand.
     """
@@ -113,9 +121,9 @@ def _parts(z: Any) -> Parts:
     if isinstance(operand, torch.fx.Node):
         inner = type(z)(operand, z.tracer)
         if node.target is aten._conj.default and z.value.is_conj():
-            return _conjugate(_parts(inner))
+            return _conjugate(_split_parts(inner))
         if node.target is aten.clone.default and operand.target is aten._conj.default:
-            return _parts(inner)
+            return _split_parts(inner)
     pair = aten.view_as_real.default(z)
     return _part(pair, 0), _part(pair, 1)
 
@@ -149,8 +157,8 @@ def _pair_parts(parts: Parts) -> Any:
     return aten.permute.default(inner, [*(order.index(k) for k in range(len(order))), len(order)])
 
 
-def _product(x: Any, y: Any) -> Any:
-    (a, b), (c, d) = _parts(x), _parts(y)
+def _multiply_parts(x: Any, y: Any) -> Any:
+    (a, b), (c, d) = _split_parts(x), _split_parts(y)
     if not _is_complex(x):
         (a, b), (c, d) = (c, d), (a, b)
     mul = aten.mul.Tensor
@@ -192,7 +200,7 @@ def _flip_parts(x: Any, dims: Any) -> Any:
 PARTS_OF_PAIRS: Final = Rewrite(
     name="parts-of-pairs",
     doc="The parts of complex numbers that were made of pairs: the pairs.",
-    pattern=_as_real(call("aten.view_as_complex.default", self=_X, shared=True)),
+    pattern=_view_as_real(call("aten.view_as_complex.default", self=_X, shared=True)),
     replacement=lambda x: x,
     conditions=(like_result("x"),),
 )
@@ -210,14 +218,14 @@ PAIRS_OF_PARTS: Final = Rewrite(
 PARTS_OF_COMPLEX: Final = Rewrite(
     name="parts-of-complex",
     doc="The parts of `complex(x, y)`, side by side.",
-    pattern=_as_real(call("aten.complex.default", real=_X, imag=_Y)),
+    pattern=_view_as_real(call("aten.complex.default", real=_X, imag=_Y)),
     replacement=lambda x, y: _pair_parts((x, y)),
 )
 
 PARTS_OF_POLAR: Final = Rewrite(
     name="parts-of-polar",
     doc="The parts of numbers of given magnitudes and angles: magnitudes times cosines and sines.",
-    pattern=_as_real(call("aten.polar.default", abs=_X, angle=_Y)),
+    pattern=_view_as_real(call("aten.polar.default", abs=_X, angle=_Y)),
     replacement=_polar,
     inexact=True,
 )
@@ -228,13 +236,13 @@ PARTS_OF_PRODUCT: Final = Rewrite(
         "The parts of a product with at least one complex factor, by sums of products of parts: rotary "
         "embeddings, for one."
     ),
-    pattern=_as_real(
+    pattern=_view_as_real(
         either(
             call("aten.mul.Tensor", self=_X, other=_Y),
             call("aten.mul.Tensor", self=_X, other=value("y")),
         )
     ),
-    replacement=_product,
+    replacement=_multiply_parts,
     conditions=(_BY_ROWS, _ALIKE),
     inexact=True,
 )
@@ -242,20 +250,20 @@ PARTS_OF_PRODUCT: Final = Rewrite(
 PARTS_OF_CONJUGATE: Final = Rewrite(
     name="parts-of-conjugate",
     doc="The parts of a conjugate in memory of its own: the imaginary ones are negative.",
-    pattern=_as_real(
+    pattern=_view_as_real(
         either(
             call("aten.clone.default", self=call("aten._conj.default", self=_X, shared=True)),
             call("aten._conj_physical.default", self=_X),
         )
     ),
-    replacement=lambda x: _pair_parts(_conjugate(_parts(x))),
+    replacement=lambda x: _pair_parts(_conjugate(_split_parts(x))),
     conditions=(_COMPLEX, _ALIKE),
 )
 
 PARTS_OF_VIEW: Final = Rewrite(
     name="parts-of-view",
     doc="The parts of a view: a view of the parts, which generated code reads in place.",
-    pattern=_as_real(call("aten.view.default", self=_X, size=value("size"), shared=True)),
+    pattern=_view_as_real(call("aten.view.default", self=_X, size=value("size"), shared=True)),
     replacement=_view_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
@@ -263,7 +271,7 @@ PARTS_OF_VIEW: Final = Rewrite(
 PARTS_OF_UNSQUEEZED: Final = Rewrite(
     name="parts-of-unsqueezed",
     doc="The parts of a view with one more dimension: such a view of the parts.",
-    pattern=_as_real(call("aten.unsqueeze.default", self=_X, dim=value("dim"), shared=True)),
+    pattern=_view_as_real(call("aten.unsqueeze.default", self=_X, dim=value("dim"), shared=True)),
     replacement=_unsqueeze_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
@@ -271,7 +279,7 @@ PARTS_OF_UNSQUEEZED: Final = Rewrite(
 PARTS_OF_TRANSPOSED: Final = Rewrite(
     name="parts-of-transposed",
     doc="The parts of a transposed view: a transposed view of the parts.",
-    pattern=_as_real(
+    pattern=_view_as_real(
         call("aten.transpose.int", self=_X, dim0=value("dim0"), dim1=value("dim1"), shared=True)
     ),
     replacement=_transpose_parts,
@@ -281,7 +289,7 @@ PARTS_OF_TRANSPOSED: Final = Rewrite(
 PARTS_OF_ROLLED: Final = Rewrite(
     name="parts-of-rolled",
     doc="The parts of rolled numbers, as `fftshift` gives them: the parts, rolled.",
-    pattern=_as_real(call("aten.roll.default", self=_X, shifts=value("shifts"), dims=value("dims"))),
+    pattern=_view_as_real(call("aten.roll.default", self=_X, shifts=value("shifts"), dims=value("dims"))),
     replacement=_roll_parts,
     conditions=(_DIMENSIONS, _COMPLEX, _ALIKE),
 )
@@ -289,7 +297,7 @@ PARTS_OF_ROLLED: Final = Rewrite(
 PARTS_OF_FLIPPED: Final = Rewrite(
     name="parts-of-flipped",
     doc="The parts of numbers in reverse: the parts, in reverse.",
-    pattern=_as_real(call("aten.flip.default", self=_X, dims=value("dims"))),
+    pattern=_view_as_real(call("aten.flip.default", self=_X, dims=value("dims"))),
     replacement=_flip_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
@@ -298,7 +306,7 @@ MAGNITUDE: Final = Rewrite(
     name="magnitude",
     doc="The absolute value of complex numbers, from their parts.",
     pattern=call("aten.abs.default", self=_X),
-    replacement=lambda x: aten.hypot.default(*_parts(x)),
+    replacement=lambda x: aten.hypot.default(*_split_parts(x)),
     conditions=(_COMPLEX, _ALIKE, _NOT_SOUGHT),
     inexact=True,
 )
@@ -307,7 +315,7 @@ ANGLE: Final = Rewrite(
     name="angle",
     doc="The angle of complex numbers, from their parts.",
     pattern=call("aten.angle.default", self=_X),
-    replacement=lambda x: aten.atan2.default(*reversed(_parts(x))),
+    replacement=lambda x: aten.atan2.default(*reversed(_split_parts(x))),
     conditions=(_COMPLEX, _ALIKE),
     inexact=True,
 )

@@ -1,5 +1,9 @@
-"""Rewriting a graph: every node is looked up in a table of anchors, and what fits there is replaced, until
-nothing does.
+"""Apply rewrites to a graph until none fits.
+
+Every node is looked up in a table of anchors, the operators at the roots of patterns. A replacement is called
+with proxies of what was captured, and the calls that it makes become nodes in the match's place. A match is
+refused where nodes of it have other readers, where memory is written in between, or where the result would
+have another type or layout.
 """
 
 from __future__ import annotations
@@ -7,22 +11,131 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+import torch
 from torch import fx
 
-from coilwork_lowering.facts.origins import origin_of
-from coilwork_lowering.facts.sharing import Memory, escapes, is_sole_view, may_share, memory_of, owner_of
-from coilwork_lowering.rewrites.condition import looks_like
-from coilwork_lowering.rewrites.match import Match, anchors_of, matches_at
-from coilwork_lowering.rewrites.pattern import names_in
-from coilwork_lowering.rewrites.replace import insert_replacement
-from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
+from coilwork_lowering.facts.alias_analysis import (
+    Memory,
+    escapes,
+    is_sole_view,
+    may_share,
+    memory_of,
+    owner_of,
+)
+from coilwork_lowering.facts.fx_nodes import inherit_metadata, origin_of
+from coilwork_lowering.rewrites.rewrite import (
+    Fired,
+    Match,
+    Rewrite,
+    anchors_of,
+    looks_like,
+    matches_at,
+    names_in,
+)
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
-from coilwork_lowering.torch_compat.fakes import mode_among
+from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer, mode_among
+
+# replacement
+
+
+class Operand(fx.Proxy):
+    """A node of the graph as a replacement sees it."""
+
+    @property
+    def value(self) -> Any:
+        """The fake value, for shapes and types."""
+        tracer = self.tracer
+        assert isinstance(tracer, _Tracer)
+        return tracer.vocabulary.value(self.node)
+
+
+class _Tracer(GraphAppendingTracer):
+    """Appends what is called to a graph, with the origin of `like` and its fake value."""
+
+    def __init__(
+        self,
+        graph: fx.Graph,
+        like: fx.Node,
+        vocabulary: Vocabulary,
+        mode: AbstractContextManager[object] | None,
+    ) -> None:
+        super().__init__(graph)
+        self.like = like
+        self.vocabulary = vocabulary
+        self.mode = mode
+        self.made: list[fx.Node] = []
+
+    def proxy(self, node: fx.Node) -> Operand:
+        return Operand(node, self)
+
+    def create_node(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any = None,
+    ) -> fx.Node:
+        node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
+        self.made.append(node)
+        node.meta.update(inherit_metadata(self.like))
+        self.vocabulary.record(node, self._compute_now(node))
+        return node
+
+    def _compute_now(self, node: fx.Node) -> Any:
+        args = fx.map_arg(node.args, self.vocabulary.value)
+        kwargs = fx.map_arg(node.kwargs, self.vocabulary.value)
+        with nullcontext() if self.mode is None else self.mode:
+            if node.op == "call_method":
+                receiver, *rest = args
+                return getattr(receiver, str(node.target))(*rest, **kwargs)
+            assert callable(node.target)
+            return node.target(*args, **kwargs)
+
+
+def insert_replacement(
+    match: Match,
+    names: Sequence[str],
+    replacement: Callable[..., Any],
+    before: fx.Node,
+    mode: AbstractContextManager[object] | None,
+) -> tuple[list[Any], list[fx.Node]]:
+    """Call `replacement` for `match`: its result per root, and the nodes inserted in front of `before`.
+
+    Nothing of the graph refers to these nodes yet.
+    """
+    tracer = _Tracer(match.root.graph, match.root, match.vocabulary, mode)
+    operands = {name: _wrap_operands(match.captures.get(name), tracer) for name in names}
+    with match.root.graph.inserting_before(before), torch.no_grad():
+        result = replacement(**operands)
+    results = list(result) if len(match.roots) > 1 and result is not None else [result]
+    return [_unwrap_nodes(item) for item in results], tracer.made
+
+
+def _wrap_operands(captured: Any, tracer: _Tracer) -> Any:
+    if isinstance(captured, fx.Node):
+        return tracer.proxy(captured)
+    if isinstance(captured, tuple) and any(isinstance(item, fx.Node) for item in captured):
+        return [_wrap_operands(item, tracer) for item in captured]
+    return captured
+
+
+def _unwrap_nodes(result: Any) -> Any:
+    if isinstance(result, fx.Proxy):
+        return result.node
+    if isinstance(result, list | tuple):
+        return [_unwrap_nodes(item) for item in result]
+    return result
+
+
+# rewriting
+
 
 MOST_ROUNDS: Final = 4
 """How often a graph is looked through; each round after the first sees what those before it made."""
@@ -33,7 +146,7 @@ _REGION: Final = ("partitioner_tag", "recompute", "ac_graph_id")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Place:
+class _GraphState:
     """A graph while it is rewritten.
 
     `memory` holds for graphs of ATen operators. Of others, whose calls may share memory in ways that only
@@ -77,15 +190,15 @@ def rewrite_graph(
     counts: dict[str, int] = defaultdict(int)
     sources: dict[str, dict[str, None]] = defaultdict(dict)
     for _ in range(MOST_ROUNDS):
-        place: _Place | None = None
+        state: _GraphState | None = None
         fired = 0
         for node in list(graph.nodes):
             candidates = table.get(vocabulary.key(node), ())
             if not candidates or not node.users:
                 continue
-            place = _place(graph, vocabulary) if place is None else place
+            state = _describe_graph(graph, vocabulary) if state is None else state
             for rewrite in candidates:
-                origins = _rewritten_at(node, rewrite, place)
+                origins = _rewrite_at(node, rewrite, state)
                 if origins is not None:
                     counts[rewrite.name] += 1
                     sources[rewrite.name].update(dict.fromkeys(origins))
@@ -112,9 +225,9 @@ def anchor_table(
     return table
 
 
-def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
+def _describe_graph(graph: fx.Graph, vocabulary: Vocabulary) -> _GraphState:
     aten = isinstance(vocabulary, AtenVocabulary)
-    return _Place(
+    return _GraphState(
         vocabulary=vocabulary,
         mode=mode_among(vocabulary.value(node) for node in graph.nodes),
         memory=memory_of(graph) if aten else None,
@@ -122,13 +235,15 @@ def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
     )
 
 
-def _rewritten_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
-    """Return where the replaced calls come from; `None` if nothing was replaced."""
-    found = matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo, rewrite.find_model)
-    for match in found:
-        if _stands(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
+def _rewrite_at(node: fx.Node, rewrite: Rewrite, state: _GraphState) -> tuple[str, ...] | None:
+    """Apply `rewrite` at `node`: the origins of the replaced calls, or None."""
+    matches = matches_at(
+        node, rewrite.pattern, rewrite.also, state.vocabulary, state.memo, rewrite.find_model
+    )
+    for match in matches:
+        if _can_combine(match, state) and all(condition.holds(match) for condition in rewrite.conditions):
             origins = tuple(_origins(match))
-            if _put_in_place(match, rewrite, place):
+            if _apply_match(match, rewrite, state):
                 return origins
     return None
 
@@ -140,35 +255,35 @@ def _origins(match: Match) -> Iterator[str]:
             yield f"{origin.file}:{origin.line}"
 
 
-def _stands(match: Match, place: _Place) -> bool:
+def _can_combine(match: Match, state: _GraphState) -> bool:
     """Tell if the calls of a match can be computed together."""
     if len({tuple(node.meta.get(key) for key in _REGION) for node in match.nodes}) > 1:
         return False
     first, last = min(match.nodes), max(match.nodes)
-    between = bisect_left(place.writers, first)
-    return between == len(place.writers) or place.writers[between] > last
+    between = bisect_left(state.writers, first)
+    return between == len(state.writers) or state.writers[between] > last
 
 
-def _put_in_place(match: Match, rewrite: Rewrite, place: _Place) -> bool:
+def _apply_match(match: Match, rewrite: Rewrite, state: _GraphState) -> bool:
     names = tuple(dict.fromkeys(n for root in (rewrite.pattern, *rewrite.also) for n in names_in(root)))
     # Further roots may have readers before the last root: all results are made in front of the first one.
     before = min(match.roots)
     if len(match.roots) > 1 and any(node > before for node in _leaves(match)):
         return False
     results: list[object]
-    made: list[fx.Node]
+    inserted: list[fx.Node]
     if rewrite.replacement is None:
-        results, made = [rewrite.existing(match) if rewrite.existing else None], []
+        results, inserted = [rewrite.existing(match) if rewrite.existing else None], []
     else:
-        results, made = insert_replacement(match, names, rewrite.replacement, before, place.mode)
-    pairs = _pairs(match.roots, results)
-    if pairs is None or not all(_fits(old, new, made, rewrite, place) for old, new in pairs):
-        for node in reversed(made):
+        results, inserted = insert_replacement(match, names, rewrite.replacement, before, state.mode)
+    pairs = _pair_results(match.roots, results)
+    if pairs is None or not all(_can_replace(old, new, inserted, rewrite, state) for old, new in pairs):
+        for node in reversed(inserted):
             match.root.graph.erase_node(node)
         return False
     for old, new in pairs:
         old.replace_all_uses_with(new)
-    _erase(match, [old for old, _ in pairs])
+    _erase_unread(match, [old for old, _ in pairs])
     return True
 
 
@@ -178,7 +293,9 @@ def _leaves(match: Match) -> Iterator[fx.Node]:
         yield from (item for item in items if isinstance(item, fx.Node))
 
 
-def _pairs(roots: Sequence[fx.Node], results: Sequence[object]) -> list[tuple[fx.Node, fx.Node]] | None:
+def _pair_results(
+    roots: Sequence[fx.Node], results: Sequence[object]
+) -> list[tuple[fx.Node, fx.Node]] | None:
     """(old, new) nodes; of a root of several results, the items that are read. `None` if the replacement
     refused.
     """
@@ -201,18 +318,20 @@ def _pairs(roots: Sequence[fx.Node], results: Sequence[object]) -> list[tuple[fx
     return pairs
 
 
-def _fits(old: fx.Node, new: fx.Node, made: Sequence[fx.Node], rewrite: Rewrite, place: _Place) -> bool:
-    value = place.vocabulary.value
+def _can_replace(
+    old: fx.Node, new: fx.Node, inserted: Sequence[fx.Node], rewrite: Rewrite, state: _GraphState
+) -> bool:
+    value = state.vocabulary.value
     if not looks_like(value(new), value(old), strides=not rewrite.restrides):
         return False
-    if place.memory is None:
+    if state.memory is None:
         return True
-    if owner_of(new) not in made:
-        return may_share(old, new, place.memory)
-    return is_sole_view(old) or not (owner_of(old) in place.memory.written or escapes(old))
+    if owner_of(new) not in inserted:
+        return may_share(old, new, state.memory)
+    return is_sole_view(old) or not (owner_of(old) in state.memory.written or escapes(old))
 
 
-def _erase(match: Match, items: Sequence[fx.Node]) -> None:
+def _erase_unread(match: Match, items: Sequence[fx.Node]) -> None:
     """Take out the calls that nobody reads any more, readers first."""
     for node in sorted({*items, *match.nodes}, reverse=True):
         if not node.users:

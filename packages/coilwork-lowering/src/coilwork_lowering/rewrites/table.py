@@ -1,4 +1,4 @@
-"""Every rewrite that Coilwork does by itself, in the order in which they are tried at one call."""
+"""The table of rewrites that are done by default, in the order in which they are tried at one call."""
 
 from __future__ import annotations
 
@@ -7,31 +7,28 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_lowering.options import RewriteOptions
-from coilwork_lowering.rewrites.activations import ACTIVATIONS
-from coilwork_lowering.rewrites.attention import ATTENTIONS
-from coilwork_lowering.rewrites.attention_operands import ATTENTION_OPERANDS
-from coilwork_lowering.rewrites.batch_norm import FOLDING
+from coilwork_lowering.rewrites.attention import ATTENTION_OPERANDS, ATTENTIONS
+from coilwork_lowering.rewrites.batch_norm_folding import FOLDING
+from coilwork_lowering.rewrites.circular_padding import CIRCULAR_PADDING
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
-from coilwork_lowering.rewrites.embeddings import EMBEDDINGS
-from coilwork_lowering.rewrites.joining import JOINING
-from coilwork_lowering.rewrites.pointless import POINTLESS
-from coilwork_lowering.rewrites.products import PRODUCTS
+from coilwork_lowering.rewrites.concat_split import CONCAT_SPLITS
+from coilwork_lowering.rewrites.epilogues import ACTIVATIONS, EMBEDDINGS, PRODUCTS
+from coilwork_lowering.rewrites.noop_elimination import NOOPS
 from coilwork_lowering.rewrites.rewrite import Level, Rewrite
-from coilwork_lowering.rewrites.shrinking import SOFTSHRINK
-from coilwork_lowering.rewrites.wrapping import WRAPPED
+from coilwork_lowering.rewrites.softshrink import SOFTSHRINK
 
 REWRITES: Final[tuple[Rewrite, ...]] = (
     *ATTENTIONS,
     ATTENTION_OPERANDS,
     *FOLDING,
-    *POINTLESS,
-    *JOINING,
+    *NOOPS,
+    *CONCAT_SPLITS,
     *PRODUCTS,
     *ACTIVATIONS,
     *EMBEDDINGS,
     *COMPLEX_PARTS,
     SOFTSHRINK,
-    WRAPPED,
+    CIRCULAR_PADDING,
 )
 
 

@@ -1,10 +1,10 @@
-"""Graphs: copied, traced, and parted in forward and backward; what their nodes remember."""
+"""FX graphs and their fake tensors: copying, tracing, partitioning, and fake tensor modes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.proxy import GraphAppendingTracer as GraphAppendingTracer
@@ -12,27 +12,33 @@ from torch.utils._pytree import tree_leaves
 
 from coilwork_lowering.torch_compat.operators import Overload
 
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+
+# graphs
+
 
 def current_stack_trace() -> object:
     """The user's traceback of the call that is being traced from a captured graph; None if there is none."""
     return torch.fx.traceback.get_current_meta().get("stack_trace")
 
 
-def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+def copy_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
     """A copy of `graph`, node for node, with metadata of its own; it calls and returns as `graph` does.
 
     `copy.deepcopy` does the same, but warns about how torch copies tree specifications.
     """
-    made = torch.fx.Graph(tracer_cls=graph._tracer_cls)
+    copy = torch.fx.Graph(tracer_cls=graph._tracer_cls)
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    made.graph_copy(graph, copies)
+    copy.graph_copy(graph, copies)
     old = graph.output_node()
-    made.output(torch.fx.map_arg(old.args[0], copies.__getitem__), old.type).meta.update(old.meta)
-    made.set_codegen(graph._codegen)
-    return made
+    copy.output(torch.fx.map_arg(old.args[0], copies.__getitem__), old.type).meta.update(old.meta)
+    copy.set_codegen(graph._codegen)
+    return copy
 
 
-def traced_call(
+def trace_call(
     function: Callable[..., Any], values: Sequence[Any], mode: AbstractContextManager[object] | None
 ) -> torch.fx.Graph:
     """The ATen graph of one call with fake tensors and numbers of `mode`, a placeholder for each
@@ -80,3 +86,74 @@ def operator_behind(node: torch.fx.Node) -> str | None:
     """
     original = node.meta.get("original_aten")
     return str(original.overloadpacket) if isinstance(original, Overload) else None
+
+
+# fake tensors
+
+
+def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | None:
+    """The fake tensor mode, to be entered, that the tensors in the graph's metadata belong to."""
+    from torch._guards import detect_fake_mode
+
+    values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    mode: AbstractContextManager[object] | None = detect_fake_mode(
+        [v for v in values if isinstance(v, torch.Tensor)]
+    )
+    return mode
+
+
+def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | None:
+    """The fake tensor mode, to be entered, that the first fake tensor of `values` was made in.
+
+    A captured graph's tensors are of Dynamo's mode, while `fake_mode_of` finds the one that AOTAutograd will
+    trace with.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
+    mode: AbstractContextManager[object] | None = next(modes, None)
+    return mode
+
+
+def suppress_guards(fake_mode: object) -> AbstractContextManager[object]:
+    """While it is entered, questions about the open sizes of `fake_mode` are answered for those at hand,
+    without a guard.
+    """
+    env: ShapeEnv | None = getattr(fake_mode, "shape_env", None)
+    return nullcontext() if env is None else env.suppress_guards()
+
+
+def disable_fake_cache(fake_mode: object) -> AbstractContextManager[object]:
+    """While it is entered, operators on fake tensors of `fake_mode` are not looked up among earlier calls,
+    nor kept.
+
+    Torch describes both by memory formats, and what it asks of open sizes for that becomes guards.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode, disable_fake_tensor_cache
+
+    if not isinstance(fake_mode, FakeTensorMode):
+        return nullcontext()
+    context: AbstractContextManager[object] = disable_fake_tensor_cache(fake_mode)
+    return context
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Tell if `tensor` has no contents."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def number_in(tensor: torch.Tensor) -> int | float | bool:
+    """The value of a real tensor of one element, also where operators are being traced on fake ones."""
+    with use_real_tensors():
+        number: int | float | bool = tensor.item()
+    return number
+
+
+def use_real_tensors() -> AbstractContextManager[object]:
+    """Within it operators compute, also where they are being traced on fake tensors."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    context: AbstractContextManager[object] = unset_fake_temporarily()
+    return context

@@ -1,4 +1,4 @@
-"""Operators: their schemas, kernels and decompositions, and the types that they promote to."""
+"""Operators: schemas, kernels, decompositions, type promotion, and what higher-order operators mean."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 from torch.torch_version import TorchVersion
+from torch.utils._pytree import tree_map_only
 
 from coilwork_ir.operators import find_target_info
+
+# overloads
+
 
 Overload: TypeAlias = torch._ops.OpOverload
 PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
@@ -32,8 +36,8 @@ def promote_types(
 
 def composite_operators() -> tuple[str, ...]:
     """The names of all operators that are made of others: libraries that a program loads add to them."""
-    found: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
-    return tuple(found)
+    names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return tuple(names)
 
 
 def base_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -64,12 +68,12 @@ def overload_called(name: str) -> Overload:
     Raises:
         KeyError: there is none.
     """
-    found: Any = torch.ops
+    overload: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Overload):
+        overload = getattr(overload, part, None)
+    if not isinstance(overload, Overload):
         raise KeyError(name)
-    return found
+    return overload
 
 
 def is_list_of_sizes(formal: torch.Argument) -> bool:
@@ -102,7 +106,7 @@ def is_quantizing(target: Any) -> bool:
     return isinstance(target, Overload) and find_target_info(qualified_name(target)).makes_quantized
 
 
-def suggested_format(value: torch.Tensor) -> torch.memory_format:
+def suggest_format(value: torch.Tensor) -> torch.memory_format:
     """Channels-last if that is how `value` lies, else contiguous: the format of what eager's kernels make of
     it.
     """
@@ -138,7 +142,7 @@ def is_packing(target: Any) -> bool:
     return isinstance(target, Overload) and schema_of(target).name in _PACKINGS
 
 
-def packed_types() -> tuple[torch.dtype, ...]:
+def list_packed_types() -> tuple[torch.dtype, ...]:
     """The types of weights that oneDNN packs on this machine; none where torch was built without it, or it is
     switched off.
     """
@@ -148,3 +152,67 @@ def packed_types() -> tuple[torch.dtype, ...]:
         return ()
     supported = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return (torch.float32, torch.bfloat16) if supported else (torch.float32,)
+
+
+# higher-order operators
+
+
+def list_functionalized_calls(
+    copied: Callable[[torch.Tensor], torch.Tensor],
+) -> dict[Any, Callable[..., Any]]:
+    """The wrappers of operators that write into their arguments, and functions that say what each does.
+
+    They copy by `copied` what is written into; torch's own would keep its place in the storage, by way of
+    flat views of it.
+    """
+    from torch._higher_order_ops.auto_functionalize import (
+        auto_functionalized,
+        auto_functionalized_dense,
+        auto_functionalized_v2,
+        auto_functionalized_v2_dense,
+    )
+
+    def copy_arguments(operator: Overload, **arguments: Any) -> Any:
+        for formal in schema_of(operator).arguments:
+            if (
+                formal.alias_info is not None
+                and formal.alias_info.is_write
+                and arguments.get(formal.name) is not None
+            ):
+                arguments[formal.name] = tree_map_only(torch.Tensor, copied, arguments[formal.name])
+        return auto_functionalized_dense(operator, (), **arguments)
+
+    def copy_bases(operator: Overload, **arguments: Any) -> Any:
+        bases = [copied(base) for base in arguments.pop("_all_bases", ())]
+        return auto_functionalized_v2_dense(operator, (), _all_bases=bases, **arguments)
+
+    return {auto_functionalized: copy_arguments, auto_functionalized_v2: copy_bases}
+
+
+def copy_of_storage(value: torch.Tensor) -> torch.Tensor:
+    """A copy of `value`, as far from the beginning of its storage as `value` is."""
+    from torch._prims_common import clone_preserve_strides
+
+    copy: torch.Tensor = clone_preserve_strides(value)
+    return copy
+
+
+def list_dense_equivalents() -> dict[Any, Callable[..., Any]]:
+    """Higher-order operators that stand for calls of others, and the functions that make these calls."""
+    from torch._higher_order_ops.flex_attention import (
+        flex_attention,
+        flex_attention_backward,
+        sdpa_dense,
+        sdpa_dense_backward,
+    )
+
+    return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward}
+
+
+def list_out_dtype_equivalents() -> dict[Any, Callable[..., Any]]:
+    """The higher-order operator that computes an operator in a wider type, and the function that calls what
+    it stands for.
+    """
+    from torch._higher_order_ops.out_dtype import out_dtype, out_dtype_dense
+
+    return {out_dtype: out_dtype_dense}

@@ -39,9 +39,9 @@ def environment_among(values: Iterable[object]) -> ShapeEnv | None:
     """
     for value in values:
         if isinstance(value, list | tuple):
-            found = environment_among(value)
-            if found is not None:
-                return found
+            env = environment_among(value)
+            if env is not None:
+                return env
             continue
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt):
@@ -55,9 +55,7 @@ def guard_count(env: ShapeEnv) -> int:
 
 
 def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
-    """The guards from number `first` on: conditions, and the lines of code that asked for them. Those that
-    hold for all sizes are left out.
-    """
+    """The guards from number `first` on: conditions, and the lines of code that asked for them."""
     guards = [guard for guard in env.guards[first:] if not _always_leaves_a_remainder(env, guard.expr)]
     return [(str(guard.expr), str(guard.sloc)) for guard in guards]
 
@@ -72,14 +70,14 @@ def list_guarded_comparisons(
     import sympy
 
     kinds = {sympy.Eq: "eq", sympy.Ne: "ne", sympy.Lt: "lt", sympy.Le: "le", sympy.Gt: "gt", sympy.Ge: "ge"}
-    found: list[tuple[sympy.Basic, str, sympy.Basic]] = []
+    comparisons: list[tuple[sympy.Basic, str, sympy.Basic]] = []
     for guard in env.guards:
         for term in sympy.And.make_args(guard.expr):
             name = kinds.get(term.func)
             symbols = term.free_symbols
             if name is not None and not symbols.isdisjoint(numbers) and symbols <= set(known):
-                found.append((term.lhs, name, term.rhs))
-    return list(dict.fromkeys(found))
+                comparisons.append((term.lhs, name, term.rhs))
+    return list(dict.fromkeys(comparisons))
 
 
 def _always_leaves_a_remainder(env: ShapeEnv, condition: sympy.Basic) -> bool:
@@ -111,21 +109,21 @@ def hint_of(value: int | torch.SymInt) -> int | None:
 
 def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
     """Inclusive bounds of `symbol`; None where it is unbounded. Adds no guard."""
-    found = env.var_to_range.get(symbol)
-    if found is None:
+    bounds = env.var_to_range.get(symbol)
+    if bounds is None:
         return (None, None)
-    return (_finite(found.lower), _finite(found.upper))
+    return (_finite(bounds.lower), _finite(bounds.upper))
 
 
-def known_multiples(env: ShapeEnv) -> list[tuple[sympy.Basic, sympy.Basic]]:
+def list_multiples(env: ShapeEnv) -> list[tuple[sympy.Basic, sympy.Basic]]:
     """Expressions that guards or assertions hold to be multiples, and of what. Adds no guard."""
-    return sorted(((one.args[0], one.args[1]) for one in env.divisible), key=str)
+    return sorted(((multiple.args[0], multiple.args[1]) for multiple in env.divisible), key=str)
 
 
 def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | None, int | None]:
     """Inclusive bounds of an integer expression; None where it is unbounded. Adds no guard."""
-    found = env.bound_sympy(expression)
-    return (_finite(found.lower), _finite(found.upper))
+    bounds = env.bound_sympy(expression)
+    return (_finite(bounds.lower), _finite(bounds.upper))
 
 
 def require(condition: Any, message: Callable[[], str]) -> None:
@@ -199,8 +197,8 @@ def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
 
 def symbols_among(values: Iterable[object]) -> set[sympy.Symbol]:
     """torch's symbols that are `values` by themselves, with nothing more."""
-    found = (plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
-    return {name for name in found if name is not None}
+    symbols = (plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
+    return {name for name in symbols if name is not None}
 
 
 def plain_number(value: int | torch.SymInt) -> int | None:
@@ -211,7 +209,7 @@ def plain_number(value: int | torch.SymInt) -> int | None:
     return int(expression) if expression.is_number else None
 
 
-def known_float(value: object) -> float | None:
+def plain_float(value: object) -> float | None:
     """The number that a symbolic float is, if a guard holds it to one."""
     if not isinstance(value, torch.SymFloat):
         return None
@@ -230,7 +228,7 @@ def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
     return False
 
 
-def call_by_one_name(size: torch.SymInt, known: torch.SymInt) -> None:
+def unify_symbols(size: torch.SymInt, known: torch.SymInt) -> None:
     """Torch's symbol for `size`, if it is one that data decides and has no other name yet, is from now on
     that of `known`.
     """

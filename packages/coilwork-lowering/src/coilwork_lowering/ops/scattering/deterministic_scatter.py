@@ -14,7 +14,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
-from coilwork_lowering.facts.known_order import is_in_order
+from coilwork_lowering.facts.static_tensors import is_nondecreasing
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
@@ -210,7 +210,7 @@ def index_add_repeatably(
         value=element,
         dtype=wide,
         checks=lambda flat: (check_in_range(key(flat), value.shape[dim], call),),
-        ordered=is_in_order(call.node.args[2]),
+        ordered=is_nondecreasing(call.node.args[2]),
     )
     return _add_elements(
         builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :])
@@ -220,7 +220,7 @@ def index_add_repeatably(
 def _one_in_order(indices: Any) -> bool:
     """Of the index tensors, FX values or None, there is one, and it never decreases."""
     found = [given for given in indices if given is not None]
-    return len(found) == 1 and is_in_order(found[0])
+    return len(found) == 1 and is_nondecreasing(found[0])
 
 
 def _add_elements(

@@ -15,9 +15,8 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_order import step_from_zero
+from coilwork_lowering.building.values import TensorValue, Value, dtype_of
+from coilwork_lowering.facts.static_tensors import step_from_zero
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
@@ -32,7 +31,7 @@ from coilwork_lowering.ops.scattering.segment_bag import (
     order_checks,
 )
 from coilwork_lowering.ops.scattering.segments import sums_of_rows
-from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
+from coilwork_lowering.rules import Call, NotLowered, Rule, require_int, require_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
 from coilwork_lowering.torch_compat.operators import Overload
 
@@ -64,7 +63,7 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
             OffsetRules(elements=indices.shape[0], count=count, in_order=in_order, error=error),
         ),
         count=count,
-        padding=as_plain_int(call["padding_idx"]),
+        padding=require_int(call["padding_idx"]),
         device=indices.device,
         in_bounds=_are_in_bounds(call, indices, offsets),
         error=error,
@@ -89,7 +88,7 @@ def _walks_in_order(call: Call) -> bool:
         and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and weight.stride(-1) == 1
         and Mode(call.integer("mode")) is not Mode.MAX
-        and as_plain_int(call["padding_idx"]) < 0
+        and require_int(call["padding_idx"]) < 0
         and (not isinstance(by_sample, torch.Tensor) or by_sample.stride(0) == 1)
     )
 
@@ -207,7 +206,7 @@ def _backward(builder: Builder, call: Call) -> Value:
         raise NotLowered("gradients scaled by how often an index occurs, or sparse ones")
     if not gradient.dtype.is_float or as_int(gradient.shape[1]) == 0:
         raise NotLowered("gradients of a table without columns")
-    rows = as_size(call["num_weights"])
+    rows = require_size(call["num_weights"])
     bags = _bags_of(builder, call, rows, gradient.shape[0])
     given = _give_largest if mode is Mode.MAX else _give_elements
     found = given(builder, call, bags, gradient, mode)

@@ -9,14 +9,14 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_order import is_in_order
+from coilwork_lowering.facts.static_tensors import is_nondecreasing
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.indexing import check_in_range, position_of
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.elements import Elements, unflatten
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.ops.scattering.segments import sums_of_rows
-from coilwork_lowering.rules import Call, NotLowered, Rule, as_size
+from coilwork_lowering.rules import Call, NotLowered, Rule, require_size
 from coilwork_lowering.scalar_math import eq, index, like, select, to_dtype
 
 
@@ -24,7 +24,7 @@ def _dense_backward(builder: Builder, call: Call) -> Value:
     gradient, indices = call.tensor("grad_output"), call.tensor("indices")
     if call["scale_grad_by_freq"] or not gradient.dtype.is_float:
         raise NotLowered("gradients scaled by how often an index occurs")
-    rows, padding = as_size(call["num_weights"]), as_size(call["padding_idx"])
+    rows, padding = require_size(call["num_weights"]), require_size(call["padding_idx"])
     sums = _sum_sorted if adds_repeatably(builder, call.device, gradient.dtype) else _add_in_memory
     found = sums(builder, call, gradient, indices, rows, padding)
     return builder.pointwise(
@@ -66,7 +66,7 @@ def _sum_sorted(
             value=element,
             dtype=wide,
             checks=lambda flat: (check_in_range(found(flat), rows, call),),
-            ordered=as_int(padding) == -1 and is_in_order(call.node.args[1]),
+            ordered=as_int(padding) == -1 and is_nondecreasing(call.node.args[1]),
         ),
     ).values
 

@@ -1,0 +1,93 @@
+"""Find saved values whose strides the forward graph may choose.
+
+Only the backward graph reads them, and it is compiled after the forward graph, for the strides that this one
+reports. A value keeps its captured strides where an operator of the backward graph reads strides: one that
+runs as a call, or returns its operand's memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from coilwork_ir.graph_marks import FREE_STRIDES
+from coilwork_ir.operators import find_target_info
+from coilwork_lowering.facts.alias_analysis import mutated_operands
+from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.registry import RULES
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
+
+
+def free_saved_strides(
+    forward: torch.fx.GraphModule,
+    backward: torch.fx.GraphModule,
+    *,
+    num_fwd_outputs: int,
+    lowering: LoweringOptions,
+) -> int:
+    """Mark the values that `forward` saves and that nothing in `backward` reads the strides of; their number.
+
+    Sizes have to be known: strides are reported to autograd as numbers.
+    """
+    results = forward.graph.output_node().args[0]
+    assert isinstance(results, list | tuple)
+    returned = {node for node in results[:num_fwd_outputs] if isinstance(node, torch.fx.Node)}
+    inputs = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
+    count = 0
+    for node in results[num_fwd_outputs:]:
+        if not isinstance(node, torch.fx.Node) or node.op != "call_function" or node in returned:
+            continue
+        reader = inputs.get(node.name)
+        if reader is None or not _has_static_layout(node.meta.get("val")) or _reads_strides(reader, lowering):
+            continue
+        node.meta[FREE_STRIDES] = True
+        count += 1
+    return count
+
+
+def has_static_inputs(gm: torch.fx.GraphModule) -> bool:
+    """Tell if all sizes that `gm` is given are numbers, so that what it saves may lie as it likes."""
+    inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    return not any(
+        isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and not _has_static_layout(value))
+        for value in inputs
+    )
+
+
+def has_free_strides(node: Any) -> bool:
+    """Tell if `node` of a forward graph is marked."""
+    return isinstance(node, torch.fx.Node) and bool(node.meta.get(FREE_STRIDES))
+
+
+def _has_static_layout(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and all(type(number) is int for number in (*value.shape, *value.stride()))
+    )
+
+
+def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
+    """Tell if a user of `node`, or of a view of it, depends on how it lies in memory."""
+    for user in node.users:
+        if user.op == "output":
+            continue
+        name = str(user.target)
+        if not isinstance(user.target, Overload) or name not in RULES:
+            return True
+        if (
+            find_target_info(name).reads_strides
+            or lowering.falls_back(name)
+            or node in mutated_operands(user)
+        ):
+            return True
+        formals = schema_of(user.target).arguments
+        is_view = any(formal.alias_info is not None for formal in formals)
+        names = {formal.name for formal in formals}
+        # strides of a view, or bits of a neighbour
+        if is_view and ("stride" in names or "dtype" in names):
+            return True
+        if is_view and _reads_strides(user, lowering):
+            return True
+    return False

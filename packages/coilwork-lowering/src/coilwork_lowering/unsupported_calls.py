@@ -1,0 +1,127 @@
+"""Values and calls that no program can hold: neither tensors in strided memory nor numbers.
+
+A graph is cut at them: Python makes these calls, between programs for the parts before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_ir.dtypes import parse_torch_dtype
+from coilwork_ir.loc import Origin
+from coilwork_lowering.facts.fx_nodes import name_of_target, operator_name, origin_of
+from coilwork_lowering.torch_compat.operators import Overload
+
+# Higher-order operators that Python drives: they call objects and kernels of the user's, or keep what each
+# round of a loop made.
+_DRIVEN_BY_PYTHON: Final = frozenset(
+    {
+        "call_torchbind",
+        "inductor_compiled_code",
+        "print",
+        "run_and_save_rng_state",
+        "run_with_rng_state",
+        "triton_kernel_wrapper_functional",
+        "triton_kernel_wrapper_mutation",
+        "while_loop_stack_output",
+    }
+)
+_NUMBERS: Final = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, type(None))
+
+
+def list_uncallable(gm: fx.GraphModule) -> dict[Origin, str]:
+    """Return the nodes of `gm` that have no place in a program, each with the reason.
+
+    An input or attribute among them is a value that no program takes; a call is to be made by Python.
+    """
+    found: dict[Origin, str] = {}
+    foreign: dict[fx.Node, str] = {}
+    for node in gm.graph.nodes:
+        reason = _explain_value(gm, node)
+        if reason:
+            foreign[node] = reason
+        elif node.op == "call_function":
+            taken = next((foreign[one] for one in node.all_input_nodes if one in foreign), "")
+            reason = f"it takes {taken}" if taken else _explain_call(gm, node)
+        if reason:
+            found[replace(origin_of(node), op=_name_of_call(node))] = reason
+    return found
+
+
+def _name_of_call(node: fx.Node) -> str:
+    """The operator that `node` calls, also of one that is tied to others by tokens."""
+    is_tied = node.op == "call_function" and operator_name(node) == "with_effects"
+    return name_of_target(node.args[1]) if is_tied else operator_name(node)
+
+
+def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:
+    """Return why no program makes the call `node`; nothing if one may."""
+    if node.op != "call_function" or isinstance(node.target, Overload):
+        return ""
+    name = _name_of_call(node)
+    if name in _DRIVEN_BY_PYTHON:
+        return f"{name} is driven by Python"
+    for region in _regions(gm, node):
+        inner = list_uncallable(region)
+        if inner:
+            return f"in a region of {name}, {next(iter(inner.values()))}"
+    return ""
+
+
+def _regions(gm: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
+    """The graphs that `node` calls."""
+    for operand in node.all_input_nodes:
+        held = _attribute(gm, operand)
+        if isinstance(held, fx.GraphModule):
+            yield held
+
+
+def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
+    """The attribute of `gm` that `node` names; None if there is none."""
+    if node.op != "get_attr":
+        return None
+    held: Any = gm
+    for part in str(node.target).split("."):
+        held = getattr(held, part)
+    return held
+
+
+def _explain_value(gm: fx.GraphModule, node: fx.Node) -> str:
+    """Why no program holds the value of `node`; empty if one can."""
+    if node.op == "get_attr":
+        held = _attribute(gm, node)
+        return "" if isinstance(held, fx.GraphModule) else _describe_foreign(held)
+    if node.op not in ("placeholder", "call_function"):
+        return ""
+    return _describe_foreign(node.meta.get("val"))
+
+
+def _describe_foreign(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(_describe_foreign, value)), "")
+    if isinstance(value, dict):
+        # what a program calls returns lists
+        return next(filter(None, map(_describe_foreign, value.values())), "")
+    if isinstance(value, torch.Tensor):
+        return _describe_foreign_tensor(value)
+    return "" if isinstance(value, _NUMBERS) else f"an object of class {_class_name(value)}"
+
+
+def _describe_foreign_tensor(value: torch.Tensor) -> str:
+    if value.layout != torch.strided:
+        return f"a tensor of layout {value.layout}"
+    try:
+        parse_torch_dtype(str(value.dtype))
+    except ValueError:
+        return f"a tensor of type {value.dtype}"
+    return "a tensor on meta, without memory" if value.device.type == "meta" else ""
+
+
+def _class_name(value: Any) -> str:
+    """The class of `value`, of a stand-in that torch traces with that of the object for which it stands."""
+    return str(getattr(value, "script_class_name", type(value).__name__))
