@@ -27,7 +27,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
 from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
-from coilwork_lowering.ops.conversions import conversion_checks
+from coilwork_lowering.ops.casts import conversion_checks
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
 from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
