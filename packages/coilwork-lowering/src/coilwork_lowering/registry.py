@@ -33,7 +33,6 @@ from coilwork_lowering.ops import (
     scans,
     searching,
     sorting,
-    spaced_numbers,
     unfolding,
     views,
 )
@@ -81,7 +80,6 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     scatters.RULES,
     searching.RULES,
     sorting.RULES,
-    spaced_numbers.RULES,
     special.RULES,
     unfolding.RULES,
     views.RULES,
