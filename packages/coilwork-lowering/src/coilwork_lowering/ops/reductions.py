@@ -1,5 +1,7 @@
 """Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is rounded once at the
 end.
+
+Running sums, products and extremes; sorting.
 """
 
 from __future__ import annotations
@@ -10,21 +12,26 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_positive
+from coilwork_ir.loops import Scan
 from coilwork_ir.loops.nodes import CheckError
-from coilwork_ir.ops import ReduceKind
+from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building import view_maps
 from coilwork_lowering.building.assertions import lower_nonzero
-from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import Shape, TensorValue, Value, is_whole
-from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import Shape, TensorValue, Value, coordinate_symbols, is_whole, whole
+from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import gt, index, like, maximum, select, to_dtype, truth
 from coilwork_lowering.torch_compat.graphs import operator_behind
+
+# ---- Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is ro ----
 
 
 def reduced_dims(call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True) -> tuple[int, ...]:
@@ -321,6 +328,72 @@ def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
     return lower
 
 
+# ---- Running sums, products and extremes; sorting ----
+
+
+def _append(
+    builder: Builder,
+    call: Call,
+    kind: ScanKind,
+    value: TensorValue,
+    dim: int,
+    wide: DType,
+    fakes: list[object],
+) -> list[Buffer]:
+    body = simplify(to_dtype(builder.read(value, coordinate_symbols("i", value.shape)), wide))
+    device = value.device
+    outputs = [builder.declare(value.shape, wide, device)]
+    if len(fakes) == 2:
+        outputs.append(builder.declare(value.shape, DType.I64, device))
+    ranges = node_ranges("i", value.shape)
+    builder.add(
+        Scan(
+            outputs=tuple(outputs),
+            kind=kind,
+            ranges=ranges,
+            axis=ranges[dim],
+            body=body,
+            origins=builder.origins,
+        )
+    )
+    return outputs
+
+
+def _is_trivial(value: TensorValue) -> bool:
+    """Tell whether there is nothing to run along: no dimension, or no elements."""
+    return not value.shape or any(as_int(size) == 0 for size in value.shape)
+
+
+def _make_scan(kind: ScanKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        wide = DType.F32 if call.dtype.is_low_precision else call.dtype
+        if _is_trivial(value):
+            return elementwise(builder, call, lambda a: a, operands=[value], compute=[wide])
+        if wide.is_bool or (kind == "logcumsumexp" and not wide.is_float):
+            raise NotLowered("a scan of this type")
+        dim = wrap_dim(call.integer("dim"), len(value.shape))
+        (output,) = _append(builder, call, kind, value, dim, wide, [call.fake])
+        return finish(builder, call, whole(output), call.fake, ())
+
+    return lower
+
+
+def _running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        if value.dtype.is_bool or _is_trivial(value):
+            raise NotLowered("a scan of booleans, or without an axis")
+        dim = wrap_dim(call.integer("dim"), len(value.shape))
+        values, positions = call.result
+        if device_text(values.device) != value.device:
+            raise NotLowered("a scan across devices")
+        found = _append(builder, call, kind, value, dim, value.dtype.compute, [values, positions])
+        return (finish(builder, call, whole(found[0]), values, ()), whole(found[1]))
+
+    return lower
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("sum sum.dim_IntList"), _accumulate("sum")),
     Rule(overloads("prod prod.dim_int"), _accumulate("prod")),
@@ -337,4 +410,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("std std.dim std.correction"), _spread(True, False)),
     Rule(overloads("var_mean var_mean.dim var_mean.correction"), _spread(False, True)),
     Rule(overloads("std_mean std_mean.dim std_mean.correction"), _spread(True, True)),
+    Rule(overloads("cumsum"), _make_scan("sum")),
+    Rule(overloads("cumprod"), _make_scan("prod")),
+    Rule(overloads("logcumsumexp"), _make_scan("logcumsumexp")),
+    Rule(overloads("cummax"), _running_extreme("max")),
+    Rule(overloads("cummin"), _running_extreme("min")),
 )
