@@ -1,7 +1,8 @@
 """Random numbers as functions of a seed, of the operator's number in its graph, and of an element's position.
 
 The words come from Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). A
-graph draws one seed per device from torch's generator at each call, so `torch.manual_seed` makes calls repeat.
+graph draws one seed per device from torch's generator at each call, so `torch.manual_seed` makes
+calls repeat.
 The numbers are not eager's, but none of them has to lie in memory between two kernels.
 
 A `Stream` gives uniform and normal numbers. Normal ones come in pairs (Box and Muller, "A Note on the

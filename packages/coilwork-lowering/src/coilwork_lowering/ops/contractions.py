@@ -8,6 +8,13 @@ operand is one, as libraries take them.
 A product that has no such form stays a call of ATen's like any other operator: complex and quantised numbers,
 weights that the program computes, a summand times 0, which is not read, scales of parts of a row. `dot`,
 `vdot`, `outer` and `addr` come here as what they are, a product of two vectors and its sum, or no sum at all.
+
+Convolutions of floats and their gradients become nodes; what comes behind lowering recognises the node.
+
+Who computes one, a library or a kernel, is decided by the scheduler. What a node reads are whole buffers,
+laid out as eager's are, because the strides of libraries' results depend on theirs. Only tensors that the
+forward graph saved in another layout stay in it: it chose that for this node, and the scheduler lays the rest
+out beside it.
 """
 
 from __future__ import annotations
@@ -15,24 +22,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer
+from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, as_int
+from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.loops import Body, Convolution, Window
+from coilwork_ir.loops.convolutions import make_result
 from coilwork_ir.loops.grouped_products import make_grouped_product
 from coilwork_ir.loops.matrix_products import Activation, make_product
 from coilwork_ir.operators import ProductRoles, find_info, list_operators
+from coilwork_ir.scalar import load
 from coilwork_ir.scalar.nodes import Literal_
-from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import TensorValue, Value, whole
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import TensorValue, Value, is_whole, whole
+from coilwork_lowering.facts.convolutions import FORWARD, GRADIENTS
+from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule
 
+# ---- Products of matrices become contractions here, by the names of operators; what comes behin ----
+
+
 # Types that ATen multiplies. Complex numbers are its own, and go from call to call.
-_TYPES: Final = frozenset(
+_MULTIPLIED_TYPES: Final = frozenset(
     {DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType.I32, DType.I16, DType.I8, DType.U8}
 )
 _FLOATS_OF_8_BITS: Final = frozenset({DType.F8E4M3, DType.F8E5M2, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ})
@@ -89,7 +105,7 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
     Raises:
         NotLowered: it has no form that a contraction says.
     """
-    if call.dtype not in _TYPES or any(
+    if call.dtype not in _MULTIPLIED_TYPES or any(
         call.arguments.get(name) is not None for name in ("bias", "scale_result")
     ):
         raise NotLowered("groups that something is added to, or whose results are scaled")
@@ -137,7 +153,7 @@ def _place(builder: Builder, row: ProductRoles, call: Call, name: str) -> Buffer
 
 def _weights(row: ProductRoles, call: Call) -> tuple[Literal_, Literal_]:
     """Return what the product and what is added to it are multiplied by."""
-    if call.dtype not in _TYPES or call.quantized is not None:
+    if call.dtype not in _MULTIPLIED_TYPES or call.quantized is not None:
         raise NotLowered(f"a product in {call.dtype.text}")
     alpha, beta = (call.arguments.get(name, 1) for name in ("alpha", "beta"))
     if type(alpha) not in (int, float) or type(beta) not in (int, float):
@@ -167,7 +183,7 @@ def _activation(call: Call) -> Activation:
 def _scales(call: Call) -> tuple[TensorValue, TensorValue]:
     """One number for each factor, or one for each row of the left and each column of the right one."""
     left, right = call.tensor("scale_a"), call.tensor("scale_b")
-    if call.arguments.get("scale_result") is not None or call.dtype not in _TYPES:
+    if call.arguments.get("scale_result") is not None or call.dtype not in _MULTIPLIED_TYPES:
         raise NotLowered("a result that is scaled to floats of 8 bits")
     if left.dtype is not DType.F32 or right.dtype is not DType.F32:
         raise NotLowered("scales of parts of a row")
@@ -189,4 +205,120 @@ def _product_rule(name: str) -> Rule:
 
 RULES: Final[tuple[Rule, ...]] = tuple(
     _product_rule(name) for name in list_operators(lambda info: info.product is not None)
+)
+
+
+# ---- Convolutions of floats and their gradients become nodes; what comes behind lowering recogn ----
+
+
+# Types that libraries convolve. Integers and complex numbers are ATen's own, and go from call to call.
+_CONVOLVED_TYPES: Final = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
+
+
+def _convolution(builder: Builder, call: Call) -> Value:
+    windows = _windows(call)
+    operands = [_take_image(builder, call, name) for name in ("input", "weight")]
+    bias = None if call["bias"] is None else _take_image(builder, call, "bias")
+    output = _declare_image(builder, call, call.fake)
+    result = make_result(
+        node_ranges("i", output.shape),
+        "" if bias is None else bias.name,
+        dtype=output.dtype,
+        accumulate=output.dtype.compute,
+    )
+    value, weight = (_whole(name, buffer) for name, buffer in zip("xw", operands, strict=True))
+    builder.add(
+        Convolution(
+            outputs=(output,),
+            value=value,
+            weight=weight,
+            epilogue=result,
+            windows=windows,
+            groups=call.integer("groups"),
+            transposed=bool(call["transposed"]),
+            accumulate=output.dtype.compute,
+            origins=builder.origins,
+        )
+    )
+    return whole(output)
+
+
+def _convolution_backward(builder: Builder, call: Call) -> Value:
+    windows = _windows(call)
+    operands = [_take_image(builder, call, name) for name in ("grad_output", "input", "weight")]
+    outputs = tuple(None if one is None else _declare_image(builder, call, one) for one in call.result)
+    if all(output is None for output in outputs):
+        raise NotLowered("no gradient is wanted")
+    gradient, value, weight = (_whole(name, buffer) for name, buffer in zip("gxw", operands, strict=True))
+    builder.add(
+        Convolution(
+            outputs=outputs,
+            value=value,
+            weight=weight,
+            gradient=gradient,
+            windows=windows,
+            groups=call.integer("groups"),
+            transposed=bool(call["transposed"]),
+            accumulate=operands[0].dtype.compute,
+            origins=builder.origins,
+        )
+    )
+    return tuple(None if output is None else whole(output) for output in outputs)
+
+
+def _windows(call: Call) -> tuple[Window, ...]:
+    """The windows along each dimension of space.
+
+    Raises:
+        NotLowered: the convolution is none of nodes: of other types, of operands without elements, or with
+            numbers of the run's.
+    """
+    tensors = [value for value in call.arguments.values() if isinstance(value, TensorValue)]
+    types = {value.dtype for value in tensors}
+    if len(types) != 1 or not types <= _CONVOLVED_TYPES or call.quantized is not None:
+        raise NotLowered("a convolution of several types, or of others than floats")
+    if len({value.device for value in tensors}) != 1:
+        raise NotLowered("a convolution on several devices")
+    value, rank = call.tensor("input"), len(call.tensor("weight").shape) - 2
+    if len(value.shape) != rank + 2 or rank < 1:
+        raise NotLowered("a convolution without a batch")
+    if any(as_int(size) == 0 for one in tensors for size in one.shape):
+        raise NotLowered("a convolution of nothing")
+    lists = [call.integers(name) for name in ("stride", "padding", "dilation", "output_padding")]
+    if not call["transposed"]:
+        lists[3] = (0,)
+    each = [given * rank if len(given) == 1 else given for given in lists]
+    return tuple(
+        Window(stride=stride, padding=padding, dilation=dilation, extra=extra)
+        for stride, padding, dilation, extra in zip(*each, strict=True)
+    )
+
+
+def _take_image(builder: Builder, call: Call, name: str) -> Buffer:
+    value = builder.current(call.tensor(name))
+    if is_whole(value) and value.buffer.name in builder.relaid_inputs:
+        return value.buffer
+    strides = builder.sizes.exprs(call.fakes[name].stride())
+    return builder.placed(value, strides).buffer
+
+
+def _whole(prefix: str, buffer: Buffer) -> Body:
+    ranges = node_ranges(prefix, buffer.shape)
+    return Body(ranges=ranges, value=load(buffer.name, ranges, buffer.dtype))
+
+
+def _declare_image(builder: Builder, call: Call, fake: Any) -> Buffer:
+    """The buffer of a result, as libraries lay it out."""
+    if not isinstance(fake, torch.Tensor):
+        raise NotLowered("a result that is no tensor")
+    shape: tuple[Expr, ...] = builder.sizes.exprs(fake.shape)
+    # a distance in memory that nothing but memory tells: the run copies what lies otherwise
+    is_dense = UNPADDED in call.node.meta or bool(builder.sizes.unmet(fake.stride()))
+    strides = contiguous_strides(shape) if is_dense else builder.sizes.exprs(fake.stride())
+    return builder.declare(shape, dtype_of(fake.dtype), device_text(fake.device), strides=strides)
+
+
+C_RULES: Final[tuple[Rule, ...]] = (
+    Rule((FORWARD,), _convolution),
+    Rule((GRADIENTS,), _convolution_backward),
 )
