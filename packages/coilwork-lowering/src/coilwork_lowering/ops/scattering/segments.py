@@ -24,7 +24,7 @@ from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
+from coilwork_lowering.ops.binary_search import lower_bound, search_type
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
 from coilwork_lowering.ops.scattering.fixed_point import fits_fixed_point, sums_in_fixed_point
 from coilwork_lowering.ops.scattering.small_table_sum import are_few, sums_by_comparing

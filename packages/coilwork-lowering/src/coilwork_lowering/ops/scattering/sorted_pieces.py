@@ -23,7 +23,7 @@ from coilwork_ir.machine.model import Sorts
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
+from coilwork_lowering.ops.binary_search import lower_bound, search_type
 from coilwork_lowering.scalar_math import add, eq, index, le, lt, select, sub
 
 _SORTED_TYPES: Final = (DType.I8, DType.I16, DType.I32)

@@ -1,23 +1,114 @@
-"""Places of values in ordered boundaries, by binary search: one load per step, as many steps as the longest
+"""Ordered boundaries laid out as a search tree, for searches of many values.
+
+A binary search reads boundaries that are far apart: those of step k are `count / 2^k` elements from each
+other. A GPU's cache serves the threads of a warp from banks, which an element's address chooses, so that
+elements a power of two apart wait for each other, up to eight times. In the order of Eytzinger, level by
+level, the boundaries of a step are neighbours, and a step is a comparison and one shift: node k has the
+children 2k and 2k + 1, and its number among the 2^steps leaves is the result. The first levels are held in
+registers. Source: Khuong and Morin, Array Layouts for Comparison-Based Searching, 2017.
+
+Places of values in ordered boundaries, by binary search: one load per step, as many steps as the longest
 search has.
 
 For many values the boundaries are first laid out as a tree; see `search_trees`.
+
+Binary search of elements in order, as scalars of the loop IR.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, bounds, product, provably_eq, provably_le
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, provably_eq, provably_le
 from coilwork_ir.loops import Check
-from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
+from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.search_trees import descend, tree_of
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, both, ge, gt, index, invert, lt, select, sub, to_dtype
+from coilwork_lowering.scalar_math import add, both, ge, gt, index, invert, lt, minimum, select, sub, to_dtype
+
+# ---- Ordered boundaries laid out as a search tree, for searches of many values ----
+
+
+# Levels of which every thread holds all boundaries: beyond, a read is cheaper than the selections.
+_HELD: Final = 3
+
+Before = Callable[[Scalar], Scalar]
+
+
+def tree_of(builder: Builder, ordered: TensorValue, count: int) -> TensorValue:
+    """The `count` boundaries in a new tensor of 2^steps elements, node k at k; missing ones are the largest
+    number there is.
+
+    Element 0 is unused.
+    """
+    steps = count.bit_length()
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        node = cast(index(point[0]), DType.I32)
+        place: Scalar = _int(0)
+        for level in range(steps):
+            # the nodes of a level are every `apart`-th boundary
+            apart = 1 << (steps - level)
+            own = sub(op("mul", sub(node, _int(1 << level)), _int(apart)), _int(1 - apart // 2))
+            place = select(ge(node, _int(1 << level)), own, place)
+        exists = lt(place, _int(count))
+        other = _largest(ordered.dtype)
+        return builder.read(ordered, (placeholder(0),), indirect=(place,), mask=exists, other=other)
+
+    return builder.pointwise((as_expr(1 << steps),), ordered.dtype, ordered.device, body)
+
+
+def descend(builder: Builder, tree: TensorValue, count: int, before: Before) -> Scalar:
+    """How many of `count` boundaries, laid out as `tree`, satisfy `before`: those that do come first.
+
+    Of a value that compares with nothing, NaN, all do.
+    """
+    steps = count.bit_length()
+    held = min(_HELD, steps)
+    node: Scalar = _int(1)
+    ways: list[Scalar] = []
+    for level in range(steps):
+        if level < held:
+            first = 1 << level
+            boundaries = [builder.read(tree, (as_expr(first + k),)) for k in range(first)]
+            boundary = _choose_boundary(boundaries, ways)
+        else:
+            boundary = builder.read(tree, (placeholder(0),), indirect=(node,))
+        way = before(boundary)
+        ways.append(way)
+        node = add(add(node, node), cast(way, DType.I32))
+    found = sub(node, _int(1 << steps))
+    return found if count == (1 << steps) - 1 else minimum(found, _int(count))
+
+
+def _choose_boundary(boundaries: list[Scalar], ways: list[Scalar]) -> Scalar:
+    """That of `boundaries`, one per combination of `ways`, which lies where `ways` lead; the last way chooses
+    first.
+    """
+    for way in reversed(ways):
+        boundaries = [
+            select(way, right, left) for left, right in zip(boundaries[::2], boundaries[1::2], strict=True)
+        ]
+    return boundaries[0]
+
+
+def _int(value: int) -> Scalar:
+    return const(value, DType.I32)
+
+
+def _largest(dtype: DType) -> Literal_:
+    if dtype.is_float:
+        return math.inf
+    return (1 << (8 * dtype.itemsize - (1 if dtype.is_signed_integer else 0))) - 1
+
+
+# ---- Places of values in ordered boundaries, by binary search: one load per step, as many steps ----
+
 
 # Steps of a search through boundaries of unknown number.
 _MOST_STEPS: Final = 32
@@ -154,3 +245,46 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("bucketize.Tensor"), _bucketize),
     Rule(overloads("searchsorted.Tensor"), _lower_searchsorted),
 )
+
+
+# ---- Binary search of elements in order, as scalars of the loop IR ----
+
+
+def lower_bound(
+    builder: Builder,
+    ordered: TensorValue,
+    before: Callable[[Scalar], Scalar],
+    between: tuple[Scalar, Scalar] | None = None,
+    most: int | None = None,
+) -> Scalar:
+    """How many elements of `ordered` are `before`, which holds for none behind one it fails for; those of
+    `between` alone are looked at if it is given, in front of which all are.
+
+    Searches all of `ordered` by quarters, whose three loads are on their way together: half as many waits as
+    by halves. What lies `between` two positions is near and short, hence in a cache: by halves, with fewer
+    loads. Steps are as many as the largest size takes, or `most` elements. The result, and what is `between`,
+    are `i32` if that holds what the search adds up, else `i64`: see `search_type`.
+    """
+    (count,) = ordered.shape
+    width, bits = search_type(count), _bits(count if most is None else as_expr(most))
+    found, end = (const(0, width), cast(index(count), width)) if between is None else between
+    at_once = 1 if between is not None else 2
+    for low in reversed(range(0, bits, at_once)):
+        first = found
+        for part in range(1, 1 << min(at_once, bits - low)):
+            further = add(first, const(part << low, width))
+            inside = op("le", further, end)
+            last = sub(further, const(1, width))
+            element = builder.read(ordered, (placeholder(0),), indirect=(last,), mask=inside)
+            found = select(both(inside, before(element)), further, found)
+    return found
+
+
+def search_type(count: Expr) -> DType:
+    """Return what positions among `count` are counted in."""
+    return DType.I32 if _bits(count) < 30 else DType.I64
+
+
+def _bits(count: Expr) -> int:
+    longest = bounds(count).hi
+    return 48 if longest is None else max(longest.bit_length(), 1)
