@@ -88,7 +88,9 @@ def test_weighted_elements(integers: torch.dtype, padding: int, how: How) -> Non
 @pytest.mark.parametrize("padding", [-1, 4])
 @pytest.mark.parametrize("mode", [SUM, MEAN, MAX])
 def test_gradients(mode: int, padding: int, few: bool, how: How, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: few)
+    monkeypatch.setattr(
+        "coilwork_lowering.ops.scattering.segment_sums.are_few", lambda elements, machine: few
+    )
     table, indices, offsets = bags()
     gradient = torch.randn(4, 3, dtype=torch.float64)
 

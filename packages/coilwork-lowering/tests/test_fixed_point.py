@@ -27,7 +27,9 @@ def as_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Few rows are summed by comparing, whatever the device. Few elements may have units of their sums' own,
     and common ones.
     """
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
+    monkeypatch.setattr(
+        "coilwork_lowering.ops.scattering.segment_sums.are_few", lambda elements, machine: False
+    )
     if request.param:
         one = change_figures(find_like_model("cpu"), {"scatters.many_elements": 1})
         monkeypatch.setattr("coilwork_ir.machine.by_device.read_model", lambda path: one)

@@ -23,7 +23,9 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def sorts_whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
+    monkeypatch.setattr(
+        "coilwork_lowering.ops.scattering.segment_sums.are_few", lambda elements, machine: False
+    )
 
 
 SORTED = LoweringOptions(accumulation="sorted")

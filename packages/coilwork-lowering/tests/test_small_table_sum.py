@@ -19,7 +19,7 @@ from coilwork_ir.machine import change_figures, find_like_model
 from coilwork_ir.scalar import const
 from coilwork_lowering import LoweringOptions
 from coilwork_lowering.ops.scattering.elements import Elements
-from coilwork_lowering.ops.scattering.small_table_sum import are_few
+from coilwork_lowering.ops.scattering.segment_sums import are_few
 
 aten = torch.ops.aten
 

@@ -33,7 +33,7 @@ from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.scatters import scatter_into
-from coilwork_lowering.ops.scattering.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sums_of_rows
 from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (

@@ -18,7 +18,7 @@ from coilwork_lowering.facts.known_order import is_in_order
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
-from coilwork_lowering.ops.scattering.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, select, to_dtype
 

@@ -31,7 +31,7 @@ from coilwork_lowering.ops.scattering.segment_bag import (
     check_offsets,
     order_checks,
 )
-from coilwork_lowering.ops.scattering.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
 from coilwork_lowering.torch_compat.operators import Overload

@@ -15,7 +15,7 @@ from coilwork_lowering.ops.indexing import check_in_range, position_of
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.elements import Elements, unflatten
 from coilwork_lowering.ops.scattering.scatters import scatter_into
-from coilwork_lowering.ops.scattering.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_size
 from coilwork_lowering.scalar_math import eq, index, like, select, to_dtype
 

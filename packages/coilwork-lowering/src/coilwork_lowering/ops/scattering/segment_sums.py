@@ -1,4 +1,21 @@
-"""Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
+"""Sums of few rows: each row looks at every element, and adds those that are its own.
+
+A table of two rows, or a histogram of a few bins, gets as many elements per row as there are programs to
+share them only if rows are cut in pieces, as other reductions are. That reads what is added once per row,
+from a cache mostly, and sorts nothing.
+
+A sort of some ten thousand keys on an accelerator: pieces of them are sorted on chip, and ranks say where
+each key goes.
+
+A key's rank is its place in its own piece and, for each other piece, how many of that come before it, by
+binary search: of pieces in front those that are not greater, of pieces behind those that are less. So the
+sort is stable. (Batcher's network and merge by ranks, as in Satish, Harris and Garland, Designing efficient
+sorting algorithms for manycore GPUs, IPDPS 2009, with all pieces merged at once.)
+
+That is two kernels, where a radix sort of one byte per pass takes three or four for each pass, each of which
+waits for the last. What is searched grows with the square of the number of keys, hence there is a limit.
+
+Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
 
 Few rows (`small_table_sum.py`) and single elements (`fixed_point.py`) have ways of their own.
 
@@ -17,19 +34,195 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_le, symbol
-from coilwork_ir.loops import Reduce, Sort
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, product, provably_le, symbol
+from coilwork_ir.loops import Reduce, Scatter, Sort
+from coilwork_ir.machine import MachineModel
+from coilwork_ir.machine.model import Sorts
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
+from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.binary_search import lower_bound, search_type
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
 from coilwork_lowering.ops.scattering.fixed_point import fits_fixed_point, sums_in_fixed_point
-from coilwork_lowering.ops.scattering.small_table_sum import are_few, sums_by_comparing
-from coilwork_lowering.ops.scattering.sorted_pieces import fits_pieces, sort_in_pieces
-from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
+from coilwork_lowering.scalar_math import add, both, eq, ge, index, le, lt, select, sub
+
+# ---- Sums of few rows: each row looks at every element, and adds those that are its own ----
+
+
+def are_few(elements: Elements, machine: MachineModel) -> bool:
+    """True if looking at every element for each row takes less time than sorting them. Of unknown sizes it
+    may not.
+    """
+    count, rows, inner = (as_int(e) for e in (elements.count, elements.rows, product(elements.inner)))
+    if count is None or rows is None or inner is None or not elements.one_run or elements.ordered:
+        return False
+    compared_us = rows * count * inner * elements.dtype.itemsize / machine.scatters.compared_bytes_per_us
+    # a step of the loop over a row's sorted elements for each piece
+    sorted_us = machine.scatters.sort_us + count / max(rows, 1) / PIECE * machine.scatters.step_us
+    return compared_us < sorted_us
+
+
+def sums_by_comparing(
+    builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int
+) -> Sums:
+    """Append what sums each row's elements; their keys, less `offset`, are in `keys`."""
+    shape, axes = (elements.rows, *elements.inner), (elements.count,)
+    zero = const(0, elements.dtype)
+
+    def own(row: Expr, position: Expr) -> Scalar:
+        key = cast(builder.read(keys, (position,)), DType.I32)
+        return eq(key, cast(index(row - offset), DType.I32))
+
+    def value(point: tuple[Expr, ...], at: tuple[Expr, ...]) -> Scalar:
+        inside = own(point[0], at[0])
+        return select(inside, elements.value(at[0], index(at[0]), point[1:], inside), zero)
+
+    (values,) = builder.reduce("sum", shape, axes, device, value, (elements.dtype,))
+    assert values is not None
+
+    def count_of(row: Expr) -> Scalar:
+        (counts,) = builder.reduce(
+            "sum",
+            (elements.rows,),
+            axes,
+            device,
+            lambda point, at: cast(own(point[0], at[0]), DType.I64),
+            (DType.I64,),
+        )
+        assert counts is not None
+        return builder.read(counts, (row,))
+
+    return Sums(values=values, count_of=count_of)
+
+
+# ---- A sort of some ten thousand keys on an accelerator: pieces of them are sorted on chip, and ----
+
+
+_SORTED_TYPES: Final = (DType.I8, DType.I16, DType.I32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """Keys in order, and where each was, in `i64`."""
+
+    keys: TensorValue
+    places: TensorValue
+
+
+def fits_pieces(builder: Builder, device: str, count: Expr, dtype: DType) -> bool:
+    """Tell if `count` keys of `dtype` are better sorted by `sort_in_pieces`."""
+    number, options = as_int(count), builder.options
+    if number is None or dtype not in _SORTED_TYPES or options.sorting == "calls":
+        return False
+    if options.sorts_in_memory and has_trait(device, PROCESSOR):
+        return False
+    figures = builder.machine_of(device).sorts
+    length, pieces = _pieces(number, figures)
+    # one piece is a row that is sorted on chip as it is
+    return pieces > 1 and pieces * pieces * length <= figures.most_searches
+
+
+def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
+    """Append a stable sort of `keys`, of one dimension, which `fits_pieces`."""
+    count = as_int(keys.shape[0])
+    assert count is not None
+    length, pieces = _pieces(count, builder.machine_of(device).sorts)
+    found = _sorted_pieces(builder, device, keys, length, pieces)
+    ranks = _ranks(builder, device, found.keys, length, pieces)
+    shape = (as_expr(pieces), as_expr(length))
+    point = coordinate_symbols("i", shape)
+    key = builder.read(found.keys, point)
+    place = add(builder.read(found.places, point), index(point[0] * length))
+    rank = builder.read(ranks, point)
+    merged = Ordered(
+        keys=_scatter_by_rank(builder, device, shape, key, rank, name="sorted"),
+        places=_scatter_by_rank(builder, device, shape, place, rank, name="places"),
+    )
+    return Ordered(keys=_first(builder, merged.keys, count), places=_first(builder, merged.places, count))
+
+
+def _pieces(count: int, figures: Sorts) -> tuple[int, int]:
+    """How long pieces are, and how many there are."""
+    length = figures.piece if count >= figures.many_keys else figures.short_piece
+    return length, -(-count // length)
+
+
+def _sorted_pieces(builder: Builder, device: str, keys: TensorValue, length: int, pieces: int) -> Ordered:
+    """Each piece in order, and where in the piece its keys were. Behind the last one's end are greatest
+    numbers.
+    """
+    shape = (as_expr(pieces), as_expr(length))
+    ranges = node_ranges("i", shape)
+    values, places = (
+        builder.declare(shape, dtype, device, name=f"{builder.hint}_{what}")
+        for dtype, what in ((keys.dtype, "piece"), (DType.I64, "place"))
+    )
+    flat = coordinate_symbols("i", shape)[0] * length + ranges[1]
+    greatest = (1 << (8 * keys.dtype.itemsize - 1)) - 1
+    inside = None if as_int(keys.shape[0]) == pieces * length else lt(index(flat), index(keys.shape[0]))
+    body = builder.read(keys, (flat,), mask=inside, other=0 if inside is None else greatest)
+    builder.add(
+        Sort(outputs=(values, places), ranges=ranges, axis=ranges[1], body=body, origins=builder.origins)
+    )
+    return Ordered(keys=whole(values), places=whole(places))
+
+
+def _ranks(builder: Builder, device: str, values: TensorValue, length: int, pieces: int) -> TensorValue:
+    """How many keys come before each."""
+    flat = builder.view(values.buffer, (as_expr(pieces * length),), (as_expr(1),), as_expr(0))
+    width = search_type(as_expr(pieces * length))
+
+    def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
+        key, (other,) = builder.read(values, point), axes
+        first = cast(index(other * length), width)
+        in_front, own = lt(index(other), index(point[0])), eq(index(other), index(point[0]))
+        behind = lower_bound(
+            builder,
+            flat,
+            lambda element: select(in_front, le(element, key), lt(element, key)),
+            (first, add(first, const(length, width))),
+            most=length,
+        )
+        return select(own, cast(index(point[1]), width), sub(behind, first))
+
+    shape = (as_expr(pieces), as_expr(length))
+    (ranks,) = builder.reduce("sum", shape, (as_expr(pieces),), device, body, (width,))
+    assert ranks is not None
+    return ranks
+
+
+def _scatter_by_rank(
+    builder: Builder, device: str, shape: Shape, value: Scalar, rank: Scalar, *, name: str
+) -> TensorValue:
+    """`value` of each point of `shape` where its `rank` says. No two are equal, and together they are all
+    positions.
+    """
+    count, name = shape[0] * shape[1], f"{builder.hint}_{name}"
+    output = builder.declare((count,), value.dtype, device, name=name)
+    builder.add(
+        Scatter(
+            output=output,
+            ranges=node_ranges("i", shape),
+            index=(placeholder(0),),
+            indirect=(rank,),
+            value=value,
+            mode="store",
+            covers=True,
+            origins=builder.origins,
+        )
+    )
+    return whole(output)
+
+
+def _first(builder: Builder, value: TensorValue, count: int) -> TensorValue:
+    return builder.view(value.buffer, (as_expr(count),), (as_expr(1),), as_expr(0))
+
+
+# ---- Sums of elements that share a target, in one order whatever runs when: by sorted keys, wit ----
+
 
 _LOG_PIECE: Final = PIECE.bit_length() - 1
 _INT32_MAX: Final = 2**31 - 1
