@@ -46,7 +46,7 @@ from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.binary_search import lower_bound, search_type
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
-from coilwork_lowering.ops.scattering.fixed_point import fits_fixed_point, sums_in_fixed_point
+from coilwork_lowering.ops.scattering.fixed_point_sums import fits_fixed_point, sums_in_fixed_point
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, le, lt, select, sub
 
 # ---- Sums of few rows: each row looks at every element, and adds those that are its own ----
