@@ -31,7 +31,7 @@ from coilwork_lowering.ops import (
     unfolding,
     views,
 )
-from coilwork_lowering.ops.scattering import embedding_bags, embeddings, scatters
+from coilwork_lowering.ops.scattering import embeddings, scatters
 from coilwork_lowering.ops.special_functions import (
     bessel,
     chebyshev_polynomials,
@@ -52,7 +52,6 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     chebyshev_polynomials.RULES,
     contractions.C_RULES,
     creation.RULES,
-    embedding_bags.RULES,
     embeddings.RULES,
     grid_sampling.RULES,
     indexing.RULES,
