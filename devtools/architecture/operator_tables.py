@@ -44,10 +44,13 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_lowering.decompositions.strides", "_CONTIGUOUS"): _LAYOUT,
     ("coilwork_lowering.facts.accepted_shapes", "_RULES"): "registers functions that check shapes",
     (
-        "coilwork_lowering.ops.special_functions.bessel",
+        "coilwork_lowering.ops.special_functions.chebyshev_series",
         "_CYLINDRICAL",
     ): "registers lowerings, with their series",
-    ("coilwork_lowering.ops.special_functions.bessel", "_OTHERS"): "registers lowerings, with their series",
+    (
+        "coilwork_lowering.ops.special_functions.chebyshev_series",
+        "_OTHERS",
+    ): "registers lowerings, with their series",
     ("coilwork_lowering.rewrites.captured", "_SPELLINGS"): _SPELLING,
     ("coilwork_lowering.rewrites.joining", "_SPLITS"): "the alternatives of a pattern",
     (

@@ -33,11 +33,10 @@ from coilwork_lowering.ops import (
 )
 from coilwork_lowering.ops.scattering import embeddings, scatters
 from coilwork_lowering.ops.special_functions import (
-    bessel,
     chebyshev_polynomials,
+    chebyshev_series,
     iterated,
     polygamma,
-    probabilities,
     special,
 )
 from coilwork_lowering.rules import Rule
@@ -46,7 +45,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     activations.RULES,
     arithmetic.RULES,
     attention.RULES,
-    bessel.RULES,
+    chebyshev_series.RULES,
     borders.RULES,
     casts.RULES,
     chebyshev_polynomials.RULES,
@@ -62,7 +61,6 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     polygamma.RULES,
     pooling.RULES,
     powers.RULES,
-    probabilities.RULES,
     contractions.RULES,
     random.RULES,
     reductions.RULES,

@@ -13,7 +13,7 @@ from typing import Final
 
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
-from coilwork_lowering.ops.special_functions.chebyshev import compute_in_64_bits
+from coilwork_lowering.ops.special_functions.chebyshev_series import compute_in_64_bits
 from coilwork_lowering.rules import Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, like, lt, mul, neg, select, sub
 

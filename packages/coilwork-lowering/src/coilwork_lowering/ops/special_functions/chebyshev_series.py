@@ -1,29 +1,73 @@
-"""Bessel functions of order 0 and 1, modified ones, and the Airy function: near 0 a series, far off its slow
+"""Chebyshev series, and functions that are computed in 64 bits whatever their operands are.
+
+Bessel functions of order 0 and 1, modified ones, and the Airy function: near 0 a series, far off its slow
 factors.
 
 Everything is computed in `f64`. The forms are those of Cephes (Moshier 1989), the series `chebyshev_tables`.
+
+The scaled complement of erf, and the quantiles of the normal distribution: series in 64 bits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.scalar import Scalar, op
+from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
 from coilwork_lowering.ops.special_functions import chebyshev_tables as tables
-from coilwork_lowering.ops.special_functions.chebyshev import (
-    compute_in_64_bits,
-    ratio,
-    series_behind,
-    series_over,
-)
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, neg, select, sub
+
+# ---- Chebyshev series, and functions that are computed in 64 bits whatever their operands are ----
+
+
+def chebyshev(u: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """The sum of `coefficients[k] * T(k, u)`, for `u` in [-1, 1], by Clenshaw's recurrence."""
+    twice = add(u, u)
+    ahead, behind = like(0.0, u), like(0.0, u)
+    for coefficient in reversed(coefficients[1:]):
+        ahead, behind = add(sub(mul(twice, ahead), behind), like(coefficient, u)), ahead
+    return add(sub(mul(u, ahead), behind), like(coefficients[0], u))
+
+
+def series_over(x: Scalar, low: float, high: float, coefficients: Sequence[float]) -> Scalar:
+    """A series over the interval from `low` to `high`, at `x`. Elsewhere its value makes no sense."""
+    scaled = mul(sub(x, like(low, x)), like(2 / (high - low), x))
+    return chebyshev(sub(scaled, like(1, x)), coefficients)
+
+
+def series_behind(part: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """A series over [0, 1], of which the interval from a number to infinity is mapped to 1 to 0."""
+    return chebyshev(sub(add(part, part), like(1, part)), coefficients)
+
+
+def ratio(start: float, x: Scalar) -> Scalar:
+    """`start / x`."""
+    return div(like(start, x), x)
+
+
+def compute_in_64_bits(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
+    """`function`, computed in `f64`: as eager's kernels in `f32`, or better."""
+
+    def wide(*operands: Scalar) -> Scalar:
+        found = function(*(cast(operand, DType.F64) for operand in operands))
+        return cast(found, operands[0].dtype)
+
+    return wide
+
+
+def number(value: float) -> Scalar:
+    """A constant in `f64`."""
+    return const(value, DType.F64)
+
+
+# ---- Bessel functions of order 0 and 1, modified ones, and the Airy function: near 0 a series,  ----
+
 
 _NEAR: Final = 8.0
 _AIRY_OSCILLATES: Final = -4.0
@@ -190,4 +234,52 @@ _OTHERS: Final = tuple(
         ("special_airy_ai", _airy_ai),
     )
 )
-RULES: Final[tuple[Rule, ...]] = (*_CYLINDRICAL, *_OTHERS)
+
+
+# ---- The scaled complement of erf, and the quantiles of the normal distribution: series in 64 b ----
+
+
+# Of the map of Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x", 1981.
+_CENTRE: Final = 3.75
+# From here on `exp(-x^2)` does not matter, and the function is the first term of its continued fraction.
+_FAR: Final = 5e7
+# Quantiles of probabilities closer to 1/2 than this are of the series in the middle.
+_MIDDLE: Final = 0.36
+_TAIL: Final = 8.0
+
+
+def _erfcx(x: Scalar) -> Scalar:
+    size, one = op("abs", x), like(1, x)
+    u = div(sub(size, like(_CENTRE, x)), add(size, like(_CENTRE, x)))
+    found = div(chebyshev(u, tables.ERFCX), add(one, add(size, size)))
+    found = select(gt(size, like(_FAR, x)), ratio(1 / math.sqrt(math.pi), size), found)
+    square = op("exp", mul(x, x))
+    return select(lt(x, like(0, x)), sub(add(square, square), found), found)
+
+
+def _quantile(p: Scalar) -> Scalar:
+    """Cephes' `ndtri`: a series in the middle, and one of `sqrt(-2 log p)` in each tail."""
+    zero, one, half = (like(value, p) for value in (0, 1, 0.5))
+    y = sub(p, half)
+    middle = mul(y, series_over(mul(y, y), 0, 0.14, tables.QUANTILE_CENTRE))
+    above = gt(p, half)
+    small = select(above, sub(one, p), p)
+    x = op("sqrt", neg(mul(like(2, p), op("log", small))))
+    near = series_over(x, 1.9, _TAIL, tables.QUANTILE_TAIL)
+    far = series_over(ratio(1, x), 1 / 39, 1 / _TAIL, tables.QUANTILE_FAR)
+    rest = div(select(le(x, like(_TAIL, p)), near, far), x)
+    tail = sub(rest, sub(x, div(op("log", x), x)))
+    tail = select(above, neg(tail), tail)
+    found = select(le(op("abs", y), like(_MIDDLE, p)), middle, tail)
+    found = select(eq(p, zero), like(-math.inf, p), found)
+    found = select(eq(p, one), like(math.inf, p), found)
+    outside = op("bitwise_or", lt(p, zero), gt(p, one))
+    return select(outside, like(math.nan, p), found)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    *_CYLINDRICAL,
+    *_OTHERS,
+    pointwise_rule("special_erfcx", compute_in_64_bits(_erfcx), kind=TO_FLOAT),
+    pointwise_rule("special_ndtri", compute_in_64_bits(_quantile), kind=TO_FLOAT),
+)
