@@ -44,11 +44,11 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_lowering.decompositions.strides", "_CONTIGUOUS"): _LAYOUT,
     ("coilwork_lowering.facts.accepted_shapes", "_RULES"): "registers functions that check shapes",
     (
-        "coilwork_lowering.ops.special_functions.chebyshev_series",
+        "coilwork_lowering.ops.special_functions.chebyshev",
         "_CYLINDRICAL",
     ): "registers lowerings, with their series",
     (
-        "coilwork_lowering.ops.special_functions.chebyshev_series",
+        "coilwork_lowering.ops.special_functions.chebyshev",
         "_OTHERS",
     ): "registers lowerings, with their series",
     ("coilwork_lowering.rewrites.captured", "_SPELLINGS"): _SPELLING,

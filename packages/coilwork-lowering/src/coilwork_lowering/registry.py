@@ -32,23 +32,17 @@ from coilwork_lowering.ops import (
     views,
 )
 from coilwork_lowering.ops.scattering import embeddings, scatters
-from coilwork_lowering.ops.special_functions import (
-    chebyshev_polynomials,
-    chebyshev_series,
-    iterated,
-    polygamma,
-    special,
-)
+from coilwork_lowering.ops.special_functions import chebyshev, iterated, polygamma, special
 from coilwork_lowering.rules import Rule
 
 _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     activations.RULES,
     arithmetic.RULES,
     attention.RULES,
-    chebyshev_series.RULES,
+    chebyshev.SERIES_RULES,
     borders.RULES,
     casts.RULES,
-    chebyshev_polynomials.RULES,
+    chebyshev.RULES,
     contractions.C_RULES,
     creation.RULES,
     embeddings.RULES,

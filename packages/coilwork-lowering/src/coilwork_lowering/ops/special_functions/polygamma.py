@@ -11,7 +11,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import TO_FLOAT, compute_type, elementwise, overloads
 from coilwork_lowering.ops.powers import integer_power
-from coilwork_lowering.ops.special_functions.chebyshev_series import compute_in_64_bits
+from coilwork_lowering.ops.special_functions.chebyshev import compute_in_64_bits
 from coilwork_lowering.ops.special_functions.special import digamma
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, div, eq, le, like, lt, mul, select, sub
