@@ -32,7 +32,7 @@ from coilwork_lowering.ops import (
     views,
 )
 from coilwork_lowering.ops.scattering import embeddings, scatters
-from coilwork_lowering.ops.special_functions import chebyshev, iterated, polygamma, special
+from coilwork_lowering.ops.special_functions import chebyshev, formulas
 from coilwork_lowering.rules import Rule
 
 _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
@@ -48,11 +48,9 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     embeddings.RULES,
     grid_sampling.RULES,
     indexing.RULES,
-    iterated.RULES,
     joining.RULES,
     mutation.RULES,
     norms.RULES,
-    polygamma.RULES,
     pooling.RULES,
     powers.RULES,
     contractions.RULES,
@@ -62,7 +60,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     scatters.RULES,
     binary_search.RULES,
     sort_and_topk.RULES,
-    special.RULES,
+    formulas.RULES,
     unfolding.RULES,
     views.RULES,
 )

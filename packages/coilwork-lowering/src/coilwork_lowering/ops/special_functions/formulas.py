@@ -1,11 +1,19 @@
 """Functions that are formulas over the op table: the inverse of erf, digamma, and the parts and neighbours of
 a float.
+
+Derivatives of digamma: a sum that ends in Euler and Maclaurin's series, and reflected below 0.
+
+Functions that take a loop as long as their operands say: each is a row of the op table, and fuses as any
+other.
+
+Common divisors and multiples, the incomplete gamma functions, Hurwitz' zeta function, and orthogonal
+polynomials whose degrees are tensors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,13 +34,17 @@ from coilwork_lowering.ops.elementwise import (
     overloads,
     pointwise_rule,
 )
+from coilwork_lowering.ops.powers import integer_power
+from coilwork_lowering.ops.special_functions.chebyshev import compute_in_64_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
     both,
     div,
+    either,
     eq,
     gt,
+    le,
     like,
     lt,
     mul,
@@ -41,6 +53,9 @@ from coilwork_lowering.scalar_math import (
     sub,
     to_dtype,
 )
+
+# ---- Functions that are formulas over the op table: the inverse of erf, digamma, and the parts  ----
+
 
 # Rational approximations of ATen's `calc_erfinv`, lowest power first.
 _CENTRE: Final = (0.886226899, -1.645349621, 0.914624893, -0.140543331)
@@ -58,7 +73,7 @@ _FAR: Final = (
     *(-0.00367342844, 0.00134934322, 0.000100950558, -0.000200214257),
 )
 # Of Bernoulli's numbers, B(2k) / 2k for k from 1, as the asymptotic series of digamma has them.
-_BERNOULLI: Final = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
+_DIGAMMA_COEFFICIENTS: Final = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 _ASYMPTOTIC_FROM: Final = 10
 # of one expression; beyond, a sum along a dimension is shorter code
 _MOST_SUMMANDS: Final = 32
@@ -147,7 +162,7 @@ def digamma(x: Scalar) -> Scalar:
         collected = select(small, sub(collected, div(one, at)), collected)
         at = select(small, add(at, one), at)
     inverse = div(one, mul(at, at))
-    series = mul(inverse, _polynomial(inverse, _BERNOULLI))
+    series = mul(inverse, _polynomial(inverse, _DIGAMMA_COEFFICIENTS))
     found = sub(sub(add(collected, op("log", at)), div(like(0.5, x), at)), series)
     found = select(eq(at, ten), add(collected, like(_DIGAMMA_OF_10, x)), found)
     # the tangent of a rounded product would be off near integers
@@ -220,10 +235,159 @@ def _mvlgamma(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, found, operands=[call["self"]], compute=[dtype.compute])
 
 
+# ---- Derivatives of digamma: a sum that ends in Euler and Maclaurin's series, and reflected bel ----
+
+
+# Of derivatives beyond it more terms are wanted.
+_HIGHEST: Final = 8
+# Terms that are added one by one.
+_FIRST: Final = 12
+# Bernoulli's numbers B(2), B(4), ...
+_BERNOULLI_NUMBERS: Final = (
+    *(1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6),
+    *(-3617 / 510, 43867 / 798, -174611 / 330),
+)
+
+
+def _above(x: Scalar, order: int) -> Scalar:
+    """Of numbers above 0: `(-1) ** (order + 1) * order! * zeta(order + 1, x)`."""
+    s, one = order + 1, like(1, x)
+    total, at = like(0, x), x
+    for _ in range(_FIRST):
+        total = add(total, div(one, integer_power(at, s)))
+        at = add(at, one)
+    inverse = div(one, at)
+    square = mul(inverse, inverse)
+    rest = like(0, x)
+    for k in reversed(range(1, len(_BERNOULLI_NUMBERS) + 1)):
+        rising = math.prod(range(s, s + 2 * k - 1)) / math.factorial(2 * k)
+        rest = add(mul(rest, square), like(_BERNOULLI_NUMBERS[k - 1] * rising, x))
+    rest = mul(rest, square)
+    # in units of `at ** (1 - s)`
+    tail = add(add(like(1 / (s - 1), x), mul(like(0.5, x), inverse)), rest)
+    total = add(total, div(tail, integer_power(at, s - 1)))
+    # eager's sum, which derivatives beyond the first go through, makes no number of infinity
+    total = select(op("isinf", x), like(0 if order == 1 else math.nan, x), total)
+    return mul(total, like((-1) ** s * math.factorial(order), x))
+
+
+def _cotangent_slope(x: Scalar, order: int) -> Scalar:
+    """The derivative of `cot(pi x)`, `order` times, as a polynomial in it."""
+    polynomial = [0, 1]
+    for _ in range(order):
+        slope = [k * c for k, c in enumerate(polynomial)][1:]
+        polynomial = [
+            -((slope[k] if k < len(slope) else 0) + (slope[k - 2] if k >= 2 else 0))
+            for k in range(len(slope) + 2)
+        ]
+    angle = mul(like(math.pi, x), sub(x, op("round", x)))
+    cotangent = div(op("cos", angle), op("sin", angle))
+    found = like(polynomial[-1], x)
+    for coefficient in reversed(polynomial[:-1]):
+        found = add(mul(found, cotangent), like(coefficient, x))
+    return mul(found, like(math.pi**order, x))
+
+
+def trigamma(x: Scalar) -> Scalar:
+    """The first derivative of digamma, by torch's own formula (`trigamma` in ATen/native/Math.h) and in its
+    type: below 0, where poles are, what eager gives depends on how far the type's pi is from pi.
+    """
+    one, pi = like(1, x), like(math.pi, x)
+    below = lt(x, like(0.5, x))
+    sine = op("sin", mul(pi, x))
+    total = select(below, sub(like(0, x), div(mul(pi, pi), mul(sine, sine))), like(0, x))
+    at = select(below, sub(one, x), x)
+    for _ in range(6):
+        total = add(total, div(one, mul(at, at)))
+        at = add(at, one)
+    square = div(one, mul(at, at))
+    series = sub(like(1 / 30, x), mul(square, like(1 / 42, x)))
+    series = sub(like(1 / 6, x), mul(square, series))
+    halves = add(add(one, div(one, mul(like(2, x), at))), mul(square, series))
+    total = add(total, div(halves, at))
+    return select(below, sub(like(0, x), total), total)
+
+
+def _polygamma(order: int) -> Callable[[Scalar], Scalar]:
+    def function(x: Scalar) -> Scalar:
+        zero, below = like(0, x), lt(x, like(0.5, x))
+        value = _above(select(below, sub(like(1, x), x), x), order)
+        reflected = sub(mul(like((-1) ** order, x), value), mul(like(math.pi, x), _cotangent_slope(x, order)))
+        found = select(below, reflected, value)
+        pole = both(le(x, zero), eq(x, op("trunc", x)))
+        return select(pole, like(math.inf if order % 2 else -math.inf, x), found)
+
+    return function
+
+
+def _lower(builder: Builder, call: Call) -> Value:
+    order = call.integer("n")
+    if not 0 <= order <= _HIGHEST:
+        raise NotLowered("a high derivative of digamma")
+    compute = compute_type(TO_FLOAT, [call.fakes["self"]])
+    function = (digamma, trigamma)[order] if order < 2 else compute_in_64_bits(_polygamma(order))
+    return elementwise(builder, call, function, operands=[call["self"]], compute=[compute])
+
+
+# ---- Functions that take a loop as long as their operands say: each is a row of the op table, a ----
+
+
+def _lcm(a: Scalar, b: Scalar) -> Scalar:
+    """The size of `a / gcd * b`, computed in 32 bits or more, as C++ does it; 0 where both are."""
+    divisor = op("gcd", a, b)
+    if a.dtype.itemsize < 4:
+        a, b, divisor = (cast(value, DType.I32) for value in (a, b, divisor))
+    zero, one = like(0, a), like(1, a)
+    # the least number divided by -1 would stop the process; its negative wraps around
+    backwards = eq(divisor, sub(zero, one))
+    safe = select(either(eq(divisor, zero), backwards), one, divisor)
+    product = mul(op("truncdiv", select(backwards, sub(zero, a), a), safe), b)
+    size = select(lt(product, zero), sub(zero, product), product)
+    return select(eq(divisor, zero), zero, size)
+
+
+def _row(name: str) -> Callable[[Scalar, Scalar], Scalar]:
+    return lambda a, b: op(name, a, b)
+
+
+def _not_in_16_bits(rule: Rule) -> Rule:
+    """Return which of them eager has in 16 bits is not the same on every device: it says so itself."""
+
+    def lower(builder: Builder, call: Call) -> Value:
+        if call.dtype.is_low_precision:
+            raise NotLowered(f"{call.target} of 16 bits")
+        return rule.lower(builder, call)
+
+    return Rule(rule.targets, lower)
+
+
+def _orthogonal_polynomial(name: str, row: str) -> Rule:
+    base = f"special_{name}_polynomial_{row.rpartition(' ')[2]}"
+    targets = f"{base} {base}.x_scalar {base}.n_scalar"
+    return pointwise_rule(targets, _row(row.partition(" ")[0]), kind=TO_FLOAT)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("mvlgamma"), _mvlgamma),
     pointwise_rule("digamma special_digamma special_psi", digamma, kind=TO_FLOAT),
     Rule(overloads("frexp.Tensor"), _frexp),
     pointwise_rule("erfinv special_erfinv", _erfinv, kind=TO_FLOAT),
     Rule(overloads("nextafter"), _nextafter),
+    Rule(overloads("polygamma special_polygamma"), _lower),
+    pointwise_rule("gcd", _row("gcd")),
+    pointwise_rule("lcm", _lcm),
+    *(
+        _not_in_16_bits(rule)
+        for rule in (
+            pointwise_rule("igamma", _row("igamma"), kind=TO_FLOAT),
+            pointwise_rule("igammac", _row("igammac"), kind=TO_FLOAT),
+            pointwise_rule(
+                "special_zeta special_zeta.self_scalar special_zeta.other_scalar", _row("zeta"), kind=TO_FLOAT
+            ),
+            _orthogonal_polynomial("hermite", "hermite_h h"),
+            _orthogonal_polynomial("hermite", "hermite_he he"),
+            _orthogonal_polynomial("laguerre", "laguerre l"),
+            _orthogonal_polynomial("legendre", "legendre p"),
+        )
+    ),
 )
