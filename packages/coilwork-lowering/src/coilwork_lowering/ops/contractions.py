@@ -203,11 +203,6 @@ def _product_rule(name: str) -> Rule:
     return Rule((f"aten.{name}.default",), partial(lower, roles))
 
 
-RULES: Final[tuple[Rule, ...]] = tuple(
-    _product_rule(name) for name in list_operators(lambda info: info.product is not None)
-)
-
-
 # ---- Convolutions of floats and their gradients become nodes; what comes behind lowering recogn ----
 
 
@@ -318,7 +313,8 @@ def _declare_image(builder: Builder, call: Call, fake: Any) -> Buffer:
     return builder.declare(shape, dtype_of(fake.dtype), device_text(fake.device), strides=strides)
 
 
-C_RULES: Final[tuple[Rule, ...]] = (
+RULES: Final[tuple[Rule, ...]] = (
+    *(_product_rule(name) for name in list_operators(lambda info: info.product is not None)),
     Rule((FORWARD,), _convolution),
     Rule((GRADIENTS,), _convolution_backward),
 )

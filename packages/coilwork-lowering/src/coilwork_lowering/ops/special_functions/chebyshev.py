@@ -286,14 +286,6 @@ def _quantile(p: Scalar) -> Scalar:
     return select(outside, like(math.nan, p), found)
 
 
-SERIES_RULES: Final[tuple[Rule, ...]] = (
-    *_CYLINDRICAL,
-    *_OTHERS,
-    pointwise_rule("special_erfcx", compute_in_64_bits(_erfcx), kind=TO_FLOAT),
-    pointwise_rule("special_ndtri", compute_in_64_bits(_quantile), kind=TO_FLOAT),
-)
-
-
 # ---- Chebyshev polynomials of four kinds, of degrees known at run time only: by angles, in 64 b ----
 
 
@@ -389,4 +381,10 @@ def _make_polynomial_rules() -> tuple[Rule, ...]:
     return tuple(found)
 
 
-RULES: Final[tuple[Rule, ...]] = _make_polynomial_rules()
+RULES: Final[tuple[Rule, ...]] = (
+    *_make_polynomial_rules(),
+    *_CYLINDRICAL,
+    *_OTHERS,
+    pointwise_rule("special_erfcx", compute_in_64_bits(_erfcx), kind=TO_FLOAT),
+    pointwise_rule("special_ndtri", compute_in_64_bits(_quantile), kind=TO_FLOAT),
+)
