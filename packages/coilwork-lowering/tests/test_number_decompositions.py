@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions, lower
-from coilwork_lowering.decompositions.numbers import round_to_type
+from coilwork_lowering.decompositions.scalar_operands import round_to_type
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)

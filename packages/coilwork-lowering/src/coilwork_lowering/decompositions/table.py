@@ -32,7 +32,6 @@ from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import find_target_info, list_operators
 from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
-from coilwork_lowering.decompositions.numbers import number_decompositions
 from coilwork_lowering.decompositions.pads import pad_decompositions
 from coilwork_lowering.decompositions.prims import prim_decompositions
 from coilwork_lowering.decompositions.products import product_decompositions
@@ -40,7 +39,10 @@ from coilwork_lowering.decompositions.recurrent import recurrent_decompositions
 from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.decompositions.resizing import resize_decompositions
 from coilwork_lowering.decompositions.rows import row_decompositions
-from coilwork_lowering.decompositions.scaled_numbers import scaled_number_decompositions
+from coilwork_lowering.decompositions.scalar_operands import (
+    number_decompositions,
+    scaled_number_decompositions,
+)
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.decompositions.unfolding import unfold_decompositions

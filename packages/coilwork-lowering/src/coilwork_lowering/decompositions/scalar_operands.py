@@ -4,6 +4,11 @@ decompositions compute in `f32`.
 Kernels differ: some bring a number to the tensors' type and round at every step, others compute in `f32` and
 round once. A number is brought to its type here, so that it is the same however freely the steps are
 computed.
+
+Sums with a number that is scaled: `torch.add(x, n, alpha=a)`, where `n` is a symbol.
+
+AOTAutograd computes with such numbers in tensors of no dimensions, and rewrites the sum without its `alpha`.
+So the number is scaled before the sum.
 """
 
 from __future__ import annotations
@@ -18,6 +23,9 @@ import torch
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.rounding import rounded
 from coilwork_lowering.building.torch_types import dtype_of
+
+# ---- Numbers beside 16-bit floats, and the roundings behind them, as eager's kernels have them. ----
+
 
 aten: Final = torch.ops.aten
 _HALVES: Final = (torch.float16, torch.bfloat16)
@@ -44,7 +52,7 @@ def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.threshold.default: _decompose_threshold,
         aten.threshold_backward.default: _threshold_backward,
         aten.hardtanh_backward.default: _hardtanh_backward,
-        aten.isin.Scalar_Tensor: _left_to_aten,
+        aten.isin.Scalar_Tensor: _leave_to_aten,
         aten.celu.default: _celu,
         aten.mvlgamma.default: _mvlgamma,
         **{
@@ -245,7 +253,7 @@ def _cut(number: Any, value: torch.Tensor) -> Any:
     return int(number) if isinstance(number, float) and not value.is_floating_point() else number
 
 
-def _left_to_aten(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
+def _leave_to_aten(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """ATen looks for the number in double precision, or in 16 bits; torch's own in `f32`."""
     return NotImplemented
 
@@ -271,3 +279,24 @@ def _celu(theirs: Callable[..., Any], value: torch.Tensor, alpha: Any = 1.0) -> 
     if type(alpha) not in (int, float):
         return theirs(value, alpha)
     return aten.elu.default(value, alpha, 1.0, 1.0 / alpha) if alpha else NotImplemented
+
+
+# ---- Sums with a number that is scaled: `torch.add(x, n, alpha=a)`, where `n` is a symbol ----
+
+
+# A boolean or complex one is eager's to refuse.
+_FACTORS: Final = (int, float, torch.SymInt, torch.SymFloat)
+
+
+def scaled_number_decompositions() -> dict[Any, Callable[..., Any]]:
+    """For sums and differences; those of anything but a scaled symbol are left alone."""
+    return {operator: partial(_scale_before_sum, operator) for operator in (aten.add.Tensor, aten.sub.Tensor)}
+
+
+def _scale_before_sum(operator: Callable[..., Any], value: Any, other: Any, *, alpha: Any = None) -> Any:
+    """Without an `alpha`, which is then none of these factors: this is called for the sum that it
+    makes, too.
+    """
+    if not isinstance(other, torch.SymFloat) or type(alpha) not in _FACTORS:
+        return NotImplemented
+    return operator(value, other * alpha)
