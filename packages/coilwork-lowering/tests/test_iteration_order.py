@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_lowering.decompositions.iteration_order import iterated_strides
+from coilwork_lowering.decompositions.strides import predict_elementwise_strides
 
 
 def operand(shape: Sequence[int], draw: random.Random) -> Tensor:
@@ -37,6 +37,6 @@ def test_operands_at_random(count: int) -> None:
         shape = [draw.choice([1, 1, 2, 3, 5, 5]) for _ in range(draw.choice([1, 2, 3, 4, 4, 5]))]
         operands = [operand(shape, draw) for _ in range(count)]
         result = KERNELS[count](*operands)
-        found = iterated_strides(result.shape, *operands)
+        found = predict_elementwise_strides(result.shape, *operands)
         assert found is not None
         assert tuple(found) == result.stride(), [(value.shape, value.stride()) for value in operands]

@@ -1,4 +1,11 @@
-"""Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and its meta
+"""In what order eager's elementwise kernels walk through memory, which is how they lay out what they make.
+
+As ATen's TensorIterator documents it: results of operands of one dense layout have that layout. Otherwise
+dimensions are sorted by the operands' strides, the first operand's first, and where one does not tell because
+it is broadcast, the next one decides. Torch's meta functions sort likewise, but take an operand of fewer
+dimensions for one that has strides along the missing ones.
+
+Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and its meta
 functions, keep to others.
 
 What is computed from such a result inherits its layout, so it has to be right within a graph, too, not only
@@ -19,10 +26,129 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
-from coilwork_lowering.decompositions.iteration_order import iterated_strides
 from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.torch_compat.operators import suggested_format
 from coilwork_lowering.torch_compat.sizes import holds, surely
+
+# ---- In what order eager's elementwise kernels walk through memory, which is how they lay out w ----
+
+
+def predict_elementwise_strides(shape: Sequence[Any], *operands: torch.Tensor) -> list[Any] | None:
+    """Strides of what one elementwise kernel makes, of `shape`, of `operands`, in the order in which the
+    kernel is given them.
+
+    None where open sizes decide.
+    """
+    order = _dense_order(shape, operands)
+    if order is not None:
+        return dense_strides(shape, order)
+    if _are_alike(shape, operands):
+        return list(operands[0].stride())
+    order = _sort_dimensions(shape, [_broadcast_strides(one, shape) for one in operands])
+    return None if order is None else dense_strides(shape, order)
+
+
+def dense_strides(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Strides without gaps, of dimensions in `order`, the fastest first."""
+    strides: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for dim in order:
+        strides[dim] = step
+        step = step * shape[dim]
+    return strides
+
+
+def _dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> list[int] | None:
+    """Row-major or channels-last, if all operands have the whole shape and lie so."""
+    # of volumes it is not asked whether they are channels-last
+    formats = [list(range(len(shape)))[::-1], *([[1, 3, 2, 0]] if len(shape) == 4 else [])]
+    for order in formats:
+        if all(_has_shape(one, shape) and _is_dense(one, order) for one in operands):
+            return order
+    return None
+
+
+def _are_alike(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    """Tell if all operands have the whole shape, and the same strides without gaps."""
+    if not all(_has_shape(one, shape) for one in operands):
+        return False
+    strides = operands[0].stride()
+    order = sorted(
+        range(len(shape)), key=lambda k: [surely(strides[k] > step) for step in strides].count(True)
+    )
+    return _is_dense(operands[0], order) and all(
+        surely(a == b) for one in operands for a, b in zip(one.stride(), strides, strict=True)
+    )
+
+
+def _has_shape(value: torch.Tensor, shape: Sequence[Any]) -> bool:
+    return value.dim() == len(shape) and all(surely(a == b) for a, b in zip(value.shape, shape, strict=True))
+
+
+def _is_dense(value: torch.Tensor, order: Sequence[int]) -> bool:
+    """Tell if the elements follow each other, dimensions in `order`. Strides of dimensions of one element do
+    not matter.
+    """
+    step: Any = 1
+    for dim in order:
+        if surely(value.shape[dim] == 1):
+            continue
+        if not surely(value.stride()[dim] == step):
+            return False
+        step = step * value.shape[dim]
+    return True
+
+
+def _broadcast_strides(value: torch.Tensor, shape: Sequence[Any]) -> list[Any]:
+    missing = len(shape) - value.dim()
+    kept = zip(value.shape, value.stride(), shape[missing:], strict=True)
+    # a size that may be 1 decides whether it is broadcast; where it is, fake tensors say so
+    return [0] * missing + [
+        0 if surely(size == 1) and not surely(whole == 1) else step for size, step, whole in kept
+    ]
+
+
+def _sort_dimensions(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int] | None:
+    """Dimensions, the fastest first: an insertion sort that goes on past what cannot be compared, as ATen's
+    does.
+    """
+    order = list(range(len(shape)))[::-1]
+    for first in range(1, len(order)):
+        here = first
+        for before in range(first - 1, -1, -1):
+            found = _compare(shape, strides, order[before], order[here])
+            if found is None:
+                return None
+            if found < 0:
+                break
+            if found > 0:
+                order[before], order[here] = order[here], order[before]
+                here = before
+    return order
+
+
+def _compare(shape: Sequence[Any], strides: Sequence[Sequence[Any]], a: int, b: int) -> int | None:
+    """-1 if dimension `a` is walked faster than `b`, 1 if slower, 0 if nothing tells; None where open sizes
+    decide.
+    """
+    for steps in strides:
+        if surely(steps[a] == 0) or surely(steps[b] == 0):
+            continue
+        if surely(steps[a] < steps[b]):
+            return -1
+        if surely(steps[a] > steps[b]):
+            return 1
+        if not surely(steps[a] == steps[b]):
+            return None
+        if surely(shape[a] > shape[b]):
+            return 1
+        if not surely(shape[a] <= shape[b]):
+            return None
+    return 0
+
+
+# ---- Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and i ----
+
 
 aten: Final = torch.ops.aten
 _ROUNDING: Final = (aten.floor_divide.default, aten.div.Tensor_mode)
@@ -77,15 +203,15 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten._foreach_pow.ScalarAndTensor: _powers_of_number,
         aten.ldexp.Tensor: _ldexp,
         **{op: _like_one(table[op], position) for op, position in _LIKE_ONE.items()},
-        **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
+        **{op: _make_contiguous(table[op]) for op in _CONTIGUOUS},
         aten.mse_loss_backward.default: _loss_gradient(table[aten.mse_loss_backward.default]),
         aten.smooth_l1_loss_backward.default: _loss_gradient(table[aten.smooth_l1_loss_backward.default]),
         aten.soft_margin_loss.default: _compute_in_first_type(table[aten.soft_margin_loss.default]),
     }
     for op in _LAID_OUT_AS_A_SUM:
-        found[op] = partial(_laid_out_as_a_sum, table[op])
+        found[op] = partial(_lay_out_as_sum, table[op])
     for op, order in _ITERATED.items():
-        found[op] = partial(_laid_out_as_iterated, table[op], order)
+        found[op] = partial(_lay_out_as_iterated, table[op], order)
     norms = list_operators(lambda info: info.norm == "batch")
     gradients = list_operators(lambda info: info.norm == "batch gradient")
     for position, names in ((0, norms), (1, gradients)):
@@ -109,7 +235,7 @@ def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return unpool
 
 
-def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
+def lay_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     """`value` with dense `strides`; as it is where their order is not known."""
     kept = [k for k in range(value.dim()) if not surely(value.shape[k] == 1)]
     order = sorted(
@@ -182,7 +308,7 @@ def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     return rolled.permute(back)
 
 
-def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _make_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """`theirs`, with a contiguous first result: eager's kernel fills such a tensor."""
 
     def decompose(*args: Any) -> Any:
@@ -204,7 +330,7 @@ def _like_one(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
         result: torch.Tensor = theirs(*args, **kwargs).to(like.dtype)
         if result.dim() != like.dim():
             return result
-        return laid_out(result, aten.empty_like.default(like).stride())
+        return lay_out(result, aten.empty_like.default(like).stride())
 
     return decompose
 
@@ -226,7 +352,7 @@ def _loss_gradient(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def decompose(gradient: torch.Tensor, value: torch.Tensor, *args: Any) -> Any:
         return theirs(gradient, value, *args).to(value.dtype)
 
-    return _made_contiguous(decompose)
+    return _make_contiguous(decompose)
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
@@ -266,16 +392,16 @@ def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
     return aten.mul.Tensor(value, aten.pow.Scalar(2.0, _lay_out_in_format(exponent, torch.contiguous_format)))
 
 
-def _laid_out_as_a_sum(theirs: Callable[..., Any], *args: Any) -> Any:
+def _lay_out_as_sum(theirs: Callable[..., Any], *args: Any) -> Any:
     """As one operator lays out what it makes of two tensors; several select among operands and results of
     their own.
     """
     result: torch.Tensor = theirs(*args)
     a, b = (one for one in args if isinstance(one, torch.Tensor))
-    return laid_out(result, iterated_strides(result.shape, a, b) or result.stride())
+    return lay_out(result, predict_elementwise_strides(result.shape, a, b) or result.stride())
 
 
-def _laid_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+def _lay_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args: Any, **kwargs: Any) -> Any:
     """As the kernel that is given arguments in `order` lays out its results, each of the shape of
     them all.
     """
@@ -283,10 +409,10 @@ def _laid_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *arg
     results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
     operands = [args[position] for position in order]
     shape = torch.broadcast_tensors(*operands)[0].shape
-    wanted = iterated_strides(shape, *operands)
+    wanted = predict_elementwise_strides(shape, *operands)
     if wanted is None or any(one.dim() != len(shape) for one in results):
         return found
-    placed = tuple(laid_out(one, wanted) for one in results)
+    placed = tuple(lay_out(one, wanted) for one in results)
     return placed if isinstance(found, tuple) else placed[0]
 
 
@@ -305,10 +431,10 @@ def _require_one_layout(op: Any) -> Callable[..., Any]:
             # the meta function takes the operand that is converted for one without a layout
             return op(*_promote_both(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
         total = aten.add.Tensor(a, b)
-        wanted = iterated_strides(total.shape, a, b)
+        wanted = predict_elementwise_strides(total.shape, a, b)
         if wanted is None or not any(_lies_otherwise(one, total.shape, wanted) for one in (a, b)):
             return NotImplemented
-        copies = [laid_out(one.expand(total.shape).contiguous(), wanted) for one in (a, b)]
+        copies = [lay_out(one.expand(total.shape).contiguous(), wanted) for one in (a, b)]
         if any(_lies_otherwise(one, total.shape, wanted) for one in copies):
             return NotImplemented
         # of one dimension's stride, too, that is never taken: it would be compared with others
