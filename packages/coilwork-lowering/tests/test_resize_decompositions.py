@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions
-from coilwork_lowering.decompositions.resizing import resize_decompositions
+from coilwork_lowering.decompositions.images import resize_decompositions
 
 aten = torch.ops.aten
 TABLE = decompositions()

@@ -32,12 +32,15 @@ from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import find_target_info, list_operators
 from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
-from coilwork_lowering.decompositions.pads import pad_decompositions
+from coilwork_lowering.decompositions.images import (
+    pad_decompositions,
+    resize_decompositions,
+    unfold_decompositions,
+)
 from coilwork_lowering.decompositions.prims import prim_decompositions
 from coilwork_lowering.decompositions.products import product_decompositions
 from coilwork_lowering.decompositions.recurrent import recurrent_decompositions
 from coilwork_lowering.decompositions.requirements import meets
-from coilwork_lowering.decompositions.resizing import resize_decompositions
 from coilwork_lowering.decompositions.rows import row_decompositions
 from coilwork_lowering.decompositions.scalar_operands import (
     number_decompositions,
@@ -45,7 +48,6 @@ from coilwork_lowering.decompositions.scalar_operands import (
 )
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
-from coilwork_lowering.decompositions.unfolding import unfold_decompositions
 from coilwork_lowering.facts.accepted_numbers import require_accepted_numbers
 from coilwork_lowering.facts.accepted_types import require_accepted_types
 from coilwork_lowering.options import LoweringOptions, names

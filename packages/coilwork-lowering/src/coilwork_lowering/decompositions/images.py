@@ -1,16 +1,24 @@
-"""Images resized with antialiasing, and the derivative of that: weighted sums over windows, one dimension
+"""Padding that only cuts off, padding by elements and its derivatives where torch's meta functions do not
+know the layout.
+
+What the copies of an outermost element get is added to the element.
+
+Images resized with antialiasing, and the derivative of that: weighted sums over windows, one dimension
 after the other.
 
 Where an image shrinks, the window of an element of the result, and with it the filter, is as much wider as it
 shrinks. Positions and weights are computed by the program, from the sizes; they take a small part of what is
 read. What lies outside a window is left out whatever it is: an infinity there, times a weight of 0, would be
 NaN.
+
+Windows of images side by side, and the sum of such: lowered as they are for floats, else as torch takes
+them apart, by tables of positions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +27,145 @@ from torch import Tensor
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_lowering.torch_compat.operators import suggested_format
+from coilwork_lowering.torch_compat.sizes import surely
+
+# ---- Padding that only cuts off, padding by elements and its derivatives where torch's meta fun ----
+
+
+def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """By overload; `table` holds torch's own."""
+    aten = torch.ops.aten
+    found: dict[Any, Callable[..., Any]] = {aten.constant_pad_nd.default: _crop}
+    for k in (1, 2, 3):
+        for kind in ("reflection", "replication"):
+            padded = getattr(aten, f"{kind}_pad{k}d").default
+            found[padded] = _pad_by_elements(padded, table[padded], k)
+        reflected = getattr(aten, f"reflection_pad{k}d_backward").default
+        replicated = getattr(aten, f"replication_pad{k}d_backward").default
+        found[reflected] = _make_pad_gradient(reflected, k, lambda *_: NotImplemented)
+        found[replicated] = _make_pad_gradient(replicated, k, _replicate_backward)
+    return found
+
+
+def _crop(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
+    """A copy of what is left where nothing is added, as ATen; torch's meta function lays it out by rows if
+    sizes are not known.
+    """
+    if not all(surely(amount <= 0) for amount in padding):
+        return NotImplemented
+    left = value
+    for k, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
+        dim = value.dim() - 1 - k
+        left = left.narrow(dim, -before, left.shape[dim] + before + after)
+    return left.clone()
+
+
+def _pad_by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: int) -> Callable[..., Any]:
+    def decompose(value: torch.Tensor, *rest: Any) -> Any:
+        """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11
+        know; and where it is not, as a copy of such a one.
+
+        Booleans, too: eager refuses them, in words of its own.
+        """
+        if value.dtype == torch.bool or (_is_surely_contiguous(value) and not value.is_complex()):
+            return NotImplemented
+        rows = value.clone(memory_format=torch.contiguous_format)
+        if (
+            value.is_complex()
+            or not has_trait(value.device.type, ATEN_CPU)
+            or not _is_surely_contiguous(rows)
+        ):
+            return theirs(value, *rest)
+        return _take_format_of(padded(rows, *rest), value, dims)
+
+    return decompose
+
+
+def _make_pad_gradient(
+    backward: Callable[..., Any], dims: int, by_parts: Callable[..., Any]
+) -> Callable[..., Any]:
+    def decompose(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
+        """`by_parts`, or a call, for a contiguous value; what that gives in the format of another. Of a value
+        the shape counts.
+        """
+        if _is_surely_contiguous(value) or not has_trait(value.device.type, ATEN_CPU):
+            return by_parts(gradient, value, padding)
+        rows = value.new_empty(value.shape)
+        if not _is_surely_contiguous(rows):
+            return NotImplemented
+        found = by_parts(gradient, rows, padding)
+        if found is NotImplemented:
+            found = backward(gradient, rows, padding)
+        return _take_format_of(found.clone(memory_format=torch.contiguous_format), value, dims)
+
+    return decompose
+
+
+def _take_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> torch.Tensor:
+    """`result` in channels-last if `value` lies so: as eager's kernels for CPUs make it, of one volume as of
+    a batch of images.
+    """
+    wanted = suggested_format(value) if dims > 1 else torch.contiguous_format
+    return result if wanted is torch.contiguous_format else result.clone(memory_format=wanted)
+
+
+def _is_surely_contiguous(value: torch.Tensor) -> bool:
+    """Tell if rows follow each other whatever the sizes are; `is_contiguous` would add guards on them.
+
+    Dimensions of one element count: by their strides torch tells a format from another.
+    """
+    step: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if not surely(stride == step):
+            return False
+        step = step * size
+    return True
+
+
+def _replicate_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
+    """`padding` holds how much is added before and after, from the last dimension on; what is negative was
+    cut off.
+    """
+    if value.dtype not in (torch.float32, torch.float64) or not _is_surely_contiguous(value):
+        return NotImplemented
+    pairs = list(zip(padding[::2], padding[1::2], strict=True))
+    for k, (before, after) in enumerate(pairs):
+        size = value.shape[-1 - k]
+        if not surely(before + size > 0) or not surely(after + size > 0):
+            return NotImplemented
+    for k, (before, after) in enumerate(pairs):
+        gradient = _sum_borders(gradient, value.dim() - 1 - k, before, after)
+    return gradient
+
+
+def _sum_borders(gradient: torch.Tensor, dim: int, before: int, after: int) -> torch.Tensor:
+    """The gradient of what was padded along one dimension."""
+    first, end = max(before, 0), gradient.shape[dim] - max(after, 0)
+    inner = gradient.narrow(dim, first, end - first)
+    total = (
+        inner
+        if before >= 0 and after >= 0
+        else _surround_with_zeros(inner, dim, -min(before, 0), -min(after, 0))
+    )
+    size = total.shape[dim]
+    if before > 0:
+        outer = gradient.narrow(dim, 0, before).sum(dim, keepdim=True)
+        total = total + _surround_with_zeros(outer, dim, 0, size - 1)
+    if after > 0:
+        outer = gradient.narrow(dim, end, after).sum(dim, keepdim=True)
+        total = total + _surround_with_zeros(outer, dim, size - 1, 0)
+    return total
+
+
+def _surround_with_zeros(value: torch.Tensor, dim: int, before: Any, after: Any) -> torch.Tensor:
+    """With zeros before and after."""
+    pads = [0, 0] * (value.dim() - 1 - dim) + [before, after]
+    found: torch.Tensor = torch.ops.aten.constant_pad_nd.default(value, pads)
+    return found
+
+
+# ---- Images resized with antialiasing, and the derivative of that: weighted sums over windows,  ----
+
 
 Filter = Callable[[Tensor], Tensor]
 # Of the cubic filter, as Pillow and ATen have it where they antialias.
@@ -31,8 +178,8 @@ def resize_decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         aten._upsample_bilinear2d_aa.default: _make_resize(_triangle, 1),
         aten._upsample_bicubic2d_aa.default: _make_resize(_cubic, 2),
-        aten._upsample_bilinear2d_aa_backward.default: _resized_backward(_triangle, 1, keeps_layout=True),
-        aten._upsample_bicubic2d_aa_backward.default: _resized_backward(_cubic, 2, keeps_layout=False),
+        aten._upsample_bilinear2d_aa_backward.default: _make_resize_gradient(_triangle, 1, keeps_layout=True),
+        aten._upsample_bicubic2d_aa_backward.default: _make_resize_gradient(_cubic, 2, keeps_layout=False),
     }
 
 
@@ -170,7 +317,7 @@ def _wide(value: Tensor) -> torch.dtype:
     return torch.float64 if value.dtype is torch.float64 else torch.float32
 
 
-def _laid_out(found: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+def _lay_out_image(found: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
     form = torch.channels_last if channels_last else torch.contiguous_format
     return found.to(dtype).contiguous(memory_format=form)
 
@@ -196,12 +343,12 @@ def _make_resize(filter: Filter, reach: int) -> Callable[..., Any]:
             for side, same in zip(reversed(sides), reversed(kept), strict=True)
         ]
         found = value.clone() if all(kept) else _resize_in_steps(value.to(wide), taps)
-        return _laid_out(found, value.dtype, _is_channels_last(value))
+        return _lay_out_image(found, value.dtype, _is_channels_last(value))
 
     return resize
 
 
-def _resized_backward(filter: Filter, reach: int, *, keeps_layout: bool) -> Callable[..., Any]:
+def _make_resize_gradient(filter: Filter, reach: int, *, keeps_layout: bool) -> Callable[..., Any]:
     def backward(
         gradient: Tensor,
         output_size: Sequence[Any],
@@ -216,6 +363,22 @@ def _resized_backward(filter: Filter, reach: int, *, keeps_layout: bool) -> Call
         wide = _wide(gradient)
         users = [side.users(wide, gradient.device) for side in reversed(sides)]
         channels_last = keeps_layout and _is_channels_last(gradient)
-        return _laid_out(_resize_in_steps(gradient.to(wide), users), gradient.dtype, channels_last)
+        return _lay_out_image(_resize_in_steps(gradient.to(wide), users), gradient.dtype, channels_last)
 
     return backward
+
+
+# ---- Windows of images side by side, and the sum of such: lowered as they are for floats, else  ----
+
+
+def unfold_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """By overload; `table` holds torch's own."""
+    aten = torch.ops.aten
+    return {op: _decompose_other_types(table[op]) for op in (aten.im2col.default, aten.col2im.default)}
+
+
+def _decompose_other_types(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def decompose(value: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        return NotImplemented if value.is_floating_point() else theirs(value, *rest, **named)
+
+    return decompose
