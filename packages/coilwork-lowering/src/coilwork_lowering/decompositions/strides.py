@@ -26,7 +26,7 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
-from coilwork_lowering.decompositions.requirements import meets
+from coilwork_lowering.decompositions.segments_and_scatters import guard_size_condition
 from coilwork_lowering.torch_compat.operators import suggested_format
 from coilwork_lowering.torch_compat.sizes import holds, surely
 
@@ -282,7 +282,9 @@ def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
         # of how many elements are parts without elements?
         return value.clone()
     batch, channels = value.shape[:2]
-    if not meets(channels % groups == 0, lambda: "Number of channels must be divisible by groups."):
+    if not guard_size_condition(
+        channels % groups == 0, lambda: "Number of channels must be divisible by groups."
+    ):
         return NotImplemented
     parts = value.reshape(batch, groups, channels // groups, -1)
     shuffled = parts.permute(0, 2, 1, 3).reshape(value.shape)

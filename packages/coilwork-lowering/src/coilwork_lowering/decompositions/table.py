@@ -40,13 +40,15 @@ from coilwork_lowering.decompositions.images import (
 from coilwork_lowering.decompositions.prims import prim_decompositions
 from coilwork_lowering.decompositions.products import product_decompositions
 from coilwork_lowering.decompositions.recurrent import recurrent_decompositions
-from coilwork_lowering.decompositions.requirements import meets
-from coilwork_lowering.decompositions.rows import row_decompositions
 from coilwork_lowering.decompositions.scalar_operands import (
     number_decompositions,
     scaled_number_decompositions,
 )
-from coilwork_lowering.decompositions.scatters import scatter_decompositions
+from coilwork_lowering.decompositions.segments_and_scatters import (
+    guard_size_condition,
+    row_decompositions,
+    scatter_decompositions,
+)
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.facts.accepted_numbers import require_accepted_numbers
 from coilwork_lowering.facts.accepted_types import require_accepted_types
@@ -352,7 +354,7 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
         rows_added = source if source.dim() > 0 else source.unsqueeze(0)
         at = dim % rows.dim()
         for k, (size, wanted) in enumerate(zip(rows_added.shape, rows.shape, strict=True)):
-            if k != at and not meets(size == wanted, _describe_refused):
+            if k != at and not guard_size_condition(size == wanted, _describe_refused):
                 return NotImplemented
         if surely(value.numel() == 0):
             return value.clone()
@@ -408,7 +410,7 @@ def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlengt
         return bincount(value.to(torch.int64), None, minlength) if whole else NotImplemented
     if value.dtype not in _WHOLE:
         return NotImplemented
-    if weights.dim() != 1 or not meets(weights.shape[0] == value.numel(), _unlike_weights):
+    if weights.dim() != 1 or not guard_size_condition(weights.shape[0] == value.numel(), _unlike_weights):
         return NotImplemented
     dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     positions = value.to(torch.int64)
