@@ -10,7 +10,7 @@ import torch
 from lowering_backend import Recorder
 from torch import Tensor, nn
 
-from coilwork_lowering.decompositions import recurrent
+from coilwork_lowering.decompositions import library_operators
 
 LAYERS = [
     pytest.param({"num_layers": 1, "bidirectional": False, "bias": True}, id="one"),
@@ -25,7 +25,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`nn.LSTM` is captured, and oneDNN has no layers in 16 bits."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    monkeypatch.setattr(recurrent, "layers_in_16_bits", lambda: False)
+    monkeypatch.setattr(library_operators, "layers_in_16_bits", lambda: False)
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
 

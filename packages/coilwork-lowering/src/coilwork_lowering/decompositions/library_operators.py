@@ -4,6 +4,16 @@ torch's decomposition of `lstm` calls oneDNN's layer on CPUs, without asking whe
 processor, and without the workspace that the gradient of oneDNN's layer reads. So the layer is written out
 where oneDNN lacks it, and its gradient always is, from the layer's operands: Hochreiter & Schmidhuber, "Long
 short-term memory", 1997; with forget gates, as `torch.nn.LSTM` has it.
+
+Fourier transforms of real numbers on CPUs, along dimensions in the order that the kernel takes them in.
+
+It lays results out in that order, with the dimensions that are transformed innermost. Torch 2.11's meta
+function says that they are contiguous, which is so where the dimensions are in that order.
+
+Matrix products of `f64` as sums of products: generated kernels then add every row in one order, whatever
+its batch.
+
+Torch's own kernels choose blocks by sizes. Products of narrower types have generated kernels of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +24,12 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+
+from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
+from coilwork_lowering.torch_compat.sizes import surely
+
+# ---- Recurrent layers of oneDNN, step by step where oneDNN can't do them ----
+
 
 # `ideep::rnn_kind::LSTM`.
 _LSTM: Final = 2
@@ -168,3 +184,97 @@ def _layer_backward(
         dh.unsqueeze(0),
         dc.unsqueeze(0),
     )
+
+
+# ---- Fourier transforms of real numbers on CPUs, along dimensions in the order that the kernel  ----
+
+
+def fourier_decompositions() -> dict[Any, Callable[..., Any]]:
+    """By overload."""
+    return {torch.ops.aten._fft_r2c.default: _transform}
+
+
+def _transform(value: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> Any:
+    # other libraries than MKL fill a contiguous tensor
+    if not has_trait(value.device.type, CPU_LIBRARIES) or not torch.backends.mkl.is_available():
+        return NotImplemented
+    wrapped = [k % value.dim() for k in dims]
+    batch = _sort_descending(value, [k for k in range(value.dim()) if k not in wrapped])
+    outer = _sort_descending(value, wrapped[:-1])
+    if batch is None or outer is None:
+        return NotImplemented
+    order = [*batch, *outer, wrapped[-1]]
+    if order == list(range(value.dim())):
+        return NotImplemented
+    inner = list(range(len(batch), value.dim()))
+    found = torch.ops.aten._fft_r2c.default(value.permute(order), inner, normalization, onesided)
+    return found.permute([order.index(k) for k in range(value.dim())])
+
+
+def _sort_descending(value: torch.Tensor, dims: Sequence[int]) -> list[int] | None:
+    """`dims` by their strides, the largest first, those of one stride as they are; None where these are not
+    known well enough.
+    """
+    strides = value.stride()
+    ordered: list[int] = []
+    for dim in dims:
+        larger = [surely(strides[other] >= strides[dim]) for other in ordered]
+        smaller = [surely(strides[other] < strides[dim]) for other in ordered]
+        if not all(a or b for a, b in zip(larger, smaller, strict=True)):
+            return None
+        ordered.insert(larger.count(True), dim)
+    return ordered
+
+
+# ---- Matrix products of `f64` as sums of products: generated kernels then add every row in one  ----
+
+
+aten: Final = torch.ops.aten
+
+
+def product_decompositions() -> dict[Any, Callable[..., Any]]:
+    """For products of two matrices or batches of them, and of matrices and vectors. Other types are left
+    alone.
+    """
+    return {
+        aten.mm.default: _mm,
+        aten.bmm.default: _bmm,
+        aten.mv.default: _mv,
+        aten.addmm.default: _decompose_addition(_mm),
+        aten.baddbmm.default: _decompose_addition(_bmm),
+        aten.addmv.default: _decompose_addition(_mv),
+    }
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor) -> Any:
+    if a.dtype is not torch.float64:
+        return NotImplemented
+    return (a.unsqueeze(2) * b.unsqueeze(0)).sum(1).contiguous()
+
+
+def _bmm(a: torch.Tensor, b: torch.Tensor) -> Any:
+    if a.dtype is not torch.float64:
+        return NotImplemented
+    return (a.unsqueeze(3) * b.unsqueeze(1)).sum(2).contiguous()
+
+
+def _mv(a: torch.Tensor, b: torch.Tensor) -> Any:
+    if a.dtype is not torch.float64:
+        return NotImplemented
+    return (a * b).sum(1)
+
+
+def _decompose_addition(product: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[..., Any]:
+    def decompose(
+        bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+    ) -> Any:
+        found = product(a, b)
+        if found is NotImplemented:
+            return NotImplemented
+        scaled = found if alpha == 1 else found * alpha
+        # a factor of 0 keeps NaN out
+        if beta == 0:
+            return scaled
+        return scaled + (bias if beta == 1 else bias * beta)
+
+    return decompose
