@@ -4,6 +4,12 @@ A prim takes operands of one type and shape, so the ATen operator of its kind, g
 broadcasts nothing. What a prim copies where ATen would make a view, is copied here. Left out are those that
 are calls in any case (transforms of Fourier's, `svd`, random numbers), those that write to an operand
 (`copy_to`, `resize`), and those that give no tensors.
+
+Copies to another device: what crosses is one call of ATen's, in one element type; types change on the
+device that is faster.
+
+Torch's own decomposition ends in `prims.device_put`, which means the same copy again, and imports another
+compiler to ask what a device can do.
 """
 
 from __future__ import annotations
@@ -13,6 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
+
+# ---- What `torch.ops.prims` means in ATen's operators, which are those that are lowered ----
+
 
 aten: Final = torch.ops.aten
 prims: Final = torch.ops.prims
@@ -136,7 +147,7 @@ def _copy_strided(a: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     return copied
 
 
-def _every(dims: Sequence[int] | None, rank: int) -> list[int]:
+def _list_all_dims(dims: Sequence[int] | None, rank: int) -> list[int]:
     return list(range(rank)) if dims is None else list(dims)
 
 
@@ -144,7 +155,7 @@ def _extreme(op: Callable[..., Any]) -> Callable[..., Any]:
     """Along no dimensions nothing is to be done, where ATen takes all of them."""
 
     def extreme(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
-        chosen = _every(dims, a.dim())
+        chosen = _list_all_dims(dims, a.dim())
         found: torch.Tensor = op(a, chosen, False) if chosen else a.clone()
         return found if output_dtype is None else found.to(output_dtype)
 
@@ -153,7 +164,7 @@ def _extreme(op: Callable[..., Any]) -> Callable[..., Any]:
 
 def _sum(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
     kind = a.dtype if output_dtype is None else output_dtype
-    chosen = _every(dims, a.dim())
+    chosen = _list_all_dims(dims, a.dim())
     found: torch.Tensor = (
         aten.sum.dim_IntList(a, chosen, False, dtype=kind) if chosen else a.to(kind, copy=True)
     )
@@ -162,7 +173,7 @@ def _sum(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = Non
 
 def _prod(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
     kind = a.dtype if output_dtype is None else output_dtype
-    for dim in sorted(_every(dims, a.dim()), reverse=True):
+    for dim in sorted(_list_all_dims(dims, a.dim()), reverse=True):
         a = aten.prod.dim_int(a, dim, False, dtype=kind)
     return a.to(kind, copy=not dims)
 
@@ -170,7 +181,7 @@ def _prod(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = No
 def _var(
     a: torch.Tensor, dims: Sequence[int] | None, correction: float | None = 1, *, output_dtype: Any = None
 ) -> torch.Tensor:
-    found: torch.Tensor = aten.var.correction(a, _every(dims, a.dim()), correction=correction)
+    found: torch.Tensor = aten.var.correction(a, _list_all_dims(dims, a.dim()), correction=correction)
     return found if output_dtype is None else found.to(output_dtype)
 
 
@@ -199,3 +210,60 @@ def _full_like(a: torch.Tensor, value: Any, *, dtype: Any, device: Any, requires
 def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
     made: torch.Tensor = aten.scalar_tensor.default(value, dtype=dtype, device=device)
     return made
+
+
+# ---- Copies to another device: what crosses is one call of ATen's, in one element type; types c ----
+
+
+def device_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """The entries; `table` has torch's own, for copies that stay where they are."""
+    return {
+        aten._to_copy.default: _to_copy(table[aten._to_copy.default]),
+        torch.ops.prims.device_put.default: _device_put,
+    }
+
+
+def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def to_copy(
+        value: torch.Tensor | float,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format | None = None,
+        **rest: Any,
+    ) -> Any:
+        """A copy to another device alone is left as it is. So is that of a number, which products with
+        autograd's zeros make.
+        """
+        if device is not None and not isinstance(value, torch.Tensor):
+            return NotImplemented
+        if not isinstance(value, torch.Tensor) or device is None or device == value.device:
+            return theirs(
+                value,
+                dtype=dtype,
+                device=device,
+                non_blocking=non_blocking,
+                memory_format=memory_format,
+                **rest,
+            )
+        if dtype is None or dtype is value.dtype:
+            return NotImplemented
+
+        def call_moved(source: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = aten._to_copy.default(
+                source, device=device, non_blocking=non_blocking, memory_format=memory_format, **rest
+            )
+            return made
+
+        return (
+            call_moved(value.to(dtype))
+            if has_trait(device.type, HOST_MEMORY)
+            else call_moved(value).to(dtype)
+        )
+
+    return to_copy
+
+
+def _device_put(value: torch.Tensor, device: torch.device, non_blocking: bool = False) -> torch.Tensor:
+    return value.to(device, non_blocking=non_blocking)

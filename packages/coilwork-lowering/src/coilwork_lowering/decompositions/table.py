@@ -30,7 +30,6 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import find_target_info, list_operators
-from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.images import (
     pad_decompositions,
     resize_decompositions,
@@ -41,7 +40,7 @@ from coilwork_lowering.decompositions.library_operators import (
     product_decompositions,
     recurrent_decompositions,
 )
-from coilwork_lowering.decompositions.prims import prim_decompositions
+from coilwork_lowering.decompositions.prims import device_decompositions, prim_decompositions
 from coilwork_lowering.decompositions.scalar_operands import (
     number_decompositions,
     scaled_number_decompositions,
