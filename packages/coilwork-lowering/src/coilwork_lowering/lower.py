@@ -21,8 +21,7 @@ from coilwork_lowering.building.values import NumberValue, TensorValue, Value, c
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
 from coilwork_lowering.extern.asynchronous import lower_wait, rest
-from coilwork_lowering.extern.calls import call_extern
-from coilwork_lowering.extern.nesting import placed_results
+from coilwork_lowering.extern.calls import call_extern, list_results
 from coilwork_lowering.extern.quantized import quantized_type, require_kernel
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_shapes import accepts_shapes
@@ -257,7 +256,7 @@ class _Lowering:
 
     def require_strides(self, node: torch.fx.Node) -> None:
         """Every tensor of a program lies in memory with strides."""
-        for _, fake in placed_results(node.meta.get("val")):
+        for _, fake in list_results(node.meta.get("val")):
             if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
                 raise self.refuse(
                     node, "layout", f"{node.name} is a tensor of layout {fake.layout}, without strides"
