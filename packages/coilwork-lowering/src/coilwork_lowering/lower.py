@@ -30,12 +30,13 @@ from coilwork_lowering.facts.asynchronous import is_wait
 from coilwork_lowering.facts.generated import is_view
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.facts.sharing import written_operands
-from coilwork_lowering.higher_order.associative_scans import (
+from coilwork_lowering.higher_order.associative_scan import (
+    Traced,
+    combination_of,
     is_associative_scan,
     lower_associative_scan,
     write_out_other_scans,
 )
-from coilwork_lowering.higher_order.combinations import Traced, combination_of
 from coilwork_lowering.higher_order.functionalized import write_out_calls
 from coilwork_lowering.higher_order.ordered_calls import write_out_ties
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
