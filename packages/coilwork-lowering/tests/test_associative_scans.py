@@ -22,7 +22,7 @@ from coilwork_ir.index import as_int
 from coilwork_ir.loops import Extern, Graph, Scan, While
 from coilwork_ir.scalar import Combine
 from coilwork_lowering import lower
-from coilwork_lowering.higher_order import unrolled_scans
+from coilwork_lowering.higher_order import scan as unrolled_scans
 
 Function: TypeAlias = Callable[..., list[Tensor]]
 Scanning: TypeAlias = Callable[..., list[Tensor]]

@@ -40,7 +40,7 @@ from coilwork_lowering.higher_order.associative_scan import (
 from coilwork_lowering.higher_order.functionalized import write_out_calls
 from coilwork_lowering.higher_order.ordered_calls import write_out_ties
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
-from coilwork_lowering.higher_order.unrolled_scans import unroll_scans
+from coilwork_lowering.higher_order.scan import unroll_scans
 from coilwork_lowering.higher_order.written_out import Note, write_out_meanings
 from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function

@@ -51,7 +51,7 @@ from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims
 from coilwork_lowering.errors import refusal
 from coilwork_lowering.facts.origins import operator_name
-from coilwork_lowering.higher_order.scan_calls import insert_call, where
+from coilwork_lowering.higher_order.scan import copy_origin, insert_call
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.graphs import copied_graph
@@ -474,13 +474,13 @@ def _write_out(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         step = gm.graph.get_attr(name)
         scan = gm.graph.call_function(torch.ops.higher_order.scan, (step, carried, rest, others))
         scan.meta = {
-            **where(node),
+            **copy_origin(node),
             "val": (*(one.meta["val"] for one in carried), *(one.meta["val"] for one in rest)),
         }
         results = []
         for k in range(len(fakes)):
             item = gm.graph.call_function(operator.getitem, (scan, len(fakes) + k))
-            item.meta = {**where(node), "val": rest[k].meta["val"]}
+            item.meta = {**copy_origin(node), "val": rest[k].meta["val"]}
             results.append(insert_call(gm.graph, node, aten.cat.default, ([first[k], item],)))
     for user in list(node.users):
         # the results are taken apart at once
