@@ -2,19 +2,39 @@
 
 - `flex_attention` and its backward: products around a softmax, with the user's functions of a score and of
   its place in between. All scores are in memory once, as in eager.
+
+Calls of operators that write into their arguments, which AOTAutograd wraps in `auto_functionalized`.
+
+A wrapped call takes the tensors that it changes and returns what they have become. Here it is written out
+again: copies of these tensors, the views of the copies that are arguments, the call itself, the copies.
+
+Calls that torch ties to what stands before and behind them, by `control_deps`: those that record events
+and wait for streams.
+
+`control_deps((a, b), subgraph, b)` calls an operator behind all that makes `a` and `b`, and returns its
+result and `b`, which whatever stands behind reads in the place of `b`. Torch 2.13 makes that of every
+operator that waits, so that no pass of its own moves one. The operators are barriers here, which stay where
+they are: the ties become the plain calls again.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from torch import fx
 
+from coilwork_lowering.facts.origins import operator_name
 from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph, traced_call
-from coilwork_lowering.torch_compat.higher_order import dense_meanings
+from coilwork_lowering.torch_compat.higher_order import copy_of_storage, dense_meanings, functionalized_calls
+from coilwork_lowering.torch_compat.operators import Overload
 from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, surely
+
+# ---- Higher-order operators that stand for calls of other operators, and are replaced by them ----
+
 
 # told of each node when it is written out, which asks torch for meanings and may add guards
 Note: TypeAlias = Callable[[torch.fx.Node], None]
@@ -109,3 +129,93 @@ def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, value: Any) -> torc
     else:
         setattr(gm, name, value)
     return gm.graph.get_attr(name)
+
+
+# ---- Calls of operators that write into their arguments, which AOTAutograd wraps in `auto_funct ----
+
+
+def write_out_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
+    """`gm` itself if it wraps no operator, else a copy that calls them."""
+    wrappers = functionalized_calls(_copy_view)
+    if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
+        return gm
+    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    made.meta.update(gm.meta)
+    for node in list(made.graph.nodes):
+        if _is_wrapped(node, wrappers):
+            write_out(made, node, wrappers[node.target])
+            note(node)
+    return made
+
+
+def _copy_view(value: torch.Tensor) -> torch.Tensor:
+    """A copy of `value`, in which views lie as in `value`: with what surrounds it in its storage, where
+    something does.
+    """
+    if surely(value.storage_offset() == 0) and _is_dense(value):
+        return value.clone()
+    return copy_of_storage(value)
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Tell if the elements surely fill a stretch of memory, each its own place."""
+    pairs = sorted(
+        (
+            (step, size)
+            for step, size in zip(value.stride(), value.shape, strict=True)
+            if not surely(size == 1)
+        ),
+        key=lambda pair: [surely(pair[0] > step) for step in value.stride()].count(True),
+    )
+    below: Any = 1
+    for step, size in pairs:
+        if not surely(step == below):
+            return False
+        below = below * size
+    return True
+
+
+def _is_wrapped(node: torch.fx.Node, wrappers: dict[Any, Any]) -> bool:
+    # what wraps a higher-order operator stays, and is refused by its name
+    return node.op == "call_function" and node.target in wrappers and isinstance(node.args[0], Overload)
+
+
+# ---- Calls that torch ties to what stands before and behind them, by `control_deps`: those that ----
+
+
+def write_out_ties(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm` itself if it ties no calls, else a copy that makes them where they stand."""
+    if not any(_is_tied(node) for node in gm.graph.nodes):
+        return gm
+    made = fx.GraphModule(gm, copied_graph(gm.graph))
+    made.meta.update(gm.meta)
+    # from behind: the last of them are tied to earlier ones, which they name
+    for node in reversed([node for node in made.graph.nodes if _is_tied(node)]):
+        _write_out(made, node)
+    return made
+
+
+def _is_tied(node: fx.Node) -> bool:
+    return node.op == "call_function" and operator_name(node) == "control_deps"
+
+
+def _write_out(gm: fx.GraphModule, node: fx.Node) -> None:
+    """Replace `node`, in place, by what its subgraph calls."""
+    attribute: Any = node.args[1]
+    subgraph: Any = gm.get_submodule(str(attribute.target))
+    inner: fx.Graph = subgraph.graph
+    values: dict[fx.Node, Any] = dict(zip(inner.find_nodes(op="placeholder"), node.args[2:], strict=True))
+    with gm.graph.inserting_before(node):
+        for one in inner.nodes:
+            if one.op == "call_function":
+                values[one] = gm.graph.node_copy(one, values.__getitem__)
+    returned: Any = fx.map_arg(inner.output_node().args[0], values.__getitem__)
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            user.replace_all_uses_with(returned[user.args[1]])
+            gm.graph.erase_node(user)
+    if node.users:
+        node.replace_all_uses_with(returned)
+    gm.graph.erase_node(node)
+    if not attribute.users:
+        gm.graph.erase_node(attribute)
