@@ -1,4 +1,8 @@
-"""Operators that put tensors together or rearrange them: cat, pad, repeat, roll, triangles, slice updates."""
+"""Operators that put tensors together or rearrange them: cat, pad, repeat, roll, triangles, slice updates.
+
+Padding by what a tensor holds: `reflection_pad*` and `replication_pad*`, as loads whose indices are
+reflected or clamped.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
+    maximum,
+    minimum,
     provably_divisible,
     provably_le,
     provably_lt,
@@ -34,6 +40,9 @@ from coilwork_lowering.ops.slice_updates import part_shape, replaced_part, same_
 from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
+
+# ---- Operators that put tensors together or rearrange them: cat, pad, repeat, roll, triangles,  ----
+
 
 # Bytes that a GPU's thread loads at once.
 _VECTOR: Final = 16
@@ -365,6 +374,45 @@ def _masked_fill(builder: Builder, call: Call) -> Value:
     )
 
 
+# ---- Padding by what a tensor holds: `reflection_pad*` and `replication_pad*`, as loads whose i ----
+
+
+def _make_border_padding(position: Callable[[Expr, Expr], Expr]) -> Lower:
+    """`position` is where the element of a dimension of some size lies that a coordinate outside of it stands
+    for.
+    """
+
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        pads = [as_size(amount) for amount in call["padding"]]
+        if call.dtype.is_bool:
+            raise NotLowered("eager refuses booleans")
+
+        def body(point: tuple[Expr, ...]) -> Scalar:
+            at = list(point)
+            for k, before in enumerate(pads[::2]):
+                dim = len(point) - 1 - k
+                at[dim] = position(point[dim] - before, value.shape[dim])
+            return builder.read(value, at)
+
+        return builder.pointwise(
+            call.shape(builder), call.dtype, call.device, body, strides=call.strides(builder)
+        )
+
+    return lower
+
+
+def reflect(x: Expr, size: Expr) -> Expr:
+    """`x` mirrored at the first element, and what lies behind the last one at that."""
+    left = size - 1 - maximum(x, -x)
+    return size - 1 - maximum(left, -left)
+
+
+def clamp_position(x: Expr, size: Expr) -> Expr:
+    """The element nearest to `x`."""
+    return minimum(maximum(x, 0), size - 1)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("cat concat"), _cat),
     Rule(overloads("stack"), _stack),
@@ -379,4 +427,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("as_strided_scatter"), _as_strided_scatter),
     Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _where),
     Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),
+    Rule(overloads("reflection_pad1d reflection_pad2d reflection_pad3d"), _make_border_padding(reflect)),
+    Rule(
+        overloads("replication_pad1d replication_pad2d replication_pad3d"),
+        _make_border_padding(clamp_position),
+    ),
 )
