@@ -14,7 +14,7 @@ from torch import Tensor
 from coilwork_ir.loops import Pointwise, Scatter
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import Lowered, LoweringOptions
-from coilwork_lowering.ops.placing import box_in
+from coilwork_lowering.ops.storage_aliasing import box_in
 
 aten = torch.ops.aten
 X, PART, ROW = torch.arange(24.0).view(4, 6), torch.arange(6.0).view(2, 3) + 100, torch.arange(6.0) - 50

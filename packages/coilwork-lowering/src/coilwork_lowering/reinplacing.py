@@ -37,8 +37,8 @@ from coilwork_lowering.building.values import (
 from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.facts.sharing import escapes
-from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.ops.slice_updates import covers, is_injective, replaced_part, same_place
+from coilwork_lowering.ops.storage_aliasing import natural_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sizes.squeezed import finds_squeezed_size
 from coilwork_lowering.torch_compat.operators import Overload, schema_of

@@ -35,8 +35,8 @@ from coilwork_lowering.building.values import Relation, TensorValue, Value, is_w
 from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
 from coilwork_lowering.ops.casts import conversion_checks
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.ops.slice_updates import part_shape, replaced_part, same_place
+from coilwork_lowering.ops.storage_aliasing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype

@@ -36,7 +36,6 @@ from coilwork_lowering.building.values import (
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
-from coilwork_lowering.ops.placing import replaces_nothing
 from coilwork_lowering.ops.scattering.deterministic_scatter import (
     adds_repeatably,
     index_add_repeatably,
@@ -44,6 +43,7 @@ from coilwork_lowering.ops.scattering.deterministic_scatter import (
     is_in_place,
     scatter_repeatably,
 )
+from coilwork_lowering.ops.storage_aliasing import replaces_nothing
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, eq, index, mul, select
 
