@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-import torch
-
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
@@ -21,24 +19,19 @@ from coilwork_ir.index import (
     maximum,
     minimum,
     provably_divisible,
-    provably_le,
-    provably_lt,
     provably_nonneg,
 )
 from coilwork_ir.loops import Pointwise
-from coilwork_ir.scalar import Const, Scalar, const, op
+from coilwork_ir.scalar import Const, Scalar, const
 from coilwork_lowering.building import view_maps
 from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
+from coilwork_lowering.building.values import Relation, TensorValue, Value
 from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
 from coilwork_lowering.ops.casts import conversion_checks
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.slice_updates import part_shape, replaced_part, same_place
-from coilwork_lowering.ops.storage_aliasing import begins_with_an_input, box_in, fill, replaces_part_of, store
-from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 
 # ---- Operators that put tensors together or rearrange them: cat, pad, repeat, roll, triangles,  ----
@@ -212,132 +205,6 @@ def _triangle(keeps: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Builder, C
     return lower
 
 
-def _make_part_replacement(computed: Lower) -> Lower:
-    """A part of a tensor is replaced: where it lies, if that is decided, else as `computed` says."""
-
-    def lower(builder: Builder, call: Call) -> Value:
-        value, source = call.tensor("self"), call.tensor("src")
-        part = replaced_part(call.target, value, call.arguments, source.shape)
-        _check_shape(builder, call, value, source)
-        _check_position(builder, call, value)
-        if same_place(source, part) and call.updates.is_taken(value):
-            # it was written there before
-            return value
-        empty = any(as_int(extent) == 0 for extent in part.shape)
-        if empty or source.device != value.device or not call.updates.by_part(call.node, value, part):
-            return computed(builder, call)
-        store(builder, part, source)
-        return builder.current(value)
-
-    return lower
-
-
-def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
-    """The row that `select_scatter` replaces has to be there: torch's meta function does not look.
-
-    Raises:
-        NotLowered: it is not, as ATen will say.
-    """
-    if call.target != "aten.select_scatter.default":
-        return
-    size = value.shape[wrap_dim(call.integer("dim"), len(value.shape))]
-    chosen = wrapped_start(as_size(call["index"]), size)
-    message = f"index out of range: the position of a row among {size}"
-    if provably_lt(chosen, as_expr(0)) or provably_le(size, chosen):
-        raise NotLowered("a row that is not there")
-    # not one more than it, which the largest integer has not
-    for condition in (
-        Relation(lhs=as_expr(0), relation="le", rhs=chosen),
-        Relation(lhs=chosen, relation="lt", rhs=size),
-    ):
-        lower_assertion(builder, condition, message, call.node)
-
-
-def _check_shape(builder: Builder, call: Call, value: TensorValue, source: TensorValue) -> None:
-    """Assert that what replaces a part has its shape, as torch demands."""
-    for given, extent in zip(source.shape, part_shape(call.target, value, call.arguments), strict=True):
-        lower_assertion(
-            builder,
-            Relation(lhs=given, relation="eq", rhs=extent),
-            f"expected src to have a size equal to the slice of self: {given} is not {extent}",
-            call.node,
-        )
-
-
-def _slice_scatter(builder: Builder, call: Call) -> Value:
-    value = call.tensor("self")
-    source = call.tensor("src")
-    dim = wrap_dim(call.integer("dim"), len(value.shape))
-    size = value.shape[dim]
-    start, end = slice_bounds(call["start"], call["end"], size)
-    step = as_plain_int(call["step"])
-    dtype = call.dtype
-
-    def body(point: tuple[Expr, ...]) -> Scalar:
-        at = point[dim]
-        mask: Scalar = const(True, DType.BOOL)
-        if not provably_le(start, 0):
-            mask = both(mask, ge(index(at), index(start)))
-        if not provably_le(size, end):
-            mask = both(mask, lt(index(at), index(end)))
-        if step != 1:
-            mask = both(mask, op("eq", index((at - start) % step), index(as_expr(0))))
-        place = [(c - start) // step if k == dim else c for k, c in enumerate(point)]
-        mask = simplify(mask)
-        update = to_dtype(builder.read(source, place, mask=mask), dtype)
-        return select(mask, update, builder.read(value, point))
-
-    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
-
-
-def _as_strided_scatter(builder: Builder, call: Call) -> Value:
-    """A box of a tensor is replaced: in the memory that other boxes went to before, else in a copy of the
-    tensor.
-    """
-    value, source = call.tensor("self"), call.tensor("src")
-    size, stride, offset = (call.node.args[k] if k < len(call.node.args) else None for k in (2, 3, 4))
-    starts = box_in(call.fakes["self"], size, stride, offset)
-    if starts is None or source.dtype is not value.dtype or source.device != value.device:
-        raise NotLowered("the part is no box")
-    if begins_with_an_input(call.node.args[0]):
-        raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
-    given = call.node.args[0]
-    assert isinstance(given, torch.fx.Node)
-    in_place = given.target is call.node.target and replaces_part_of(call.node, given, builder.options)
-    if not (in_place and is_whole(value)) and not builder.is_unfilled(value.buffer):
-        value = builder.copy(value, strides=call.strides(builder))
-    return fill(builder, value.buffer, starts, source)
-
-
-def _select_scatter(builder: Builder, call: Call) -> Value:
-    value, source = call.tensor("self"), call.tensor("src")
-    dim = wrap_dim(call.integer("dim"), len(value.shape))
-    chosen = selected_position(builder, call, value, dim)
-    dtype = call.dtype
-
-    def body(point: tuple[Expr, ...]) -> Scalar:
-        rest = point[:dim] + point[dim + 1 :]
-        hit = op("eq", index(point[dim]), index(chosen))
-        return select(hit, to_dtype(builder.read(source, rest), dtype), builder.read(value, point))
-
-    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
-
-
-def _diagonal_scatter(builder: Builder, call: Call) -> Value:
-    value, source = call.tensor("self"), call.tensor("src")
-    rank, offset, dtype = len(value.shape), call.integer("offset"), call.dtype
-    first, second = (wrap_dim(call.integer(name), rank) for name in ("dim1", "dim2"))
-
-    def body(point: tuple[Expr, ...]) -> Scalar:
-        hit = op("eq", index(point[second] - point[first]), index(as_expr(offset)))
-        along = point[first] if offset >= 0 else point[second]
-        rest = tuple(c for k, c in enumerate(point) if k not in (first, second))
-        update = to_dtype(builder.read(source, (*rest, along), mask=hit), dtype)
-        return select(hit, update, builder.read(value, point))
-
-    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
-
-
 def _where(builder: Builder, call: Call) -> Value:
     names = ("condition", "self", "other")
     condition, then, otherwise = bring_to_device(builder, [call[n] for n in names], call.device)
@@ -421,10 +288,6 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("roll"), _roll),
     Rule(overloads("tril"), _triangle(le)),
     Rule(overloads("triu"), _triangle(ge)),
-    Rule(overloads("slice_scatter"), _make_part_replacement(_slice_scatter)),
-    Rule(overloads("select_scatter"), _make_part_replacement(_select_scatter)),
-    Rule(overloads("diagonal_scatter"), _make_part_replacement(_diagonal_scatter)),
-    Rule(overloads("as_strided_scatter"), _as_strided_scatter),
     Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _where),
     Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),
     Rule(overloads("reflection_pad1d reflection_pad2d reflection_pad3d"), _make_border_padding(reflect)),

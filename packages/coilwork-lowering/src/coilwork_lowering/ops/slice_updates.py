@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
@@ -21,14 +25,28 @@ from coilwork_ir.index import (
     provably_le,
     provably_lt,
 )
-from coilwork_ir.scalar import Scalar
+from coilwork_ir.loops import Scatter
+from coilwork_ir.scalar import Scalar, const, op
 from coilwork_lowering.building import view_maps
-from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole, layout_of
+from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.values import (
+    Relation,
+    Shape,
+    TensorValue,
+    Value,
+    coordinate_symbols,
+    dims,
+    is_whole,
+    layout_of,
+    whole,
+)
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.views import slice_bounds, wrapped_start
-from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size, wrap_dim
-from coilwork_lowering.scalar_math import to_dtype
+from coilwork_lowering.ops.storage_aliasing import begins_with_an_input, box_in, replaces_part_of
+from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
+from coilwork_lowering.scalar_math import both, ge, index, lt, select, to_dtype
 
 # ---- Parts of a tensor: which of them operators replace, and whether one part lies in another ----
 
@@ -161,18 +179,18 @@ class _Run:
 def _runs(value: TensorValue) -> list[_Run | None]:
     """The run of each dimension of the buffer; None where it depends on several coordinates."""
     extents = {d: n for d, n in zip(dims(value.shape), value.shape, strict=True) if not d.is_const}
-    found: list[_Run | None] = []
-    for index in value.index:
-        moving = [d for d in extents if d in index.free_symbols]
-        affine = coefficients(index, moving) if len(moving) == 1 else None
+    runs: list[_Run | None] = []
+    for coordinate in value.index:
+        moving = [d for d in extents if d in coordinate.free_symbols]
+        affine = coefficients(coordinate, moving) if len(moving) == 1 else None
         step = None if affine is None else as_int(affine[0][0])
         if not moving:
-            found.append(_Run(start=index, count=as_expr(1), step=1, along=None))
+            runs.append(_Run(start=coordinate, count=as_expr(1), step=1, along=None))
         elif affine is None or step is None or step <= 0:
-            found.append(None)
+            runs.append(None)
         else:
-            found.append(_Run(start=affine[1], count=extents[moving[0]], step=step, along=moving[0]))
-    return found
+            runs.append(_Run(start=affine[1], count=extents[moving[0]], step=step, along=moving[0]))
+    return runs
 
 
 def _box(value: TensorValue) -> list[_Run] | None:
@@ -223,7 +241,184 @@ def _copy(builder: Builder, call: Call) -> Value:
     return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
 
 
+def _make_part_replacement(computed: Lower) -> Lower:
+    """A part of a tensor is replaced: where it lies, if that is decided, else as `computed` says."""
+
+    def lower(builder: Builder, call: Call) -> Value:
+        value, source = call.tensor("self"), call.tensor("src")
+        part = replaced_part(call.target, value, call.arguments, source.shape)
+        _check_shape(builder, call, value, source)
+        _check_position(builder, call, value)
+        if same_place(source, part) and call.updates.is_taken(value):
+            # it was written there before
+            return value
+        empty = any(as_int(extent) == 0 for extent in part.shape)
+        if empty or source.device != value.device or not call.updates.by_part(call.node, value, part):
+            return computed(builder, call)
+        store_part(builder, part, source)
+        return builder.current(value)
+
+    return lower
+
+
+def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
+    """The row that `select_scatter` replaces has to be there: torch's meta function does not look.
+
+    Raises:
+        NotLowered: it is not, as ATen will say.
+    """
+    if call.target != "aten.select_scatter.default":
+        return
+    size = value.shape[wrap_dim(call.integer("dim"), len(value.shape))]
+    chosen = wrapped_start(as_size(call["index"]), size)
+    message = f"index out of range: the position of a row among {size}"
+    if provably_lt(chosen, as_expr(0)) or provably_le(size, chosen):
+        raise NotLowered("a row that is not there")
+    # not one more than it, which the largest integer has not
+    for condition in (
+        Relation(lhs=as_expr(0), relation="le", rhs=chosen),
+        Relation(lhs=chosen, relation="lt", rhs=size),
+    ):
+        lower_assertion(builder, condition, message, call.node)
+
+
+def _check_shape(builder: Builder, call: Call, value: TensorValue, source: TensorValue) -> None:
+    """Assert that what replaces a part has its shape, as torch demands."""
+    for given, extent in zip(source.shape, part_shape(call.target, value, call.arguments), strict=True):
+        lower_assertion(
+            builder,
+            Relation(lhs=given, relation="eq", rhs=extent),
+            f"expected src to have a size equal to the slice of self: {given} is not {extent}",
+            call.node,
+        )
+
+
+def _slice_scatter(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    source = call.tensor("src")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    size = value.shape[dim]
+    start, end = slice_bounds(call["start"], call["end"], size)
+    step = as_plain_int(call["step"])
+    dtype = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        at = point[dim]
+        mask: Scalar = const(True, DType.BOOL)
+        if not provably_le(start, 0):
+            mask = both(mask, ge(index(at), index(start)))
+        if not provably_le(size, end):
+            mask = both(mask, lt(index(at), index(end)))
+        if step != 1:
+            mask = both(mask, op("eq", index((at - start) % step), index(as_expr(0))))
+        place = [(c - start) // step if k == dim else c for k, c in enumerate(point)]
+        mask = simplify(mask)
+        update = to_dtype(builder.read(source, place, mask=mask), dtype)
+        return select(mask, update, builder.read(value, point))
+
+    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
+
+
+def _as_strided_scatter(builder: Builder, call: Call) -> Value:
+    """A box of a tensor is replaced: in the memory that other boxes went to before, else in a copy of the
+    tensor.
+    """
+    value, source = call.tensor("self"), call.tensor("src")
+    size, stride, offset = (call.node.args[k] if k < len(call.node.args) else None for k in (2, 3, 4))
+    starts = box_in(call.fakes["self"], size, stride, offset)
+    if starts is None or source.dtype is not value.dtype or source.device != value.device:
+        raise NotLowered("the part is no box")
+    if begins_with_an_input(call.node.args[0]):
+        raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
+    given = call.node.args[0]
+    assert isinstance(given, torch.fx.Node)
+    in_place = given.target is call.node.target and replaces_part_of(call.node, given, builder.options)
+    if not (in_place and is_whole(value)) and not builder.is_unfilled(value.buffer):
+        value = builder.copy(value, strides=call.strides(builder))
+    return store_box(builder, value.buffer, starts, source)
+
+
+def _select_scatter(builder: Builder, call: Call) -> Value:
+    value, source = call.tensor("self"), call.tensor("src")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    chosen = selected_position(builder, call, value, dim)
+    dtype = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        rest = point[:dim] + point[dim + 1 :]
+        hit = op("eq", index(point[dim]), index(chosen))
+        return select(hit, to_dtype(builder.read(source, rest), dtype), builder.read(value, point))
+
+    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
+
+
+def _diagonal_scatter(builder: Builder, call: Call) -> Value:
+    value, source = call.tensor("self"), call.tensor("src")
+    rank, offset, dtype = len(value.shape), call.integer("offset"), call.dtype
+    first, second = (wrap_dim(call.integer(name), rank) for name in ("dim1", "dim2"))
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        hit = op("eq", index(point[second] - point[first]), index(as_expr(offset)))
+        along = point[first] if offset >= 0 else point[second]
+        rest = tuple(c for k, c in enumerate(point) if k not in (first, second))
+        update = to_dtype(builder.read(source, (*rest, along), mask=hit), dtype)
+        return select(hit, update, builder.read(value, point))
+
+    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
+
+
+def store_part(builder: Builder, part: TensorValue, source: TensorValue) -> None:
+    """Append a store of `source`, converted, into `part` of a buffer, whose memory then has another name."""
+    point = coordinate_symbols("i", source.shape)
+    old = part.buffer
+    output = builder.declare(old.shape, old.dtype, old.device, strides=old.strides)
+    builder.add(
+        Scatter(
+            output=output,
+            into=old.name,
+            ranges=node_ranges("i", source.shape),
+            index=part.at(point),
+            indirect=(),
+            value=simplify(to_dtype(builder.read(source, point), old.dtype)),
+            mode="store",
+            origins=builder.origins,
+        )
+    )
+    builder.buffers.overwrite(old.name, output)
+
+
+def store_box(builder: Builder, target: Buffer, starts: Sequence[int], source: TensorValue) -> TensorValue:
+    """Append a store of `source` into the box of `target` that begins at `starts`; it takes over
+    that memory.
+    """
+    point = coordinate_symbols("i", source.shape)
+    value = simplify(builder.read(source, point))
+    begun = not builder.is_unfilled(target)
+    output = target
+    if begun:
+        output = builder.declare(target.shape, target.dtype, target.device, strides=target.strides)
+    builder.add(
+        Scatter(
+            output=output,
+            into=target.name if begun else None,
+            ranges=node_ranges("i", source.shape),
+            index=tuple(start + c for start, c in zip(starts, point, strict=True)),
+            indirect=(),
+            value=value,
+            mode="store",
+            origins=builder.origins,
+        )
+    )
+    if begun:
+        builder.buffers.overwrite(target.name, output)
+    return whole(output)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("copy_"), _copy_into),
     Rule(overloads("copy"), _copy),
+    Rule(overloads("slice_scatter"), _make_part_replacement(_slice_scatter)),
+    Rule(overloads("select_scatter"), _make_part_replacement(_select_scatter)),
+    Rule(overloads("diagonal_scatter"), _make_part_replacement(_diagonal_scatter)),
+    Rule(overloads("as_strided_scatter"), _as_strided_scatter),
 )

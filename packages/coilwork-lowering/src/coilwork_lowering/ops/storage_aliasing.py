@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer
-from coilwork_ir.loops import Scatter
 from coilwork_ir.operators import find_info
-from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.facts.generated import operator as operator_of
 from coilwork_lowering.facts.generated import owner_of, readers_of, views_of
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
@@ -165,50 +158,3 @@ def replaces_part_of(user: torch.fx.Node, node: torch.fx.Node, options: Lowering
     if not isinstance(value, torch.Tensor) or (value.dtype, value.device) != (memory.dtype, memory.device):
         return False
     return not memory.dtype.is_complex and box_in(memory, size, stride, offset) is not None
-
-
-def store(builder: Builder, part: TensorValue, source: TensorValue) -> None:
-    """Append a store of `source`, converted, into `part` of a buffer, whose memory then has another name."""
-    point = coordinate_symbols("i", source.shape)
-    old = part.buffer
-    output = builder.declare(old.shape, old.dtype, old.device, strides=old.strides)
-    builder.add(
-        Scatter(
-            output=output,
-            into=old.name,
-            ranges=node_ranges("i", source.shape),
-            index=part.at(point),
-            indirect=(),
-            value=simplify(to_dtype(builder.read(source, point), old.dtype)),
-            mode="store",
-            origins=builder.origins,
-        )
-    )
-    builder.buffers.overwrite(old.name, output)
-
-
-def fill(builder: Builder, target: Buffer, starts: Sequence[int], source: TensorValue) -> TensorValue:
-    """Append a store of `source` into the box of `target` that begins at `starts`; it takes over
-    that memory.
-    """
-    point = coordinate_symbols("i", source.shape)
-    value = simplify(builder.read(source, point))
-    begun = not builder.is_unfilled(target)
-    output = target
-    if begun:
-        output = builder.declare(target.shape, target.dtype, target.device, strides=target.strides)
-    builder.add(
-        Scatter(
-            output=output,
-            into=target.name if begun else None,
-            ranges=node_ranges("i", source.shape),
-            index=tuple(start + c for start, c in zip(starts, point, strict=True)),
-            indirect=(),
-            value=value,
-            mode="store",
-            origins=builder.origins,
-        )
-    )
-    if begun:
-        builder.buffers.overwrite(target.name, output)
-    return whole(output)
