@@ -16,7 +16,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
 from coilwork_lowering.facts.known_order import is_in_order
 from coilwork_lowering.ops.elementwise import scalar_operand
-from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
+from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, position_of
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.segment_sums import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered

@@ -22,7 +22,7 @@ from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.known_order import is_in_order, step_from_zero
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.indexing import check_in_range, position_of
+from coilwork_lowering.ops.gathers import check_in_range, position_of
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.scatters import scatter_into

@@ -35,7 +35,7 @@ from coilwork_lowering.building.values import (
     is_whole,
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
+from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, position_of
 from coilwork_lowering.ops.scattering.deterministic_scatter import (
     adds_repeatably,
     index_add_repeatably,

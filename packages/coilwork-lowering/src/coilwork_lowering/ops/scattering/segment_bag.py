@@ -19,7 +19,7 @@ from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.binary_search import lower_bound, search_type
-from coilwork_lowering.ops.indexing import check_in_range, within
+from coilwork_lowering.ops.gathers import check_in_range, within
 from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.rules import Call
