@@ -24,10 +24,10 @@ from coilwork_lowering.ops import (
     powers,
     random,
     reductions,
-    resizing,
     slice_updates,
     sort_and_topk,
     unfolding,
+    upsample_gradients,
     views,
 )
 from coilwork_lowering.ops.scattering import embeddings, scatters
@@ -52,7 +52,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     contractions.RULES,
     random.RULES,
     reductions.RULES,
-    resizing.RULES,
+    upsample_gradients.RULES,
     scatters.RULES,
     binary_search.RULES,
     sort_and_topk.RULES,
