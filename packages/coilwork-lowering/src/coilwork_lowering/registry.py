@@ -19,6 +19,7 @@ from coilwork_lowering.ops import (
     foreach,
     gathers,
     grid_sampling,
+    im2col,
     norms,
     pooling,
     powers,
@@ -26,7 +27,6 @@ from coilwork_lowering.ops import (
     reductions,
     slice_updates,
     sort_and_topk,
-    unfolding,
     upsample_gradients,
     views,
 )
@@ -57,7 +57,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     binary_search.RULES,
     sort_and_topk.RULES,
     formulas.RULES,
-    unfolding.RULES,
+    im2col.RULES,
     views.RULES,
 )
 
