@@ -47,7 +47,7 @@ MEAN_WINDOWS = [
     ([6, 6], [2, 5], [3, 2], True, True, None),
     ([6, 6], [2, 5], [3, 2], True, False, None),
 ]
-LEFT_TO_ATEN = pooling._left_to_aten
+LEFT_TO_ATEN = pooling._is_left_to_aten
 LAYOUTS = {"rows": torch.contiguous_format, "channels-last": torch.channels_last}
 FLOATS = [torch.float32, torch.bfloat16, torch.float64]
 
@@ -55,7 +55,7 @@ FLOATS = [torch.float32, torch.bfloat16, torch.float64]
 @pytest.fixture(autouse=True)
 def all_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on devices where nothing is left to ATen."""
-    monkeypatch.setattr(pooling, "_left_to_aten", lambda device: False)
+    monkeypatch.setattr(pooling, "_is_left_to_aten", lambda device: False)
 
 
 def image(*shape: int, dtype: torch.dtype = torch.float32, layout: str = "rows") -> Tensor:
@@ -179,7 +179,7 @@ def test_integer_means_stay_with_aten() -> None:
 
 
 def test_what_is_dear_stays_with_aten_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooling, "_left_to_aten", LEFT_TO_ATEN)
+    monkeypatch.setattr(pooling, "_is_left_to_aten", LEFT_TO_ATEN)
     x = image(2, 3, 12, 12)
     maxima = aten.max_pool2d_with_indices
     assert externs(trace_and_lower(lambda a: maxima(a, [6, 6]), (x,)).graph) == [str(maxima.default)]

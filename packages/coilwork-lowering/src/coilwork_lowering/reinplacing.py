@@ -37,7 +37,7 @@ from coilwork_lowering.building.values import (
 from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.facts.sharing import escapes
-from coilwork_lowering.ops.slice_updates import covers, is_injective, replaced_part, same_place
+from coilwork_lowering.ops.slice_updates import covers, is_injective, same_place, view_replaced_part
 from coilwork_lowering.ops.storage_aliasing import natural_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sizes.squeezed import finds_squeezed_size
@@ -249,7 +249,7 @@ class Reinplacing:
             return is_whole(value)
         try:
             shape = self._builder.sizes.exprs(source.meta["val"].shape)
-            return covers(replaced_part(name, value, self._arguments(reader), shape), part)
+            return covers(view_replaced_part(name, value, self._arguments(reader), shape), part)
         except NotLowered:
             return False
 

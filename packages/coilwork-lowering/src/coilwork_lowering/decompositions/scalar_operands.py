@@ -288,7 +288,7 @@ def _celu(theirs: Callable[..., Any], value: torch.Tensor, alpha: Any = 1.0) -> 
 _FACTORS: Final = (int, float, torch.SymInt, torch.SymFloat)
 
 
-def scaled_number_decompositions() -> dict[Any, Callable[..., Any]]:
+def decompose_scaled_sums() -> dict[Any, Callable[..., Any]]:
     """For sums and differences; those of anything but a scaled symbol are left alone."""
     return {operator: partial(_scale_before_sum, operator) for operator in (aten.add.Tensor, aten.sub.Tensor)}
 

@@ -41,10 +41,7 @@ from coilwork_lowering.decompositions.library_operators import (
     recurrent_decompositions,
 )
 from coilwork_lowering.decompositions.prims import device_decompositions, prim_decompositions
-from coilwork_lowering.decompositions.scalar_operands import (
-    number_decompositions,
-    scaled_number_decompositions,
-)
+from coilwork_lowering.decompositions.scalar_operands import decompose_scaled_sums, number_decompositions
 from coilwork_lowering.decompositions.segments_and_scatters import (
     guard_size_condition,
     row_decompositions,
@@ -109,7 +106,7 @@ _INVALID: Final = "probability tensor contains either `inf`, `nan` or element < 
 _NOTHING: Final = "invalid multinomial distribution (sum of probabilities <= 0)"
 
 
-def sampling_decompositions() -> dict[Any, Callable[..., Any]]:
+def decompose_sampling() -> dict[Any, Callable[..., Any]]:
     """By overload."""
     return {torch.ops.aten.multinomial.default: _multinomial}
 
@@ -196,8 +193,8 @@ def list_corrections(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Calla
         **recurrent_decompositions(),
         **resize_decompositions(),
         **row_decompositions(),
-        **sampling_decompositions(),
-        **scaled_number_decompositions(),
+        **decompose_sampling(),
+        **decompose_scaled_sums(),
         **scatter_decompositions(),
         **squeeze_decompositions(),
         **stride_decompositions(table),

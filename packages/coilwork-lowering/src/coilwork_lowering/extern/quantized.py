@@ -29,7 +29,7 @@ from coilwork_lowering.torch_compat.operators import (
 _ENDING: Final = "aten.dequantize"
 
 
-def quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | None:
+def find_quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | None:
     """The element type of those results of a call that capture calls `float32`, if it is a quantised one."""
     name = qualified_name(target)
     if is_quantizing(target):
@@ -54,7 +54,7 @@ def require_kernel(
     Raises:
         MistracedError: the operator has no kernel for them.
     """
-    operand = next(_quantized_in(arguments.values()), None)
+    operand = next(_iterate_quantized(arguments.values()), None)
     if operand is None or target.namespace not in ("aten", "prims"):
         return
     device = operand.device.partition(":")[0]
@@ -83,7 +83,7 @@ def require_floats(
         MistracedError: one is; capture says that it is of floats, and gives all rounds and branches that
             type.
     """
-    found = next(_quantized_in(values), None)
+    found = next(_iterate_quantized(values), None)
     if found is None:
         return
     raise MistracedError(
@@ -102,7 +102,7 @@ def require_floats(
     )
 
 
-def quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
+def list_quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
     """Calls in `graph`, which may be a joint one, whose results are quantised, in order."""
     found: dict[torch.fx.Node, None] = {}
     for node in graph.nodes:
@@ -125,13 +125,13 @@ def _shows_floats(node: torch.fx.Node) -> bool:
 
 
 def _operand_type(arguments: Mapping[str, Value]) -> DType | None:
-    return next((operand.dtype for operand in _quantized_in(arguments.values())), None)
+    return next((operand.dtype for operand in _iterate_quantized(arguments.values())), None)
 
 
-def _quantized_in(values: Iterable[Value]) -> Iterator[TensorValue]:
+def _iterate_quantized(values: Iterable[Value]) -> Iterator[TensorValue]:
     for value in values:
         if isinstance(value, tuple):
-            yield from _quantized_in(value)
+            yield from _iterate_quantized(value)
         elif isinstance(value, TensorValue) and value.dtype.is_quantized:
             yield value
 

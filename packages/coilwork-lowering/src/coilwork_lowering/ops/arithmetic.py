@@ -191,7 +191,7 @@ def _test(name: str) -> ScalarFunction:
     return apply
 
 
-def _signed_infinity(value: float) -> ScalarFunction:
+def _make_infinity_test(value: float) -> ScalarFunction:
     def apply(a: Scalar) -> Scalar:
         return op("eq", a, like(value, a)) if a.dtype.is_float else op("ne", a, a)
 
@@ -271,18 +271,18 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     )
 
 
-def _rounded_to(narrow: DType) -> ScalarFunction:
+def _make_rounding(narrow: DType) -> ScalarFunction:
     return lambda a: round_to(a, narrow)
 
 
 def _stepwise_truncdiv(narrow: DType) -> ScalarFunction:
-    to_narrow = _rounded_to(narrow)
+    to_narrow = _make_rounding(narrow)
     return lambda a, b: op("trunc", to_narrow(op("div", a, b)))
 
 
 def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
     """Python's floor division (as in torch) with every step rounded to `narrow`."""
-    to_narrow = _rounded_to(narrow)
+    to_narrow = _make_rounding(narrow)
 
     def floordiv(a: Scalar, b: Scalar) -> Scalar:
         zero, one = like(0, a), like(1, a)
@@ -380,7 +380,7 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
     # vectors of a CPU convert floats faster than the integers that positions are
     fractions = None if has_trait(call.device, PROCESSOR) else known_fractions(call.node)
     if fractions is not None:
-        return _known_weights(builder, call, fractions)
+        return _lower_upsampling_weights(builder, call, fractions)
     if high is None:
         return _lower_lower_bound(builder, call)
     if low is None:
@@ -390,7 +390,7 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, _clamp, operands=[call[n] for n in names], compute=[compute] * 3)
 
 
-def _known_weights(builder: Builder, call: Call, known: Fractions) -> Value:
+def _lower_upsampling_weights(builder: Builder, call: Call, known: Fractions) -> Value:
     """The weights of an upsampling, from integers: compilers know those of neighbours when the loop is
     unrolled.
     """
@@ -449,8 +449,8 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("isnan", _test("isnan"), kind=TO_BOOL),
     pointwise_rule("isinf", _test("isinf"), kind=TO_BOOL),
     pointwise_rule("isfinite", _isfinite, kind=TO_BOOL),
-    pointwise_rule("isposinf", _signed_infinity(float("inf")), kind=TO_BOOL),
-    pointwise_rule("isneginf", _signed_infinity(float("-inf")), kind=TO_BOOL),
+    pointwise_rule("isposinf", _make_infinity_test(float("inf")), kind=TO_BOOL),
+    pointwise_rule("isneginf", _make_infinity_test(float("-inf")), kind=TO_BOOL),
     pointwise_rule("signbit", _signbit, kind=TO_BOOL),
     pointwise_rule("logical_and", _logical(both), kind=TO_BOOL),
     pointwise_rule("logical_or", _logical(either), kind=TO_BOOL),

@@ -144,7 +144,7 @@ def _search(
             place = builder.read(order, at, indirect=(middle,), mask=searching)
         element = builder.read(ordered, at, indirect=(place,), mask=searching)
         element = to_dtype(element, value.dtype)
-        before = _before(element, value, right=right)
+        before = _precedes(element, value, right=right)
         start, end = (
             select(op("bitwise_and", searching, before), add(middle, one), start),
             select(op("bitwise_and", searching, invert(before)), middle, end),
@@ -152,12 +152,12 @@ def _search(
     return start
 
 
-def _before(boundary: Scalar, value: Scalar, *, right: bool) -> Scalar:
+def _precedes(boundary: Scalar, value: Scalar, *, right: bool) -> Scalar:
     """The place of `value` is behind `boundary`. Written so that NaN is behind all."""
     return invert(gt(boundary, value) if right else ge(boundary, value))
 
 
-def _places(builder: Builder, order: TensorValue, count: Expr) -> TensorValue:
+def _check_order(builder: Builder, order: TensorValue, count: Expr) -> TensorValue:
     """`order`, all of whose elements are places among `count` boundaries; eager looks at those that no search
     reads, too.
     """
@@ -172,7 +172,7 @@ def _places(builder: Builder, order: TensorValue, count: Expr) -> TensorValue:
     )
 
 
-def _searched(
+def _lower_search(
     builder: Builder, call: Call, ordered: TensorValue, values: TensorValue, order: TensorValue | None
 ) -> Value:
     right = bool(call["right"]) or call.arguments.get("side") == "right"
@@ -195,14 +195,16 @@ def _searched(
 
         def search_tree(point: tuple[Expr, ...]) -> Scalar:
             value = to_dtype(builder.read(values, point), compute)
-            found = descend(builder, tree, count, lambda b: _before(to_dtype(b, compute), value, right=right))
+            found = descend(
+                builder, tree, count, lambda b: _precedes(to_dtype(b, compute), value, right=right)
+            )
             return to_dtype(found, call.dtype)
 
         return builder.pointwise(
             call.shape(builder), call.dtype, call.device, search_tree, strides=call.strides(builder)
         )
 
-    places = None if order is None else _places(builder, order, ordered.shape[-1])
+    places = None if order is None else _check_order(builder, order, ordered.shape[-1])
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         value = to_dtype(builder.read(values, point), compute)
@@ -222,7 +224,7 @@ def _are_equal(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
 def _bucketize(builder: Builder, call: Call) -> Value:
     if len(call.tensor("boundaries").shape) != 1:
         raise NotLowered("boundaries of other than one dimension, which ATen refuses")
-    return _searched(builder, call, call.tensor("boundaries"), call.tensor("self"), None)
+    return _lower_search(builder, call, call.tensor("boundaries"), call.tensor("self"), None)
 
 
 def _lower_searchsorted(builder: Builder, call: Call) -> Value:
@@ -238,7 +240,7 @@ def _lower_searchsorted(builder: Builder, call: Call) -> Value:
         raise NotLowered("an unknown side, which ATen refuses")
     if call["right"] and call.arguments.get("side") == "left":
         raise NotLowered("sides that contradict each other, which ATen refuses")
-    return _searched(builder, call, ordered, values, order)
+    return _lower_search(builder, call, ordered, values, order)
 
 
 RULES: Final[tuple[Rule, ...]] = (

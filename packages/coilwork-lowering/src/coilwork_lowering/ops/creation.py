@@ -180,7 +180,7 @@ def _read_end(builder: Builder, call: Call, name: str) -> Scalar:
     return scalar_operand(builder, value, (), DType.F64)
 
 
-def _spaced_overloads(name: str) -> tuple[str, ...]:
+def _list_spaced_overloads(name: str) -> tuple[str, ...]:
     return overloads(" ".join(f"{name}.{overload}" for overload in _OVERLOADS))
 
 
@@ -201,6 +201,6 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("arange arange.start arange.start_step"), _arange),
     Rule(overloads("prims.iota.default"), _iota),
     Rule(overloads("eye eye.m"), _eye),
-    Rule(_spaced_overloads("linspace"), _lower_linspace),
-    Rule(_spaced_overloads("logspace"), _lower_logspace),
+    Rule(_list_spaced_overloads("linspace"), _lower_linspace),
+    Rule(_list_spaced_overloads("logspace"), _lower_logspace),
 )

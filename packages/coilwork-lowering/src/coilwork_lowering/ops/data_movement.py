@@ -205,7 +205,7 @@ def _triangle(keeps: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Builder, C
     return lower
 
 
-def _where(builder: Builder, call: Call) -> Value:
+def _lower_where(builder: Builder, call: Call) -> Value:
     names = ("condition", "self", "other")
     condition, then, otherwise = bring_to_device(builder, [call[n] for n in names], call.device)
     dtype = call.dtype
@@ -220,7 +220,7 @@ def _where(builder: Builder, call: Call) -> Value:
     return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
 
 
-def _masked_fill(builder: Builder, call: Call) -> Value:
+def _lower_masked_fill(builder: Builder, call: Call) -> Value:
     value, mask, fill = bring_to_device(builder, [call["self"], call["mask"], call["value"]], call.device)
     dtype = call.dtype
 
@@ -288,8 +288,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("roll"), _roll),
     Rule(overloads("tril"), _triangle(le)),
     Rule(overloads("triu"), _triangle(ge)),
-    Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _where),
-    Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),
+    Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _lower_where),
+    Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _lower_masked_fill),
     Rule(overloads("reflection_pad1d reflection_pad2d reflection_pad3d"), _make_border_padding(reflect)),
     Rule(
         overloads("replication_pad1d replication_pad2d replication_pad3d"),

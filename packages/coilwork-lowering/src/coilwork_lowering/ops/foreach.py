@@ -35,7 +35,7 @@ _EXTREMES: Final = (
 )
 
 
-def _each(
+def _lower_each(
     builder: Builder,
     call: Call,
     lower: Lower,
@@ -91,7 +91,7 @@ def rule(
         fakes = {renames.get(n, n): v for n, v in call.fakes.items()}
         # operands are taken in the order of the arguments, so what is missing goes last
         missing = {n: v for n, v in extra.items() if n not in arguments}
-        return _each(builder, call, single, target, {**arguments, **missing}, {**fakes, **missing})
+        return _lower_each(builder, call, single, target, {**arguments, **missing}, {**fakes, **missing})
 
     return Rule((f"aten._foreach_{name}",), lower)
 

@@ -189,7 +189,7 @@ def _index(builder: Builder, call: Call) -> Value:
         raise NotLowered("indexing into an empty tensor")
     plan = AdvancedIndex(len(value.shape), listed, value.shape)
     nodes: Any = call.node.args[1] if len(call.node.args) > 1 else call.node.kwargs["indices"]
-    known = _known_maps(plan, [node for node in nodes if node is not None])
+    known = _find_axis_maps(plan, [node for node in nodes if node is not None])
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         if known is not None:
@@ -206,7 +206,7 @@ def _index(builder: Builder, call: Call) -> Value:
     )
 
 
-def _known_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap, ...] | None:
+def _find_axis_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap, ...] | None:
     """Return where each index tensor points as a function of one of its coordinates, if all are known when
     compiling.
     """

@@ -355,7 +355,7 @@ def _prepare_sampling(call: Call) -> _Sampled:
 def _grid_sampler(builder: Builder, call: Call) -> Value:
     sampled = _prepare_sampling(call)
     spreads = sampled.sampling.kernel is Kernel.VECTORISED
-    kept = _kept_taps(builder, sampled) if _keeps(builder, sampled) else None
+    kept = _materialize_taps(builder, sampled) if _materializes_taps(builder, sampled) else None
 
     def terms(n: Expr, channel: Expr, at: tuple[Expr, ...]) -> Iterator[tuple[Scalar, Scalar, Scalar]]:
         """Element, weight and whether it is inside, of each tap."""
@@ -391,7 +391,7 @@ def _grid_sampler(builder: Builder, call: Call) -> Value:
     )
 
 
-def _keeps(builder: Builder, sampled: _Sampled) -> bool:
+def _materializes_taps(builder: Builder, sampled: _Sampled) -> bool:
     """Tell if taps are better computed once than for each of many channels."""
     image = sampled.image
     channels, layout = as_int(image.shape[1]), layout_of(image)
@@ -405,7 +405,7 @@ def _keeps(builder: Builder, sampled: _Sampled) -> bool:
     return layout is None or as_int(layout.strides[1]) != 1
 
 
-def _kept_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, TensorValue]]:
+def _materialize_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, TensorValue]]:
     """Of each combination of taps, in memory: where the element is in its channel, -1 for outside, and its
     weight.
     """
@@ -440,13 +440,13 @@ def _backward(builder: Builder, call: Call) -> Value:
     by_image, by_grid = call.result
     found: list[Value] = [None, None]
     if mask[0]:
-        found[0] = _as(builder, _differentiate_image(builder, sampled, gradient), by_image)
+        found[0] = _convert_result(builder, _differentiate_image(builder, sampled, gradient), by_image)
     if mask[1]:
-        found[1] = _as(builder, _differentiate_grid(builder, sampled, gradient), by_grid)
+        found[1] = _convert_result(builder, _differentiate_grid(builder, sampled, gradient), by_grid)
     return tuple(found)
 
 
-def _as(
+def _convert_result(
     builder: Builder, found: tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]], fake: torch.Tensor
 ) -> TensorValue:
     """A result with the type and strides of `fake`."""
@@ -498,17 +498,17 @@ def _differentiate_image(
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
     """Return what each point read it gives back, by its weight."""
     if adds_repeatably(builder, sampled.image.device, sampled.image.dtype):
-        return sampled.image, _given_back_sorted(builder, sampled, gradient)
-    return sampled.image, _given_back_in_memory(builder, sampled, gradient)
+        return sampled.image, _sort_gradient(builder, sampled, gradient)
+    return sampled.image, _scatter_gradient(builder, sampled, gradient)
 
 
-def _given_back_in_memory(
+def _scatter_gradient(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     dims, wide = len(sampled.sizes), sampled.wide
     zeros = builder.pointwise(sampled.image.shape, wide, sampled.image.device, lambda point: const(0, wide))
-    if _keeps(builder, sampled):
-        return _given_back_by_tap(builder, sampled, gradient, zeros)
+    if _materializes_taps(builder, sampled):
+        return _scatter_gradient_by_tap(builder, sampled, gradient, zeros)
     each = sampled.sampling.interpolation
     shape = (*gradient.shape, combinations(each, dims))
 
@@ -537,17 +537,17 @@ def _given_back_in_memory(
     return lambda point: builder.read(found, point)
 
 
-def _given_back_by_tap(
+def _scatter_gradient_by_tap(
     builder: Builder, sampled: _Sampled, gradient: TensorValue, zeros: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     """One tap of all points after the other: what is computed of taps is computed once for all channels."""
     found, wide = zeros, sampled.wide
-    for place, weight in _kept_taps(builder, sampled):
-        found = _added_by_tap(builder, sampled, gradient, found, place, weight, wide)
+    for place, weight in _materialize_taps(builder, sampled):
+        found = _scatter_tap(builder, sampled, gradient, found, place, weight, wide)
     return lambda point: builder.read(found, point)
 
 
-def _added_by_tap(
+def _scatter_tap(
     builder: Builder,
     sampled: _Sampled,
     gradient: TensorValue,
@@ -578,7 +578,7 @@ def _added_by_tap(
     )
 
 
-def _given_back_sorted(
+def _sort_gradient(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     dims, wide = len(sampled.sizes), sampled.wide

@@ -24,8 +24,8 @@ from coilwork_lowering.ops.pooling import UNROLLED
 from coilwork_lowering.ops.windows import (
     Taps,
     WindowShape,
-    each_tap,
     is_small,
+    iterate_taps,
     make_strided_windows,
     one_tap,
     within,
@@ -145,7 +145,7 @@ def _lower_fold(builder: Builder, call: Call) -> Value:
 
     def written_out(point: Point) -> Scalar:
         total: Scalar | None = None
-        for numbers, at, mask in each_tap(taps, point[rank:]):
+        for numbers, at, mask in iterate_taps(taps, point[rank:]):
             if isinstance(mask, Const) and mask.value is False:
                 continue
             element = term(point, numbers, at, mask)

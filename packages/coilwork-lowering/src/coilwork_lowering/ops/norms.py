@@ -23,9 +23,9 @@ from coilwork_lowering.ops.powers import float_power
 from coilwork_lowering.ops.reductions import (
     finish,
     first,
+    list_reduced_dims,
     map_elements,
     reduce_over,
-    reduced_dims,
     require_elements,
 )
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
@@ -55,7 +55,7 @@ def _vector_norm(builder: Builder, call: Call) -> Value:
     order = call["ord"]
     if not value.dtype.is_float or not isinstance(order, int | float):
         raise NotLowered("a norm of integers, or of an order known at run time only")
-    positions = reduced_dims(call, len(value.shape))
+    positions = list_reduced_dims(call, len(value.shape))
     asked = call["dtype"]
     wide = (value.dtype if asked is None else dtype_of(asked)).compute
     power = float(order)
@@ -109,7 +109,7 @@ def _norm_functions(order: float) -> tuple[Callable[[Scalar], Scalar], Callable[
 
 def _logsumexp(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    positions = reduced_dims(call, len(value.shape))
+    positions = list_reduced_dims(call, len(value.shape))
     if not value.dtype.is_float:
         raise NotLowered("logsumexp of integers")
     if any(as_int(value.shape[k]) == 0 for k in positions):

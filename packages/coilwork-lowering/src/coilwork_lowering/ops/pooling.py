@@ -32,10 +32,10 @@ from coilwork_lowering.ops.windows import (
     Taps,
     WindowShape,
     adaptive,
-    each_tap,
     fits_32_bits,
     flat_position,
     is_small,
+    iterate_taps,
     make_strided_windows,
     one_tap,
 )
@@ -74,7 +74,7 @@ def lowest(dtype: DType) -> Literal_:
 
 
 def _window_shapes(call: Call, rank: int) -> list[WindowShape]:
-    kernel = _per_dim(call, "kernel_size", rank)
+    kernel = _read_per_dim(call, "kernel_size", rank)
     # a mean has no dilation; without a step windows lie side by side
     return [
         WindowShape(
@@ -87,15 +87,15 @@ def _window_shapes(call: Call, rank: int) -> list[WindowShape]:
         )
         for k, s, p, d in zip(
             kernel,
-            _per_dim(call, "stride", rank, kernel),
-            _per_dim(call, "padding", rank),
-            _per_dim(call, "dilation", rank, (1,) * rank),
+            _read_per_dim(call, "stride", rank, kernel),
+            _read_per_dim(call, "padding", rank),
+            _read_per_dim(call, "dilation", rank, (1,) * rank),
             strict=True,
         )
     ]
 
 
-def _per_dim(call: Call, name: str, rank: int, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+def _read_per_dim(call: Call, name: str, rank: int, default: tuple[int, ...] = ()) -> tuple[int, ...]:
     given = call.integers(name) if name in call.arguments else ()
     given = given or default
     return given * rank if len(given) == 1 else given
@@ -123,11 +123,11 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
 
 def _count_unrolled(dims: Sequence[PooledDim], device: torch.device) -> int:
     """How many elements of a window are written out."""
-    uneven = any(d.is_uneven for d in dims) and not _left_to_aten(device)
+    uneven = any(d.is_uneven for d in dims) and not _is_left_to_aten(device)
     return _UNROLLED_UNEVEN if uneven else UNROLLED
 
 
-def _over(
+def _reduce_windows(
     builder: Builder,
     fake: torch.Tensor,
     taps: Sequence[Taps],
@@ -150,7 +150,7 @@ def _over(
 
     def small(point: Point) -> Scalar:
         total: Scalar | None = None
-        for _, at, mask in each_tap(taps, point[-rank:]):
+        for _, at, mask in iterate_taps(taps, point[-rank:]):
             element = term(point, (*point[:-rank], *at), mask)
             if not isinstance(mask, Const) or mask.value is True:
                 total = element if total is None else _combine(total, element, greatest)
@@ -197,7 +197,9 @@ def _mean(builder: Builder, call: Call) -> Value:
         return op("div", total, _divisor(call, dims, point[-len(dims) :], wide))
 
     limit = _count_unrolled(dims, call.fake.device)
-    return _over(builder, call.fake, [d.window for d in dims], term, wide, finish=finish, limit=limit)
+    return _reduce_windows(
+        builder, call.fake, [d.window for d in dims], term, wide, finish=finish, limit=limit
+    )
 
 
 def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide: DType) -> Scalar:
@@ -218,7 +220,7 @@ def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide:
     return functools.reduce(lambda a, b: op("mul", a, b), [cast(index(count), wide) for count in counts])
 
 
-def _left_to_aten(device: torch.device) -> bool:
+def _is_left_to_aten(device: torch.device) -> bool:
     return has_trait(device.type, PROCESSOR)
 
 
@@ -233,7 +235,7 @@ def _refuse_dear_gather(call: Call, dims: Sequence[PooledDim]) -> None:
     Raises:
         NotLowered: this is such a derivative.
     """
-    if not _left_to_aten(call.fake.device):
+    if not _is_left_to_aten(call.fake.device):
         return
     if not is_small([d.cover for d in dims], UNROLLED):
         raise NotLowered(f"more than {UNROLLED} windows over an element, on a CPU")
@@ -257,7 +259,7 @@ def _mean_backward(builder: Builder, call: Call) -> Value:
         return share if fixed else select(mask, share, like(0, share))
 
     limit = _count_unrolled(dims, call.fake.device)
-    return _over(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
+    return _reduce_windows(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
 
 
 # maxima
@@ -273,14 +275,14 @@ def _max(builder: Builder, call: Call) -> Value:
     dims = _dims(call, value.shape, builder.sizes.exprs(values.shape))
     wide = value.dtype.compute
     taps, limit = [d.window for d in dims], _count_unrolled(dims, values.device)
-    if _is_read(call.node, 1) and not is_small(taps, limit) and _left_to_aten(values.device):
+    if _is_read(call.node, 1) and not is_small(taps, limit) and _is_left_to_aten(values.device):
         # three walks over the window, for the maximum and the two searches, where ATen makes one: 2x slower
         raise NotLowered(f"positions in windows of more than {UNROLLED} elements, on a CPU")
 
     def element(point: Point, at: Point, mask: Scalar) -> Scalar:
         return cast(builder.read(value, at, mask=mask, other=lowest(value.dtype)), wide)
 
-    greatest = _over(builder, values, taps, element, wide, greatest=True, limit=limit)
+    greatest = _reduce_windows(builder, values, taps, element, wide, greatest=True, limit=limit)
     if not _is_read(call.node, 1):
         return (greatest, None)
     if is_small(taps, limit):
@@ -304,7 +306,7 @@ def _small_position(
 
     def body(point: Point) -> Scalar:
         outer, inner = point[:-rank], point[-rank:]
-        found = list(each_tap(taps, inner))
+        found = list(iterate_taps(taps, inner))
         origin = flat_position(found[0][1], sizes)
         furthest = flat_position(found[-1][1], sizes) - origin
         # distances from the window's corner are small: half as many bits to carry along
@@ -389,7 +391,7 @@ def _max_backward(builder: Builder, call: Call) -> Value:
         return select(op("eq", chosen, index(flat_position(point[-rank:], sizes))), share, like(0, share))
 
     limit = _count_unrolled(dims, call.fake.device)
-    return _over(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
+    return _reduce_windows(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
 
 
 # ---- Maxima over windows of one size that begin where random numbers say (Graham, "Fractional m ----

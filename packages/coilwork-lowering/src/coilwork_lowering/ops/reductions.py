@@ -34,7 +34,9 @@ from coilwork_lowering.torch_compat.graphs import operator_behind
 # ---- Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is ro ----
 
 
-def reduced_dims(call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True) -> tuple[int, ...]:
+def list_reduced_dims(
+    call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True
+) -> tuple[int, ...]:
     """The dimensions to reduce, sorted; an absent or empty list means all of them."""
     value = call.arguments.get(name)
     listed = () if value is None else call.integers(name)
@@ -68,11 +70,11 @@ def reduce_over(
         value.device,
         body,
         results,
-        strides=_kept_strides(builder, call, len(value.shape), positions),
+        strides=_strides_without(builder, call, len(value.shape), positions),
     )
 
 
-def _kept_strides(builder: Builder, call: Call, rank: int, positions: Sequence[int]) -> tuple[Expr, ...]:
+def _strides_without(builder: Builder, call: Call, rank: int, positions: Sequence[int]) -> tuple[Expr, ...]:
     fake = call.result if isinstance(call.result, torch.Tensor) else call.result[0]
     strides = builder.result_strides(fake)
     if len(strides) == rank - len(positions):
@@ -118,7 +120,7 @@ def accumulation_type(call: Call, source: DType) -> DType:
 def _accumulate(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        positions = reduced_dims(call, len(value.shape))
+        positions = list_reduced_dims(call, len(value.shape))
         wide = accumulation_type(call, value.dtype)
         if wide.is_bool:
             raise NotLowered("a sum of booleans as boolean")
@@ -135,7 +137,7 @@ def element_count(value_shape: Shape, positions: Sequence[int]) -> Expr:
 
 def _mean(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    positions = reduced_dims(call, len(value.shape))
+    positions = list_reduced_dims(call, len(value.shape))
     wide = accumulation_type(call, value.dtype)
     total = first(reduce_over(builder, call, value, positions, "sum", lambda x: to_dtype(x, wide), [wide]))
     count = to_dtype(index(element_count(value.shape, positions)), wide)
@@ -188,7 +190,7 @@ def _require_elements(builder: Builder, call: Call, value: TensorValue, position
 def _extreme(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        positions = reduced_dims(call, len(value.shape))
+        positions = list_reduced_dims(call, len(value.shape))
         _require_elements(builder, call, value, positions)
         return extreme(builder, call, value, positions, kind, call.fake)
 
@@ -215,7 +217,7 @@ def position(
 def _position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        positions = reduced_dims(call, len(value.shape), empty_is_all=False)
+        positions = list_reduced_dims(call, len(value.shape), empty_is_all=False)
         _require_elements(builder, call, value, positions)
         return position(builder, call, value, positions, kind, call.fake)
 
@@ -225,7 +227,7 @@ def _position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
 def _extreme_and_position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        positions = reduced_dims(call, len(value.shape))
+        positions = list_reduced_dims(call, len(value.shape))
         _require_elements(builder, call, value, positions)
         values, places = call.result
         return (
@@ -240,7 +242,7 @@ def _truth(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         # any.dims and all.dims reduce nothing for an empty list; elsewhere there is no list
-        positions = reduced_dims(call, len(value.shape), empty_is_all=False)
+        positions = list_reduced_dims(call, len(value.shape), empty_is_all=False)
         found = first(reduce_over(builder, call, value, positions, kind, truth, [DType.BOOL]))
         return finish(builder, call, found, call.fake, positions)
 
@@ -252,7 +254,7 @@ def _moments(
 ) -> list[TensorValue]:
     """Variance (or its root) and mean, as far as `fakes` ask for them: (variance, mean)."""
     value = call.tensor("self")
-    positions = reduced_dims(call, len(value.shape))
+    positions = list_reduced_dims(call, len(value.shape))
     wide = value.dtype.compute
     # eager squares in f64 there: a root is finite where the variance is not
     if root and has_trait(value.device, ATEN_CPU) and value.dtype in (DType.F32, DType.BF16):

@@ -44,14 +44,14 @@ from coilwork_lowering.building.values import (
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.storage_aliasing import begins_with_an_input, box_in, replaces_part_of
-from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
+from coilwork_lowering.ops.views import find_selected_position, slice_bounds, wrap_start
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, lt, select, to_dtype
 
 # ---- Parts of a tensor: which of them operators replace, and whether one part lies in another ----
 
 
-def replaced_part(
+def view_replaced_part(
     operator: str, value: TensorValue, arguments: Mapping[str, Value], shape: Shape
 ) -> TensorValue:
     """Return what a call of an operator that `replaces_part` replaces of `value` by a tensor of `shape`, as a
@@ -71,7 +71,7 @@ def replaced_part(
             return view_maps.narrow(value, dim, start, shape[dim], as_plain_int(arguments["step"]))
         case "aten.select_scatter.default":
             dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
-            return view_maps.select(value, dim, wrapped_start(as_size(arguments["index"]), value.shape[dim]))
+            return view_maps.select(value, dim, wrap_start(as_size(arguments["index"]), value.shape[dim]))
         case "aten.diagonal_scatter.default":
             first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
             return view_maps.diagonal(value, first, second, as_plain_int(arguments["offset"]), shape[-1])
@@ -246,7 +246,7 @@ def _make_part_replacement(computed: Lower) -> Lower:
 
     def lower(builder: Builder, call: Call) -> Value:
         value, source = call.tensor("self"), call.tensor("src")
-        part = replaced_part(call.target, value, call.arguments, source.shape)
+        part = view_replaced_part(call.target, value, call.arguments, source.shape)
         _check_shape(builder, call, value, source)
         _check_position(builder, call, value)
         if same_place(source, part) and call.updates.is_taken(value):
@@ -270,7 +270,7 @@ def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
     if call.target != "aten.select_scatter.default":
         return
     size = value.shape[wrap_dim(call.integer("dim"), len(value.shape))]
-    chosen = wrapped_start(as_size(call["index"]), size)
+    chosen = wrap_start(as_size(call["index"]), size)
     message = f"index out of range: the position of a row among {size}"
     if provably_lt(chosen, as_expr(0)) or provably_le(size, chosen):
         raise NotLowered("a row that is not there")
@@ -319,7 +319,7 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
     return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
 
 
-def _as_strided_scatter(builder: Builder, call: Call) -> Value:
+def _lower_as_strided_scatter(builder: Builder, call: Call) -> Value:
     """A box of a tensor is replaced: in the memory that other boxes went to before, else in a copy of the
     tensor.
     """
@@ -341,7 +341,7 @@ def _as_strided_scatter(builder: Builder, call: Call) -> Value:
 def _select_scatter(builder: Builder, call: Call) -> Value:
     value, source = call.tensor("self"), call.tensor("src")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    chosen = selected_position(builder, call, value, dim)
+    chosen = find_selected_position(builder, call, value, dim)
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:
@@ -420,5 +420,5 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("slice_scatter"), _make_part_replacement(_slice_scatter)),
     Rule(overloads("select_scatter"), _make_part_replacement(_select_scatter)),
     Rule(overloads("diagonal_scatter"), _make_part_replacement(_diagonal_scatter)),
-    Rule(overloads("as_strided_scatter"), _as_strided_scatter),
+    Rule(overloads("as_strided_scatter"), _lower_as_strided_scatter),
 )

@@ -199,7 +199,7 @@ def _row(
         raise NotLowered("rows that do not stay on chip")
     if value.dtype in _WIDE:
         raise NotLowered("elements in no order of 32 bits")
-    if chosen == "auto" and sorts and length > figures.short_across and not _along_memory(call, dim):
+    if chosen == "auto" and sorts and length > figures.short_across and not _is_contiguous_along(call, dim):
         raise NotLowered("long rows that lie across memory")
     return value, dim, length
 
@@ -226,7 +226,7 @@ def _sorts_in_memory(builder: Builder, value: TensorValue) -> bool:
     return builder.options.sorts_in_memory and has_trait(value.device, PROCESSOR)
 
 
-def _along_memory(call: Call, dim: int) -> bool:
+def _is_contiguous_along(call: Call, dim: int) -> bool:
     """Tell if elements of a row are neighbours in the captured operand."""
     source = call.node.args[0]
     fake = source.meta.get("val") if isinstance(source, torch.fx.Node) else None

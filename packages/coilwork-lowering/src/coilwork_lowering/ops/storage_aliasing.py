@@ -53,7 +53,7 @@ def begins_with_an_input(node: object) -> bool:
     return isinstance(node, torch.fx.Node) and node.op == "placeholder"
 
 
-def kept_offset(node: object) -> Any:
+def find_storage_offset(node: object) -> Any:
     """How much further in its storage `node` begins than its fake tensor says: as far as the input that it is
     a copy of.
 

@@ -24,7 +24,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.storage_aliasing import begins_with_an_input, is_written_into, kept_offset
+from coilwork_lowering.ops.storage_aliasing import begins_with_an_input, find_storage_offset, is_written_into
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 
 
@@ -73,7 +73,7 @@ def _squeeze(builder: Builder, call: Call) -> Value:
     return view_maps.drop(value, [k for k in chosen if k < rank and as_int(value.shape[k]) == 1])
 
 
-def wrapped_start(index: Expr, size: Expr) -> Expr:
+def wrap_start(index: Expr, size: Expr) -> Expr:
     """A position counted from the front; one of unknown sign is told apart in the expression itself."""
     if provably_nonneg(index):
         return index
@@ -85,8 +85,8 @@ def wrapped_start(index: Expr, size: Expr) -> Expr:
 
 def slice_bounds(start: Value, end: Value, size: Expr) -> tuple[Expr, Expr]:
     """Start and end of a slice within `0 .. size`."""
-    low = as_expr(0) if start is None else _clamp(wrapped_start(as_size(start), size), size)
-    high = size if end is None else _clamp(wrapped_start(as_size(end), size), size)
+    low = as_expr(0) if start is None else _clamp(wrap_start(as_size(start), size), size)
+    high = size if end is None else _clamp(wrap_start(as_size(end), size), size)
     return low, high
 
 
@@ -135,7 +135,7 @@ def _is_returned(node: torch.fx.Node) -> bool:
 def _select(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    chosen = selected_position(builder, call, value, dim)
+    chosen = find_selected_position(builder, call, value, dim)
     _begins_at(builder, call, dim, chosen)
     return view_maps.select(value, dim, chosen)
 
@@ -149,12 +149,12 @@ def _begins_at(builder: Builder, call: Call, dim: int, start: Expr) -> None:
         builder.sizes.equate(offset, origin + start * stride)
 
 
-def selected_position(builder: Builder, call: Call, value: TensorValue, dim: int) -> Expr:
+def find_selected_position(builder: Builder, call: Call, value: TensorValue, dim: int) -> Expr:
     """Return where `select` reads along `dim`, counted from the front; a position that data decides is
     checked when the program runs.
     """
     size, position = value.shape[dim], as_size(call["index"])
-    chosen = wrapped_start(position, size)
+    chosen = wrap_start(position, size)
     if builder.sizes.depends_on_data(position):
         message = f"index out of range: a position from data along dimension {dim} of size {size}"
         # not one more than it, which the largest integer has not
@@ -208,7 +208,7 @@ def _flip(builder: Builder, call: Call) -> Value:
     return builder.copy(flipped, strides=call.strides(builder)) if value.shape else builder.copy(value)
 
 
-def _as_strided(builder: Builder, call: Call) -> Value:
+def _lower_as_strided(builder: Builder, call: Call) -> Value:
     """Strides and offset count in the storage, so the tensor must lie in its buffer as eager's lies in its
     own.
     """
@@ -216,7 +216,7 @@ def _as_strided(builder: Builder, call: Call) -> Value:
     placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))
     owner, start = builder.buffers.memory(placed.buffer)
     # where the storage begins, relative to the owner's first element
-    origin = start - builder.sizes.expr(fake.storage_offset() + kept_offset(call.node.args[0]))
+    origin = start - builder.sizes.expr(fake.storage_offset() + find_storage_offset(call.node.args[0]))
     wanted = call["storage_offset"]
     if wanted is not None and begins_with_an_input(call.node.args[0]):
         raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
@@ -310,7 +310,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("diagonal"), _diagonal),
     Rule(overloads("unfold"), _lower_unfold),
     Rule(overloads("flip"), _flip),
-    Rule(overloads("as_strided"), _as_strided),
+    Rule(overloads("as_strided"), _lower_as_strided),
     Rule(overloads("view.dtype"), _view_dtype),
     Rule(overloads("clone lift_fresh_copy"), _clone),
     Rule(overloads("contiguous"), _contiguous),

@@ -208,7 +208,7 @@ def is_small(taps: Sequence[Taps], limit: int) -> bool:
     return total is not None and total <= limit
 
 
-def each_tap(
+def iterate_taps(
     taps: Sequence[Taps], point: Sequence[Expr]
 ) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...], Scalar]]:
     """Numbers, source coordinates and validity of every tap of `point`, row-major. The counts

@@ -216,7 +216,7 @@ def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
     and their number.
     """
     if not bags.by_bag(builder):
-        return _counted_along(builder, bags)
+        return _count_in_one_pass(builder, bags)
     (count,) = bags.offsets.shape
     width = search_type(count)
 
@@ -235,7 +235,7 @@ def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
     return builder.pointwise((bags.elements,), width, bags.device, bag, name=f"{builder.hint}_bags")
 
 
-def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
+def _count_in_one_pass(builder: Builder, bags: Bags) -> TensorValue:
     """One pass over the elements counts the bags that have begun; on accelerators each element searches by
     itself.
     """

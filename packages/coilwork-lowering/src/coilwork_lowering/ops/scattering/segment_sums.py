@@ -130,7 +130,7 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     count = as_int(keys.shape[0])
     assert count is not None
     length, pieces = _pieces(count, builder.machine_of(device).sorts)
-    found = _sorted_pieces(builder, device, keys, length, pieces)
+    found = _sort_pieces(builder, device, keys, length, pieces)
     ranks = _ranks(builder, device, found.keys, length, pieces)
     shape = (as_expr(pieces), as_expr(length))
     point = coordinate_symbols("i", shape)
@@ -150,7 +150,7 @@ def _pieces(count: int, figures: Sorts) -> tuple[int, int]:
     return length, -(-count // length)
 
 
-def _sorted_pieces(builder: Builder, device: str, keys: TensorValue, length: int, pieces: int) -> Ordered:
+def _sort_pieces(builder: Builder, device: str, keys: TensorValue, length: int, pieces: int) -> Ordered:
     """Each piece in order, and where in the piece its keys were. Behind the last one's end are greatest
     numbers.
     """

@@ -143,14 +143,16 @@ def _evaluate_asymptotic(x: Scalar, order: int, *, second: bool) -> Scalar:
     return mul(found, op("sqrt", div(like(2 / math.pi, x), x)))
 
 
-def _near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+def _evaluate_near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
     return series_over(mul(x, x), 0, _NEAR * _NEAR, coefficients)
 
 
 def _j0(x: Scalar) -> Scalar:
     size = op("abs", x)
     return select(
-        le(size, like(_NEAR, x)), _near(size, tables.J0_NEAR), _evaluate_asymptotic(size, 0, second=False)
+        le(size, like(_NEAR, x)),
+        _evaluate_near(size, tables.J0_NEAR),
+        _evaluate_asymptotic(size, 0, second=False),
     )
 
 
@@ -158,7 +160,7 @@ def _j1(x: Scalar) -> Scalar:
     size = op("abs", x)
     far = _evaluate_asymptotic(size, 1, second=False)
     far = select(lt(x, like(0, x)), neg(far), far)
-    return select(le(size, like(_NEAR, x)), mul(x, _near(size, tables.J1_NEAR)), far)
+    return select(le(size, like(_NEAR, x)), mul(x, _evaluate_near(size, tables.J1_NEAR)), far)
 
 
 def _y(x: Scalar, near: Scalar, order: int) -> Scalar:
@@ -171,12 +173,12 @@ def _y(x: Scalar, near: Scalar, order: int) -> Scalar:
 
 def _y0(x: Scalar) -> Scalar:
     logarithm = mul(like(2 / math.pi, x), op("log", x))
-    return _y(x, add(_near(x, tables.Y0_NEAR), mul(logarithm, _j0(x))), 0)
+    return _y(x, add(_evaluate_near(x, tables.Y0_NEAR), mul(logarithm, _j0(x))), 0)
 
 
 def _y1(x: Scalar) -> Scalar:
     rest = sub(mul(op("log", x), _j1(x)), div(like(1, x), x))
-    return _y(x, add(mul(x, _near(x, tables.Y1_NEAR)), mul(like(2 / math.pi, x), rest)), 1)
+    return _y(x, add(mul(x, _evaluate_near(x, tables.Y1_NEAR)), mul(like(2 / math.pi, x), rest)), 1)
 
 
 def _spherical_j0(x: Scalar) -> Scalar:
@@ -206,7 +208,7 @@ def _airy_ai(x: Scalar) -> Scalar:
     return select(op("isinf", x), like(math.nan, x), found)
 
 
-def _not_in_64_bits(rule: Rule) -> Rule:
+def _exclude_64_bits(rule: Rule) -> Rule:
     """Eager's own in `f64` are off by up to 4e-7, which is more than may lie between eager and us: those are
     left to it.
     """
@@ -220,7 +222,7 @@ def _not_in_64_bits(rule: Rule) -> Rule:
 
 
 _CYLINDRICAL: Final = tuple(
-    _not_in_64_bits(pointwise_rule(targets, compute_in_64_bits(function), kind=TO_FLOAT))
+    _exclude_64_bits(pointwise_rule(targets, compute_in_64_bits(function), kind=TO_FLOAT))
     for targets, function in (
         ("special_bessel_j0", _j0),
         ("special_bessel_j1", _j1),

@@ -249,7 +249,7 @@ _BERNOULLI_NUMBERS: Final = (
 )
 
 
-def _above(x: Scalar, order: int) -> Scalar:
+def _polygamma_of_positive(x: Scalar, order: int) -> Scalar:
     """Of numbers above 0: `(-1) ** (order + 1) * order! * zeta(order + 1, x)`."""
     s, one = order + 1, like(1, x)
     total, at = like(0, x), x
@@ -311,7 +311,7 @@ def trigamma(x: Scalar) -> Scalar:
 def _polygamma(order: int) -> Callable[[Scalar], Scalar]:
     def function(x: Scalar) -> Scalar:
         zero, below = like(0, x), lt(x, like(0.5, x))
-        value = _above(select(below, sub(like(1, x), x), x), order)
+        value = _polygamma_of_positive(select(below, sub(like(1, x), x), x), order)
         reflected = sub(mul(like((-1) ** order, x), value), mul(like(math.pi, x), _cotangent_slope(x, order)))
         found = select(below, reflected, value)
         pole = both(le(x, zero), eq(x, op("trunc", x)))
@@ -350,7 +350,7 @@ def _row(name: str) -> Callable[[Scalar, Scalar], Scalar]:
     return lambda a, b: op(name, a, b)
 
 
-def _not_in_16_bits(rule: Rule) -> Rule:
+def _exclude_16_bits(rule: Rule) -> Rule:
     """Return which of them eager has in 16 bits is not the same on every device: it says so itself."""
 
     def lower(builder: Builder, call: Call) -> Value:
@@ -377,7 +377,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("gcd", _row("gcd")),
     pointwise_rule("lcm", _lcm),
     *(
-        _not_in_16_bits(rule)
+        _exclude_16_bits(rule)
         for rule in (
             pointwise_rule("igamma", _row("igamma"), kind=TO_FLOAT),
             pointwise_rule("igammac", _row("igammac"), kind=TO_FLOAT),
