@@ -201,15 +201,15 @@ def _placeholders(graph: fx.Graph, given: _Operands) -> _Operands:
         made.meta["val"] = operand.meta["val"] if isinstance(operand, fx.Node) else operand
         return made
 
-    def each(operands: Sequence[Any], name: str) -> list[fx.Node]:
+    def take_rows(operands: Sequence[Any], name: str) -> list[fx.Node]:
         return [take_row(operand, f"{name}_{k}") for k, operand in enumerate(operands)]
 
     return _Operands(
         number=take_row(given.number, "number"),
-        carried=each(given.carried, "carried"),
-        stacks=each(given.stacks, "stack"),
-        rows=each(given.rows, "rows"),
-        others=each(given.others, "other"),
+        carried=take_rows(given.carried, "carried"),
+        stacks=take_rows(given.stacks, "stack"),
+        rows=take_rows(given.rows, "rows"),
+        others=take_rows(given.others, "other"),
     )
 
 

@@ -155,19 +155,19 @@ def _lower_spaced_numbers(
     def narrow(number: Scalar) -> Scalar:
         return round_to(number, dtype)
 
-    def kept(number: Scalar) -> Scalar:
+    def round_step(number: Scalar) -> Scalar:
         return narrow(number) if rounds else number
 
     def times(step: Scalar, position: Expr) -> Scalar:
-        return kept(mul(step, kept(cast(index(position), wide))))
+        return round_step(mul(step, round_step(cast(index(position), wide))))
 
     start, end = (narrow(cast(_read_end(builder, call, name), wide)) for name in ("start", "end"))
-    step = kept(div(narrow(sub(end, start)), kept(cast(index(count - 1), wide))))
+    step = round_step(div(narrow(sub(end, start)), round_step(cast(index(count - 1), wide))))
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         (at,) = point
         forward, backward = add(start, times(step, at)), sub(end, times(step, count - 1 - at))
-        found = function(kept(select(lt(index(at), index(count // 2)), forward, backward)))
+        found = function(round_step(select(lt(index(at), index(count // 2)), forward, backward)))
         alone = eq(index(count), index(as_expr(1)))
         return to_dtype(select(alone, cast(single, found.dtype), found), dtype)
 

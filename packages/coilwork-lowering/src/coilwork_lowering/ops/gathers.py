@@ -85,12 +85,12 @@ def _take(
         point = point or (as_expr(0),)
         return point[:dim], point[dim : dim + rank], point[dim + rank :]
 
-    def found(point: tuple[Expr, ...]) -> Scalar:
+    def position(point: tuple[Expr, ...]) -> Scalar:
         return position_of(builder, positions, split(point)[1], size, wraps=wraps)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         before, _, after = split(point)
-        return builder.read(value, (*before, placeholder(0), *after), indirect=(found(point),))
+        return builder.read(value, (*before, placeholder(0), *after), indirect=(position(point),))
 
     return builder.pointwise(
         call.shape(builder),
@@ -98,7 +98,7 @@ def _take(
         call.device,
         body,
         strides=call.strides(builder),
-        checks=lambda point: (check_in_range(found(point), size, call),),
+        checks=lambda point: (check_in_range(position(point), size, call),),
     )
 
 
@@ -107,13 +107,13 @@ def _gather(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     size = value.shape[dim]
 
-    def found(point: tuple[Expr, ...]) -> Scalar:
+    def position(point: tuple[Expr, ...]) -> Scalar:
         return position_of(builder, positions, point or (as_expr(0),), size, wraps=False)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         point = point or (as_expr(0),)
         at = (*point[:dim], placeholder(0), *point[dim + 1 :])
-        return builder.read(value, at, indirect=(found(point),))
+        return builder.read(value, at, indirect=(position(point),))
 
     return builder.pointwise(
         call.shape(builder),
@@ -121,7 +121,7 @@ def _gather(builder: Builder, call: Call) -> Value:
         call.device,
         body,
         strides=call.strides(builder),
-        checks=lambda point: (check_in_range(found(point), size, call),),
+        checks=lambda point: (check_in_range(position(point), size, call),),
     )
 
 
@@ -155,7 +155,7 @@ class AdvancedIndex:
         numbers = {place: k for k, place in enumerate(self.places)}
         return tuple(placeholder(numbers[k]) if k in numbers else next(remaining) for k in range(self.rank))
 
-    def mapped(self, maps: Sequence[AxisMap], point: Sequence[Expr]) -> tuple[Expr, ...]:
+    def map_coordinates(self, maps: Sequence[AxisMap], point: Sequence[Expr]) -> tuple[Expr, ...]:
         """Coordinates into the indexed tensor where the positions are functions of coordinates."""
         inner, rest = self.split(point)
         remaining = iter(rest)
@@ -193,7 +193,7 @@ def _index(builder: Builder, call: Call) -> Value:
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         if known is not None:
-            return builder.read(value, plan.mapped(known, point))
+            return builder.read(value, plan.map_coordinates(known, point))
         return builder.read(value, plan.coordinates(point), indirect=plan.positions(builder, point, call))
 
     return builder.pointwise(

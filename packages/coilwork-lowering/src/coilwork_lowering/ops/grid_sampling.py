@@ -411,8 +411,8 @@ def _materialize_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorV
     """
     shape, dims = (sampled.grid.shape[0], *sampled.points), len(sampled.sizes)
 
-    def chosen_taps(point: tuple[Expr, ...], numbers: Sequence[int]) -> list[Tap]:
-        return [along[k] for along, k in zip(sampled.taps(builder, point), numbers, strict=True)]
+    def pick_taps(point: tuple[Expr, ...], numbers: Sequence[int]) -> list[Tap]:
+        return [candidates[k] for candidates, k in zip(sampled.taps(builder, point), numbers, strict=True)]
 
     def place(taps: Sequence[Tap]) -> Scalar:
         flat: Scalar = const(0, DType.I64)
@@ -422,7 +422,7 @@ def _materialize_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorV
 
     def store(dtype: DType, body: Callable[[Sequence[Tap]], Scalar], numbers: Sequence[int]) -> TensorValue:
         return builder.pointwise(
-            shape, dtype, sampled.grid.device, lambda point: body(chosen_taps(point, numbers))
+            shape, dtype, sampled.grid.device, lambda point: body(pick_taps(point, numbers))
         )
 
     return [
@@ -467,7 +467,7 @@ def _differentiate_grid(
     n_channels = sampled.image.shape[1]
     shape = (sampled.grid.shape[0], *sampled.points)
 
-    def along(dim: int) -> TensorValue:
+    def sum_along(dim: int) -> TensorValue:
         def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
             n, *at = point
             slope: Scalar = const(0, sampled.wide)
@@ -481,7 +481,7 @@ def _differentiate_grid(
         assert found is not None
         return found
 
-    sums = [along(dim) for dim in reversed(range(len(sampled.sizes)))]
+    sums = [sum_along(dim) for dim in reversed(range(len(sampled.sizes)))]
 
     def read(point: tuple[Expr, ...]) -> Scalar:
         *at, which = point

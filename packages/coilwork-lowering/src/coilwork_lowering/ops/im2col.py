@@ -143,7 +143,7 @@ def _lower_fold(builder: Builder, call: Call) -> Value:
         inner = [s.element(i, o, k) for s, i, o, k in zip(sides, point[rank:], at, numbers, strict=True)]
         return cast(builder.read(windows, (*point[:rank], *inner, *at), mask=mask), wide)
 
-    def written_out(point: Point) -> Scalar:
+    def sum_taps(point: Point) -> Scalar:
         total: Scalar | None = None
         for numbers, at, mask in iterate_taps(taps, point[rank:]):
             if isinstance(mask, Const) and mask.value is False:
@@ -153,7 +153,7 @@ def _lower_fold(builder: Builder, call: Call) -> Value:
         return cast(const(0, wide) if total is None else total, call.dtype)
 
     if small:
-        return builder.pointwise(shape, call.dtype, call.device, written_out, strides=call.strides(builder))
+        return builder.pointwise(shape, call.dtype, call.device, sum_taps, strides=call.strides(builder))
     return _sum_taps(builder, call, taps, term, wide)
 
 

@@ -145,7 +145,7 @@ def _combine_norm(
 ) -> Value:
     """`(sum |difference| ** order) ** (1 / order)` along `width`, with the limits for 0 and infinity."""
 
-    def each(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
+    def raise_difference(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
         size = op("abs", difference(point, axes[0]))
         if order == 0:
             return cast(truth(size), size.dtype)
@@ -155,7 +155,7 @@ def _combine_norm(
 
     wide = call.dtype.compute
     kind: ReduceKind = "max" if math.isinf(order) else "sum"
-    (total,) = builder.reduce(kind, call.shape(builder), (width,), call.device, each, (wide,))
+    (total,) = builder.reduce(kind, call.shape(builder), (width,), call.device, raise_difference, (wide,))
     assert total is not None
 
     def distance(point: tuple[Expr, ...]) -> Scalar:
@@ -205,7 +205,7 @@ def _floats(*values: TensorValue) -> None:
 def _zero_of_nothing(lower: Lower) -> Lower:
     """Without rows, columns or results, distances and their gradients are 0."""
 
-    def lowered(builder: Builder, call: Call) -> Value:
+    def lower_unless_empty(builder: Builder, call: Call) -> Value:
         operands = [value for value in call.arguments.values() if isinstance(value, TensorValue)]
         if all(as_int(size) != 0 for value in operands for size in (*value.shape, *call.shape(builder))):
             return lower(builder, call)
@@ -217,7 +217,7 @@ def _zero_of_nothing(lower: Lower) -> Lower:
             strides=call.strides(builder),
         )
 
-    return lowered
+    return lower_unless_empty
 
 
 def _cdist(builder: Builder, call: Call) -> Value:
@@ -308,12 +308,12 @@ def _pair(number: Scalar, rows: Expr) -> tuple[Scalar, Scalar]:
     inside = sub(mul(wide, wide), mul(const(2, DType.F64), cast(number, DType.F64)))
     row = cast(op("floor", sub(wide, op("sqrt", op("maximum", inside, const(0, DType.F64))))), number.dtype)
 
-    def before(row: Scalar) -> Scalar:
+    def count_before(row: Scalar) -> Scalar:
         return op("truncdiv", mul(row, sub(sub(add(n, n), row), one)), like(2, number))
 
-    row = select(gt(before(row), number), sub(row, one), row)
-    row = select(lt(number, before(add(row, one))), row, add(row, one))
-    return row, add(add(sub(number, before(row)), row), one)
+    row = select(gt(count_before(row), number), sub(row, one), row)
+    row = select(lt(number, count_before(add(row, one))), row, add(row, one))
+    return row, add(add(sub(number, count_before(row)), row), one)
 
 
 def _pdist_backward(builder: Builder, call: Call) -> Value:

@@ -145,7 +145,7 @@ def _reduce_windows(
     dtype, device = dtype_of(fake.dtype), device_text(fake.device)
     strides = builder.result_strides(fake)
 
-    def finished(point: Point, total: Scalar) -> Scalar:
+    def convert_total(point: Point, total: Scalar) -> Scalar:
         return cast(total if finish is None else finish(point, total), dtype)
 
     def small(point: Point) -> Scalar:
@@ -154,7 +154,7 @@ def _reduce_windows(
             element = term(point, (*point[:-rank], *at), mask)
             if not isinstance(mask, Const) or mask.value is True:
                 total = element if total is None else _combine(total, element, greatest)
-        return finished(point, const(lowest(wide) if greatest else 0, wide) if total is None else total)
+        return convert_total(point, const(lowest(wide) if greatest else 0, wide) if total is None else total)
 
     if is_small(taps, limit):
         return builder.pointwise(shape, dtype, device, small, strides=strides)
@@ -172,7 +172,7 @@ def _reduce_windows(
         return total
     made = total
     return builder.pointwise(
-        shape, dtype, device, lambda point: finished(point, builder.read(made, point)), strides=strides
+        shape, dtype, device, lambda point: convert_total(point, builder.read(made, point)), strides=strides
     )
 
 
@@ -370,11 +370,11 @@ def _large_position(
         return equal
     unordered = search(lambda new, best: op("isnan", new), last=True)
 
-    def chosen(point: Point) -> Scalar:
+    def choose_position(point: Point) -> Scalar:
         nan = builder.read(unordered, point)
         return select(op("lt", nan, like(0, nan)), builder.read(equal, point), nan)
 
-    return builder.pointwise(shape, DType.I64, device, chosen, strides=strides)
+    return builder.pointwise(shape, DType.I64, device, choose_position, strides=strides)
 
 
 def _max_backward(builder: Builder, call: Call) -> Value:
@@ -430,7 +430,7 @@ def _pool(builder: Builder, call: Call) -> Value:
     # of two dimensions, the first number is of the last
     numbers = [rank - 1 - k if rank == 2 else k for k in range(rank)]
 
-    def found(point: tuple[Expr, ...]) -> tuple[Scalar, Scalar]:
+    def find_largest(point: tuple[Expr, ...]) -> tuple[Scalar, Scalar]:
         outer, inner = point[:-rank], point[-rank:]
         batch = outer if len(outer) == 2 else (as_expr(0), *outer)
         starts = []
@@ -457,7 +457,11 @@ def _pool(builder: Builder, call: Call) -> Value:
 
     def part(number: int, dtype: DType, strides: tuple[Expr, ...]) -> TensorValue:
         return builder.pointwise(
-            shape, dtype, value.device, lambda point: cast(found(point)[number], dtype), strides=strides
+            shape,
+            dtype,
+            value.device,
+            lambda point: cast(find_largest(point)[number], dtype),
+            strides=strides,
         )
 
     return (

@@ -293,13 +293,13 @@ def _moments(
     spread = map_elements(builder, squares, lambda x: cast(variance(x), wanted), wanted)
     found = [finish(builder, call, spread, fakes[0], positions)]
     if mean is not None and fakes[1] is not None:
-        if _found_one_by_one(call.node) and as_int(elements) != 1:
+        if _updates_one_by_one(call.node) and as_int(elements) != 1:
             mean = _nan_beside_infinity(builder, mean, squares)
         found.append(finish(builder, call, mean, fakes[1], positions))
     return found
 
 
-def _found_one_by_one(node: torch.fx.Node) -> bool:
+def _updates_one_by_one(node: torch.fx.Node) -> bool:
     """Tell if eager updates the mean element by element, as these operators do; norms, which are made of them
     here, add.
     """
@@ -381,7 +381,7 @@ def _make_scan(kind: ScanKind) -> Callable[[Builder, Call], Value]:
     return lower
 
 
-def _running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
+def _make_running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         if value.dtype.is_bool or _is_trivial(value):
@@ -415,6 +415,6 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("cumsum"), _make_scan("sum")),
     Rule(overloads("cumprod"), _make_scan("prod")),
     Rule(overloads("logcumsumexp"), _make_scan("logcumsumexp")),
-    Rule(overloads("cummax"), _running_extreme("max")),
-    Rule(overloads("cummin"), _running_extreme("min")),
+    Rule(overloads("cummax"), _make_running_extreme("max")),
+    Rule(overloads("cummin"), _make_running_extreme("min")),
 )

@@ -369,7 +369,7 @@ def _select_rank(
     wide = value.dtype.compute
     least = float("-inf") if wide.is_float else False if wide.is_bool else _least(wide)
 
-    def chosen(source: TensorValue, other: Scalar, row: tuple[Expr, ...], axis: Expr) -> Scalar:
+    def keep_if_ranked(source: TensorValue, other: Scalar, row: tuple[Expr, ...], axis: Expr) -> Scalar:
         wanted = builder.read(rank, row) if isinstance(rank, TensorValue) else rank
         here = builder.read(source, (*row[:dim], axis, *row[dim:]))
         return select(eq(index(axis), wanted), cast(here, other.dtype), other)
@@ -380,7 +380,7 @@ def _select_rank(
             rows,
             (value.shape[dim],),
             value.device,
-            lambda row, axes: chosen(source, other, row, axes[0]),
+            lambda row, axes: keep_if_ranked(source, other, row, axes[0]),
             (other.dtype,),
         )
         assert found is not None

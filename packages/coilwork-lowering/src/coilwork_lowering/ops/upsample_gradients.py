@@ -226,13 +226,13 @@ def _sum_sides(
         weight, mask = sides[k].tap(point[k], numbers[0])
         return mul(weight, read(point, numbers, mask))
 
-    def written_out(point: Point) -> Scalar:
+    def sum_taps(point: Point) -> Scalar:
         taps = {
             k: [sides[k].tap(point[k], as_expr(number)) for number in range(sides[k].window.width)]
             for k in dims
         }
 
-        def along(numbers: tuple[int, ...], mask: Scalar) -> Scalar | None:
+        def sum_along(numbers: tuple[int, ...], mask: Scalar) -> Scalar | None:
             if len(numbers) == len(dims):
                 return read(point, [as_expr(n) for n in numbers], mask)
             total: Scalar | None = None
@@ -240,17 +240,17 @@ def _sum_sides(
                 inside = simplify(both(mask, counts))
                 if isinstance(inside, Const) and inside.value is False:
                     continue
-                inner = along((*numbers, number), inside)
+                inner = sum_along((*numbers, number), inside)
                 if inner is not None:
                     weighed = mul(weight, inner)
                     total = weighed if total is None else add(total, weighed)
             return total
 
-        found = along((), _TRUE)
+        found = sum_along((), _TRUE)
         return cast(const(0, wide) if found is None else found, dtype)
 
     if all(w <= _WRITTEN_OUT for w in widths):
-        return builder.pointwise(shape, dtype, call.device, written_out, strides=strides)
+        return builder.pointwise(shape, dtype, call.device, sum_taps, strides=strides)
     axes = tuple(as_expr(w) for w in widths)
     (total,) = builder.reduce("sum", shape, axes, call.device, term, [wide], strides=strides)
     assert total is not None

@@ -116,11 +116,11 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
 
     covers = as_expr(-(-span // s.step))
 
-    def covering(i: Expr, tap: Expr) -> Expr:
+    def cover_position(i: Expr, tap: Expr) -> Expr:
         return (i + s.padding) // s.step - (covers - 1 - tap)
 
-    def covered(i: Expr, tap: Expr) -> Scalar:
-        inside = within(covering(i, tap), count)
+    def is_covered(i: Expr, tap: Expr) -> Scalar:
+        inside = within(cover_position(i, tap), count)
         offset = mod(i + s.padding, as_expr(s.step)) + (covers - 1 - tap) * s.step
         reached = _read_known(
             provably_lt(offset, as_expr(span)), lambda: lt(index(offset), index(as_expr(span)))
@@ -129,7 +129,7 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
 
     return PooledDim(
         window=Taps(count=as_expr(s.kernel), position=position, valid=valid),
-        cover=Taps(count=covers, position=covering, valid=covered),
+        cover=Taps(count=covers, position=cover_position, valid=is_covered),
         first=first,
         elements=_count_divisor(size, s),
     )

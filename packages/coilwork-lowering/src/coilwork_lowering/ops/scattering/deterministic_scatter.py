@@ -48,14 +48,14 @@ def index_put_repeatably(
     inner = tuple(s for k, s in enumerate(value.shape) if k not in plan.places)
     wide = value.dtype.compute
 
-    def at(flat: Expr) -> tuple[Expr, ...]:
+    def value_point(flat: Expr) -> tuple[Expr, ...]:
         # a point of the values, of which the other dimensions do not matter to the index
         rest = [as_expr(0)] * len(inner)
         return (*rest[: plan.front], *unflatten(flat, depth), *rest[plan.front :])
 
     def key(flat: Expr) -> Scalar:
         found: Scalar = const(0, DType.I64)
-        for extent, position in zip(indexed, plan.positions(builder, at(flat), call), strict=True):
+        for extent, position in zip(indexed, plan.positions(builder, value_point(flat), call), strict=True):
             found = add(mul(found, index(extent)), position)
         return found
 
@@ -73,7 +73,7 @@ def index_put_repeatably(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: plan.checks(builder, at(flat), call),
+        checks=lambda flat: plan.checks(builder, value_point(flat), call),
         ordered=_one_in_order(call.node.args[1]),
     )
 
@@ -155,16 +155,16 @@ def scatter_repeatably(
     by_position = entries.whole_rows or entries.columns
     below = product(value.shape[dim + 1 :])
 
-    def found(flat: Expr) -> Scalar:
+    def find_row(flat: Expr) -> Scalar:
         at = entries.spot(flat, (as_expr(0),) * len(entries.rest))
         return position_of(builder, positions, at, size, wraps=False)
 
     def key(flat: Expr) -> Scalar:
         if by_position:
-            return found(flat)
+            return find_row(flat)
         at = list(entries.spot(flat, ()))
         at[dim] = as_expr(0)
-        return add(mul(found(flat), index(below)), index(flatten(at, value.shape)))
+        return add(mul(find_row(flat), index(below)), index(flatten(at, value.shape)))
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         if not isinstance(source, TensorValue):
@@ -181,7 +181,7 @@ def scatter_repeatably(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: (check_in_range(found(flat), size, call),),
+        checks=lambda flat: (check_in_range(find_row(flat), size, call),),
     )
     return _add_elements(builder, call, value, elements, entries.target, mean=mean, with_old=with_old)
 

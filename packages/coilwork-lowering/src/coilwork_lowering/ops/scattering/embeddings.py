@@ -65,12 +65,12 @@ def _sum_sorted(
 ) -> TensorValue:
     wide = gradient.dtype.compute
 
-    def found(flat: Expr) -> Scalar:
+    def find_row(flat: Expr) -> Scalar:
         return position_of(builder, indices, unflatten(flat, indices.shape), rows, wraps=False)
 
     def key(flat: Expr) -> Scalar:
         # what belongs to the row without a gradient sorts behind all rows
-        return select(eq(found(flat), index(padding)), index(rows), found(flat))
+        return select(eq(find_row(flat), index(padding)), index(rows), find_row(flat))
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         spot = (*unflatten(position, indices.shape), *point)
@@ -85,10 +85,10 @@ def _sum_sorted(
             runs=as_expr(1),
             all_rows=as_int(padding) == -1,
             inner=gradient.shape[len(indices.shape) :],
-            key=key if as_int(padding) != -1 else found,
+            key=key if as_int(padding) != -1 else find_row,
             value=element,
             dtype=wide,
-            checks=lambda flat: (check_in_range(found(flat), rows, call),),
+            checks=lambda flat: (check_in_range(find_row(flat), rows, call),),
             ordered=as_int(padding) == -1 and is_in_order(call.node.args[1]),
         ),
     ).values
@@ -103,22 +103,22 @@ def _add_in_memory(
     depth = len(indices.shape)
     zeros = builder.pointwise((rows, *inner), wide, call.device, lambda point: const(0, wide))
 
-    def found(point: tuple[Expr, ...]) -> Scalar:
+    def find_row(point: tuple[Expr, ...]) -> Scalar:
         return position_of(builder, indices, point[:depth], rows, wraps=False)
 
     def element(point: tuple[Expr, ...]) -> Scalar:
         value = to_dtype(builder.read(gradient, point), wide)
-        return select(eq(found(point), index(padding)), like(0, value), value)
+        return select(eq(find_row(point), index(padding)), like(0, value), value)
 
     return scatter_into(
         builder,
         zeros,
         gradient.shape,
         lambda point: (placeholder(0), *point[depth:]),
-        lambda point: (found(point),),
+        lambda point: (find_row(point),),
         element,
         "add",
-        lambda point: (check_in_range(found(point), rows, call),),
+        lambda point: (check_in_range(find_row(point), rows, call),),
     )
 
 
@@ -204,9 +204,9 @@ def _forward(builder: Builder, call: Call) -> Value:
         return mul(cast(read, wide), cast(own, wide))
 
     if mode is Mode.MAX:
-        total = bags.reduced(builder, "max", shape[1:], -math.inf, wide, value)
+        total = bags.reduce(builder, "max", shape[1:], -math.inf, wide, value)
     else:
-        total = bags.reduced(builder, "sum", shape[1:], 0, wide, value)
+        total = bags.reduce(builder, "sum", shape[1:], 0, wide, value)
     many = _counts(builder, bags)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
@@ -263,7 +263,7 @@ def _counts(builder: Builder, bags: Bags) -> Callable[[Expr], Scalar]:
     """How many elements of a bag count, in `i64`."""
     if bags.padding < 0:
         return lambda bag: bags.length(builder, bag)
-    found = bags.reduced(builder, "sum", (), 0, DType.I64, lambda one: const(1, DType.I64))
+    found = bags.reduce(builder, "sum", (), 0, DType.I64, lambda one: const(1, DType.I64))
     return lambda bag: builder.read(found, (bag,))
 
 
@@ -272,7 +272,7 @@ def _first_of_largest(
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     """The row that a maximum is of: the first element's that has it; 0 where there is none."""
     none = const((1 << 63) - 1, DType.I64)
-    first = bags.reduced(
+    first = bags.reduce(
         builder,
         "min",
         total.shape[1:],
@@ -399,7 +399,7 @@ def _give_largest(
             target = op("add", mul(row(point), index(targets[1])), index(point[1]))
             return select(count_elements(point), target, index(product(targets)))
 
-        def given(at: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
+        def read_gradient(at: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
             spot = unflatten(at, gradient.shape)
             return cast(builder.read(gradient, spot, indirect=(place,), mask=mask), wide)
 
@@ -413,7 +413,7 @@ def _give_largest(
                 all_rows=False,
                 inner=(),
                 key=key,
-                value=given,
+                value=read_gradient,
                 dtype=wide,
                 checks=lambda flat: (),
             ),

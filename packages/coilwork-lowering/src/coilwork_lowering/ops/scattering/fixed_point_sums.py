@@ -148,8 +148,8 @@ class Words:
     """
 
     count: int
-    of: Callable[[Scalar], Scalar]
-    used: Callable[[Scalar], Scalar]
+    choose: Callable[[Scalar], Scalar]
+    is_used: Callable[[Scalar], Scalar]
 
 
 class Points:
@@ -185,7 +185,7 @@ class Points:
         assert found is not None
         return self._builder.read(found, ())
 
-    def combined(
+    def combine(
         self,
         dtype: DType,
         mode: StoreMode,
@@ -207,12 +207,12 @@ class Points:
         elements, builder = self._elements, self._builder
         shape = (self._groups, as_expr(1 if words is None else words.count), elements.rows, self._width)
         name = f"{builder.hint}_{name}"
-        used = None if words is None else words.used(index(coordinate_symbols("i", shape)[1]))
+        used = None if words is None else words.is_used(index(coordinate_symbols("i", shape)[1]))
         zeros = self._zeros(dtype, shape, f"{name}_zero", only if used is None else used)
         point = coordinate_symbols("i", self._shape)
         key, number = self._key(point), self._number(point)
-        indirect = (key,) if words is None else (key, words.of(number))
-        mask = _all_of(self._belongs(key), None if adds is None else adds(number))
+        indirect = (key,) if words is None else (key, words.choose(number))
+        mask = _combine_conditions(self._belongs(key), None if adds is None else adds(number))
         output = builder.declare(shape, dtype, self._device, name=name)
         builder.add(
             Scatter(
@@ -220,10 +220,10 @@ class Points:
                 into=zeros.buffer.name,
                 ranges=node_ranges("i", self._shape),
                 index=(point[0], as_expr(0) if words is None else placeholder(1), placeholder(0), point[2]),
-                indirect=tuple(simplify(_reading_only(only, one)) for one in indirect),
-                value=simplify(_reading_only(only, value(number, key))),
+                indirect=tuple(simplify(_mask_reads(only, one)) for one in indirect),
+                value=simplify(_mask_reads(only, value(number, key))),
                 mode=mode,
-                mask=only if mask is None else simplify(_reading_only(only, _both(only, mask))),
+                mask=only if mask is None else simplify(_mask_reads(only, _conjoin(only, mask))),
                 checks=self._checks(point, only) if checked and self._stored is None else (),
                 origins=builder.origins,
             )
@@ -232,15 +232,17 @@ class Points:
         return whole(output)
 
     def read(self, made: TensorValue, key: Scalar, *, only: Scalar | None = None) -> Scalar:
-        """Return what `combined` made for the row of the element whose key is `key`; 0 for one that is left
+        """Return what `combine` made for the row of the element whose key is `key`; 0 for one that is left
         out, and without `only`.
         """
         group, _, neighbour = coordinate_symbols("i", self._shape)
         at = (group, as_expr(0), placeholder(0), neighbour)
-        return self._builder.read(made, at, indirect=(key,), mask=_all_of(only, self._belongs(key)))
+        return self._builder.read(
+            made, at, indirect=(key,), mask=_combine_conditions(only, self._belongs(key))
+        )
 
-    def at(self, made: TensorValue, row: Expr, *, word: int = 0, only: Scalar | None = None) -> Scalar:
-        """Return what `combined` made for `row`; 0 where `only` does not hold."""
+    def read_row(self, made: TensorValue, row: Expr, *, word: int = 0, only: Scalar | None = None) -> Scalar:
+        """Return what `combine` made for `row`; 0 where `only` does not hold."""
         runs = self._elements.runs
         run = mod(row, runs)
         at = (floordiv(run, self._width), as_expr(word), floordiv(row, runs), mod(run, self._width))
@@ -282,7 +284,7 @@ class Points:
             return found
         return tuple(
             Check(
-                condition=simplify(either(invert(only), _reading_only(only, check.condition))),
+                condition=simplify(either(invert(only), _mask_reads(only, check.condition))),
                 message=check.message,
                 error=check.error,
             )
@@ -307,7 +309,7 @@ class Points:
 
     def _keys(self) -> TensorValue:
         width, offset = self._elements.key_type
-        return self._laid_out(
+        return self._lay_out(
             width,
             lambda flat: cast(sub(self._elements.key(flat), const(offset, DType.I64)), width),
             checks=self._elements.checks,
@@ -315,9 +317,9 @@ class Points:
         )
 
     def _numbers(self) -> TensorValue:
-        return self._laid_out(DType.F32, self._value, name=f"{self._builder.hint}_numbers")
+        return self._lay_out(DType.F32, self._value, name=f"{self._builder.hint}_numbers")
 
-    def _laid_out(
+    def _lay_out(
         self,
         dtype: DType,
         value: Callable[[Expr], Scalar],
@@ -379,19 +381,19 @@ def _neighbours(elements: Elements, near: int, few: int) -> int:
     return best if best >= min(runs, few) else 1
 
 
-def _both(first: Scalar | None, second: Scalar) -> Scalar:
+def _conjoin(first: Scalar | None, second: Scalar) -> Scalar:
     return second if first is None else both(first, second)
 
 
-def _all_of(*conditions: Scalar | None) -> Scalar | None:
+def _combine_conditions(*conditions: Scalar | None) -> Scalar | None:
     """Tell if all of those that are given hold; None if none is."""
     found: Scalar | None = None
     for condition in conditions:
-        found = found if condition is None else _both(found, condition)
+        found = found if condition is None else _conjoin(found, condition)
     return found
 
 
-def _reading_only(where: Scalar | None, value: Scalar) -> Scalar:
+def _mask_reads(where: Scalar | None, value: Scalar) -> Scalar:
     """`value`, that reads nothing but what `where` itself does where that does not hold; what it then is does
     not matter.
     """
@@ -443,12 +445,12 @@ def sums_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Su
         if not counts:
             one = const(1, DType.I32)
             checked = alike is not None
-            made = points.combined(DType.I32, "add", lambda number, key: one, name="counts", checked=checked)
+            made = points.combine(DType.I32, "add", lambda number, key: one, name="counts", checked=checked)
             counts.append(made)
-        return cast(points.at(counts[0], row), DType.I64)
+        return cast(points.read_row(counts[0], row), DType.I64)
 
     if alike is not None:
-        value = _times(count_of, alike)
+        value = _repeat_number(count_of, alike)
     else:
         common = _common_units(points, _unit_bits(elements)) if many else None
         value = _value_of(points, _unit_bits(elements), common)
@@ -459,7 +461,7 @@ def sums_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Su
     return Sums(values=values, count_of=count_of)
 
 
-def _times(count_of: Callable[[Expr], Scalar], number: float) -> Callable[[Expr], Scalar]:
+def _repeat_number(count_of: Callable[[Expr], Scalar], number: float) -> Callable[[Expr], Scalar]:
     """The sum of a row whose elements are `number`."""
 
     def value(row: Expr) -> Scalar:
@@ -512,7 +514,7 @@ def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Ex
     a row.
     """
     own = None if common is None else invert(common.serve)
-    exponents = points.combined(
+    exponents = points.combine(
         DType.I32,
         "max",
         lambda number, key: exponent_of(magnitude(number)),
@@ -533,7 +535,7 @@ def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Ex
             scale = select(common.serve, shared, scale)
         return select(special, kind(number), whole_units(number, scale))
 
-    multiples = points.combined(
+    multiples = points.combine(
         DType.I64,
         "add",
         multiple,
@@ -544,14 +546,16 @@ def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Ex
     )
 
     def value(row: Expr) -> Scalar:
-        total, exponent = points.at(multiples, row), points.at(exponents, row, only=own)
+        total, exponent = points.read_row(multiples, row), points.read_row(exponents, row, only=own)
         height = sub(exponent, const(BIAS + bits, DType.I32))
         if common is None:
             found = scale_units(total, height)
         else:
             height = select(common.serve, sub(common.top, const(BIAS + bits, DType.I32)), height)
             used = both(common.serve, common.second)
-            found = _join_units(total, points.at(multiples, row, word=1, only=used), height, common.step)
+            found = _join_units(
+                total, points.read_row(multiples, row, word=1, only=used), height, common.step
+            )
         special = eq(exponent, const(NO_NUMBER, DType.I32))
         return select(special, sum_not_numbers(total), cast(found, DType.F32))
 
@@ -562,14 +566,14 @@ def _two_words(common: _Common) -> Words:
     """Multiples of the first unit, or of a sum's own, then those of the second one."""
     zero, one = const(0, DType.I64), const(1, DType.I64)
 
-    def of(number: Scalar) -> Scalar:
+    def choose_word(number: Scalar) -> Scalar:
         first = either(invert(common.serve), common.is_first(exponent_of(magnitude(number))))
         return select(first, zero, one)
 
-    def used(word: Scalar) -> Scalar:
+    def is_word_used(word: Scalar) -> Scalar:
         return either(eq(word, zero), both(common.serve, common.second))
 
-    return Words(count=2, of=of, used=used)
+    return Words(count=2, choose=choose_word, is_used=is_word_used)
 
 
 def _join_units(first: Scalar, second: Scalar, height: Scalar, step: int) -> Scalar:

@@ -245,15 +245,15 @@ def _one_hot(
         return None
     size = value.shape[dim]
 
-    def found(point: tuple[Expr, ...]) -> Scalar:
+    def position(point: tuple[Expr, ...]) -> Scalar:
         return position_of(builder, positions, point, size, wraps=False)
 
     checked = builder.pointwise(
         positions.shape,
         DType.I64,
         call.device,
-        found,
-        checks=lambda point: (check_in_range(found(point), size, call),),
+        position,
+        checks=lambda point: (check_in_range(position(point), size, call),),
         name=f"{call.node.name}_index",
     )
 
@@ -296,7 +296,7 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         target = _destination(builder, call, value, positions.shape, chosen)
         size = value.shape[dim]
 
-        def found(point: tuple[Expr, ...]) -> Scalar:
+        def find_position(point: tuple[Expr, ...]) -> Scalar:
             return position_of(builder, positions, point, size, wraps=False)
 
         def element(point: tuple[Expr, ...]) -> Scalar:
@@ -307,10 +307,10 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             target,
             positions.shape,
             lambda point: (*point[:dim], placeholder(0), *point[dim + 1 :]),
-            lambda point: (found(point),),
+            lambda point: (find_position(point),),
             element,
             chosen,
-            lambda point: (check_in_range(found(point), size, call),),
+            lambda point: (check_in_range(find_position(point), size, call),),
         )
 
     return lower
@@ -366,7 +366,7 @@ def _index_add(builder: Builder, call: Call) -> Value:
     mode = store_mode(call, True)
     target = _destination(builder, call, value, source.shape, mode)
 
-    def found(point: tuple[Expr, ...]) -> Scalar:
+    def position(point: tuple[Expr, ...]) -> Scalar:
         return position_of(builder, positions, (point[dim],), value.shape[dim], wraps=False)
 
     def element(point: tuple[Expr, ...]) -> Scalar:
@@ -378,10 +378,10 @@ def _index_add(builder: Builder, call: Call) -> Value:
         target,
         source.shape,
         lambda point: (*point[:dim], placeholder(0), *point[dim + 1 :]),
-        lambda point: (found(point),),
+        lambda point: (position(point),),
         element,
         mode,
-        lambda point: (check_in_range(found(point), value.shape[dim], call),),
+        lambda point: (check_in_range(position(point), value.shape[dim], call),),
     )
 
 

@@ -123,7 +123,7 @@ class Bags:
             return offset
         return op("minimum", op("maximum", offset, const(0, DType.I64)), index(self.elements))
 
-    def reduced(
+    def reduce(
         self,
         builder: Builder,
         kind: Literal["sum", "min", "max"],
@@ -135,7 +135,7 @@ class Bags:
         """`value` of each bag's elements that count, combined, for every point of `inner`; `neutral` for bags
         without any.
         """
-        if not self.by_bag(builder):
+        if not self.is_reduced_by_bag(builder):
             return self._reduce_in_memory(builder, kind, inner, neutral, dtype, value)
 
         def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
@@ -160,7 +160,7 @@ class Bags:
         assert found is not None
         return found
 
-    def by_bag(self, builder: Builder) -> bool:
+    def is_reduced_by_bag(self, builder: Builder) -> bool:
         """Tell if bags are reduced each by itself, not element by element into memory."""
         return adds_repeatably(builder, self.device, DType.F32) or not has_trait(self.device, PROCESSOR)
 
@@ -215,7 +215,7 @@ def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
     """The bag of each element: the last that begins at it or before. What lies behind the last bag has none,
     and their number.
     """
-    if not bags.by_bag(builder):
+    if not bags.is_reduced_by_bag(builder):
         return _count_in_one_pass(builder, bags)
     (count,) = bags.offsets.shape
     width = search_type(count)

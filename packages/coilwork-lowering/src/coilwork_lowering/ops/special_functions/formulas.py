@@ -222,7 +222,7 @@ def _mvlgamma(builder: Builder, call: Call) -> Value:
         raise NotLowered("the logarithm of a gamma function of many dimensions, or of a wider type")
     constant = dimensions * (dimensions - 1) * math.log(math.pi) * 0.25
 
-    def found(x: Scalar) -> Scalar:
+    def sum_log_gammas(x: Scalar) -> Scalar:
         total = like(0.0, x)
         for k in range(dimensions):
             shifted = round_to(add(x, round_to(like((1 - dimensions + k) / 2, x), dtype)), dtype)
@@ -232,7 +232,7 @@ def _mvlgamma(builder: Builder, call: Call) -> Value:
             round_to(total, dtype), round_to(last, dtype) if has_trait(call.device, ATEN_CPU) else last
         )
 
-    return elementwise(builder, call, found, operands=[call["self"]], compute=[dtype.compute])
+    return elementwise(builder, call, sum_log_gammas, operands=[call["self"]], compute=[dtype.compute])
 
 
 # ---- Derivatives of digamma: a sum that ends in Euler and Maclaurin's series, and reflected bel ----
