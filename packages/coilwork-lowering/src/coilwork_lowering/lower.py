@@ -22,7 +22,7 @@ from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
 from coilwork_lowering.extern.asynchronous import lower_wait, rest
 from coilwork_lowering.extern.calls import call_extern, list_results
-from coilwork_lowering.extern.quantized import find_quantized_type, require_kernel
+from coilwork_lowering.extern.quantization import find_quantized_type, require_kernel
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_shapes import accepts_shapes
 from coilwork_lowering.facts.accepted_types import accepts

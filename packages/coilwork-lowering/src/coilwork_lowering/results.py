@@ -20,7 +20,7 @@ from coilwork_lowering.building.values import (
 )
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.asynchronous import rest
-from coilwork_lowering.extern.quantized import require_floats
+from coilwork_lowering.extern.quantization import require_floats
 from coilwork_lowering.facts.origins import origin_of
 from coilwork_lowering.joint.saved_strides import has_free_strides
 from coilwork_lowering.numbers import condition_value, truth

@@ -41,7 +41,7 @@ from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.asynchronous import find_received, flight
-from coilwork_lowering.extern.quantized import is_dequantizing
+from coilwork_lowering.extern.quantization import is_dequantizing
 from coilwork_lowering.facts.asynchronous import COLLECTIVES, flight_of, is_barrier, retains, silent_writes
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call

@@ -14,7 +14,7 @@ from coilwork_ir.loops import Cond, Graph, Mutation, While
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.extern.quantized import require_floats
+from coilwork_lowering.extern.quantization import require_floats
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.scalar_math import index
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_info
-from coilwork_lowering.extern.quantized import list_quantized_nodes
+from coilwork_lowering.extern.quantization import list_quantized_nodes
 from coilwork_lowering.facts.generated import (
     is_computed,
     is_reduced,
