@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_ir.loops import Extern, Graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_lowering.higher_order.inlined_operators import write_out_calls
+from coilwork_lowering.higher_order.wrapper_expansion import write_out_calls
 
 
 def add_to(x: Tensor, k: int) -> None:

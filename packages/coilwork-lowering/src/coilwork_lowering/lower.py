@@ -37,14 +37,14 @@ from coilwork_lowering.higher_order.associative_scan import (
     lower_associative_scan,
     write_out_other_scans,
 )
-from coilwork_lowering.higher_order.inlined_operators import (
+from coilwork_lowering.higher_order.regions import lower_cond, lower_while
+from coilwork_lowering.higher_order.scan import unroll_scans
+from coilwork_lowering.higher_order.wrapper_expansion import (
     Note,
     write_out_calls,
     write_out_meanings,
     write_out_ties,
 )
-from coilwork_lowering.higher_order.regions import lower_cond, lower_while
-from coilwork_lowering.higher_order.scan import unroll_scans
 from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.ops.random import skip_stream
