@@ -14,7 +14,7 @@ from torch import Tensor
 from coilwork_ir.loops import Pointwise, Scatter
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import Lowered, LoweringOptions
-from coilwork_lowering.ops.storage_aliasing import box_in
+from coilwork_lowering.ops.storage_aliasing import find_box
 
 aten = torch.ops.aten
 X, PART, ROW = torch.arange(24.0).view(4, 6), torch.arange(6.0).view(2, 3) + 100, torch.arange(6.0) - 50
@@ -157,7 +157,7 @@ def test_the_fallback_gets_memory() -> None:
 def test_boxes(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int, starts: tuple[int, ...] | None
 ) -> None:
-    assert box_in(X, size, stride, offset) == starts
+    assert find_box(X, size, stride, offset) == starts
     # memory with gaps, and memory that begins later
-    assert box_in(torch.empty_strided((4, 6), (8, 1)), size, stride, offset) is None
-    assert box_in(torch.empty(5, 6)[1:], size, stride, offset) is None
+    assert find_box(torch.empty_strided((4, 6), (8, 1)), size, stride, offset) is None
+    assert find_box(torch.empty(5, 6)[1:], size, stride, offset) is None

@@ -1,18 +1,12 @@
-"""Padding that only cuts off, padding by elements and its derivatives where torch's meta functions do not
-know the layout.
+"""Decompositions for images: padding, antialiased resizing, and `im2col` of integers.
 
-What the copies of an outermost element get is added to the element.
-
-Images resized with antialiasing, and the derivative of that: weighted sums over windows, one dimension
-after the other.
-
-Where an image shrinks, the window of an element of the result, and with it the filter, is as much wider as it
-shrinks. Positions and weights are computed by the program, from the sizes; they take a small part of what is
-read. What lies outside a window is left out whatever it is: an infinity there, times a weight of 0, would be
-NaN.
-
-Windows of images side by side, and the sum of such: lowered as they are for floats, else as torch takes
-them apart, by tables of positions.
+- Padding: crops by negative pads, padding by elements, and its derivative, where torch's meta functions do
+  not know the layout. The derivative adds the gradients of an outermost element's copies to that element.
+- Antialiased resizing and its derivative: weighted sums over windows, one dimension after the other. Where an
+  image shrinks, windows and the filter widen by the same factor. The program computes positions and weights
+  from sizes. Elements outside a window are left out, because an infinity times a weight of 0 would be NaN.
+- `im2col` and `col2im` are lowered as they are for floats. Other types take torch's decomposition, by tables
+  of positions.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_lowering.torch_compat.operators import suggested_format
 from coilwork_lowering.torch_compat.sizes import surely
 
-# ---- Padding that only cuts off, padding by elements and its derivatives where torch's meta fun ----
+# ---- Padding ----
 
 
 def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -164,7 +158,7 @@ def _surround_with_zeros(value: torch.Tensor, dim: int, before: Any, after: Any)
     return found
 
 
-# ---- Images resized with antialiasing, and the derivative of that: weighted sums over windows,  ----
+# ---- Resizing ----
 
 
 Filter = Callable[[Tensor], Tensor]
@@ -368,7 +362,7 @@ def _make_resize_gradient(filter: Filter, reach: int, *, keeps_layout: bool) -> 
     return backward
 
 
-# ---- Windows of images side by side, and the sum of such: lowered as they are for floats, else  ----
+# ---- im2col and col2im ----
 
 
 def unfold_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:

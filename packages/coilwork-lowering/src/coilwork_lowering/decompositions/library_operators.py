@@ -1,19 +1,14 @@
-"""Recurrent layers of oneDNN, step by step where oneDNN can't do them.
+"""Operators of CPU libraries, where their calls need help, and products that use no library.
 
-torch's decomposition of `lstm` calls oneDNN's layer on CPUs, without asking whether it has the type on this
-processor, and without the workspace that the gradient of oneDNN's layer reads. So the layer is written out
-where oneDNN lacks it, and its gradient always is, from the layer's operands: Hochreiter & Schmidhuber, "Long
-short-term memory", 1997; with forget gates, as `torch.nn.LSTM` has it.
-
-Fourier transforms of real numbers on CPUs, along dimensions in the order that the kernel takes them in.
-
-It lays results out in that order, with the dimensions that are transformed innermost. Torch 2.11's meta
-function says that they are contiguous, which is so where the dimensions are in that order.
-
-Matrix products of `f64` as sums of products: generated kernels then add every row in one order, whatever
-its batch.
-
-Torch's own kernels choose blocks by sizes. Products of narrower types have generated kernels of their own.
+- LSTM layers of oneDNN. Torch's decomposition calls oneDNN without asking whether it has the type on this
+  processor, and without the workspace that oneDNN's gradient reads. So the layer is unrolled in steps where
+  oneDNN lacks it, and its gradient always is, from the layer's operands (Hochreiter & Schmidhuber, "Long
+  short-term memory", 1997; with forget gates, as `torch.nn.LSTM` has it).
+- Fourier transforms of real numbers on CPUs. MKL lays results out in the order of the dimensions it is given,
+  the transformed ones innermost; torch 2.11's meta function says contiguous. The dimensions are put in that
+  order first.
+- Products of `f64` as sums of products. A generated kernel adds every row in one order whatever the batch,
+  where library kernels choose blocks by sizes. Products of narrower types have generated kernels already.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from torch.nn.functional import linear
 from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
 from coilwork_lowering.torch_compat.sizes import surely
 
-# ---- Recurrent layers of oneDNN, step by step where oneDNN can't do them ----
+# ---- LSTM layers ----
 
 
 # `ideep::rnn_kind::LSTM`.
@@ -186,7 +181,7 @@ def _layer_backward(
     )
 
 
-# ---- Fourier transforms of real numbers on CPUs, along dimensions in the order that the kernel  ----
+# ---- Fourier transforms ----
 
 
 def fourier_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -226,7 +221,7 @@ def _sort_descending(value: torch.Tensor, dims: Sequence[int]) -> list[int] | No
     return ordered
 
 
-# ---- Matrix products of `f64` as sums of products: generated kernels then add every row in one  ----
+# ---- Products of f64 ----
 
 
 aten: Final = torch.ops.aten

@@ -1,14 +1,12 @@
-"""What `torch.ops.prims` means in ATen's operators, which are those that are lowered.
+"""Operators of `torch.ops.prims` in terms of ATen's, and copies between devices.
 
-A prim takes operands of one type and shape, so the ATen operator of its kind, given the same, promotes and
-broadcasts nothing. What a prim copies where ATen would make a view, is copied here. Left out are those that
-are calls in any case (transforms of Fourier's, `svd`, random numbers), those that write to an operand
-(`copy_to`, `resize`), and those that give no tensors.
+A prim takes operands of one type and shape, so the ATen operator of its kind promotes and broadcasts nothing.
+A prim that copies where ATen makes a view is copied here. Prims that are calls in any case (Fourier
+transforms, `svd`, random numbers), that write to an operand (`copy_to`, `resize`), or that return no tensors
+are left out.
 
-Copies to another device: what crosses is one call of ATen's, in one element type; types change on the
-device that is faster.
-
-Torch's own decomposition ends in `prims.device_put`, which means the same copy again, and imports another
+A copy to another device is one call of ATen's, in one element type; types are converted on the faster device.
+Torch's own decomposition ends in `prims.device_put`, which is the same copy again, and imports another
 compiler to ask what a device can do.
 """
 
@@ -22,7 +20,7 @@ import torch
 
 from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 
-# ---- What `torch.ops.prims` means in ATen's operators, which are those that are lowered ----
+# ---- Prims ----
 
 
 aten: Final = torch.ops.aten
@@ -212,7 +210,7 @@ def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> torc
     return made
 
 
-# ---- Copies to another device: what crosses is one call of ATen's, in one element type; types c ----
+# ---- Copies between devices ----
 
 
 def device_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:

@@ -1,14 +1,11 @@
-"""Numbers beside 16-bit floats, and the roundings behind them, as eager's kernels have them. Torch's
-decompositions compute in `f32`.
+"""Numbers among the operands, and the roundings that eager's kernels apply to them in 16 bits.
 
-Kernels differ: some bring a number to the tensors' type and round at every step, others compute in `f32` and
-round once. A number is brought to its type here, so that it is the same however freely the steps are
-computed.
+Torch's decompositions compute in `f32`. Eager's kernels differ: some round a number to the tensors' type and
+round at every step, others compute in `f32` and round once. These decompositions round the number first, so
+that it is the same however freely the steps are computed.
 
-Sums with a number that is scaled: `torch.add(x, n, alpha=a)`, where `n` is a symbol.
-
-AOTAutograd computes with such numbers in tensors of no dimensions, and rewrites the sum without its `alpha`.
-So the number is scaled before the sum.
+In `torch.add(x, n, alpha=a)` with a symbol `n`, AOTAutograd puts `n` in a tensor of no dimensions and drops
+the `alpha`. So the number is scaled before the sum.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.rounding import rounded
 from coilwork_lowering.building.torch_types import dtype_of
 
-# ---- Numbers beside 16-bit floats, and the roundings behind them, as eager's kernels have them. ----
+# ---- Numbers beside 16-bit floats ----
 
 
 aten: Final = torch.ops.aten
@@ -281,7 +278,7 @@ def _celu(theirs: Callable[..., Any], value: torch.Tensor, alpha: Any = 1.0) -> 
     return aten.elu.default(value, alpha, 1.0, 1.0 / alpha) if alpha else NotImplemented
 
 
-# ---- Sums with a number that is scaled: `torch.add(x, n, alpha=a)`, where `n` is a symbol ----
+# ---- Scaled symbols ----
 
 
 # A boolean or complex one is eager's to refuse.

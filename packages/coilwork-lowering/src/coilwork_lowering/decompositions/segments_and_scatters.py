@@ -1,10 +1,10 @@
-"""What an operator asks of its operands' sizes.
+"""Scatters in terms of simpler ones, and rows that tensors of positions, lengths or offsets choose.
 
-Rows that tensors of positions, lengths or offsets choose: repeated, reduced by segments, kept below a
-norm.
+- Scatters without dimensions, without the old elements, and by a list of rows: `scatter_reduce`,
+  `index_reduce`, `index_fill`, `put`.
+- Rows: `repeat_interleave`, `segment_reduce` and its gradient, `embedding_renorm`.
 
-Writes at positions that come from tensors, as simpler ones: without dimensions, without the old elements,
-by a list of rows.
+`guard_size_condition` checks what an operator asks of its operands' sizes, when tracing or at run time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_lowering.torch_compat.sizes import require, surely
 
-# ---- What an operator asks of its operands' sizes ----
+# ---- Conditions on sizes ----
 
 
 def guard_size_condition(condition: bool | torch.SymBool, message: Callable[[], str]) -> bool:
@@ -37,7 +37,7 @@ def guard_size_condition(condition: bool | torch.SymBool, message: Callable[[], 
     return True
 
 
-# ---- Rows that tensors of positions, lengths or offsets choose: repeated, reduced by segments,  ----
+# ---- Segments and rows ----
 
 
 # Keeps eager's factor finite for norms of 0.
@@ -232,7 +232,7 @@ def _segment_reduce_backward(
     return torch.where(where < count, share, 0).contiguous()
 
 
-# ---- Writes at positions that come from tensors, as simpler ones: without dimensions, without t ----
+# ---- Scatters ----
 
 
 # Types that elements are added and compared in as they are.

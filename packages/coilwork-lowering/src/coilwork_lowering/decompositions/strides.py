@@ -1,15 +1,11 @@
-"""In what order eager's elementwise kernels walk through memory, which is how they lay out what they make.
+"""Decompositions whose results have the strides of eager's kernels, where torch's own differ.
 
-As ATen's TensorIterator documents it: results of operands of one dense layout have that layout. Otherwise
-dimensions are sorted by the operands' strides, the first operand's first, and where one does not tell because
-it is broadcast, the next one decides. Torch's meta functions sort likewise, but take an operand of fewer
-dimensions for one that has strides along the missing ones.
+Layouts are inherited by later operators, so they have to be right within a graph, too.
 
-Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and its meta
-functions, keep to others.
-
-What is computed from such a result inherits its layout, so it has to be right within a graph, too, not only
-where it is returned.
+Elementwise kernels lay a result out in the order in which they walk through memory, as ATen's TensorIterator
+documents it. Operands of one dense layout give a result of that layout. Otherwise dimensions are sorted by
+the first operand's strides, and by the next operand's where the first is broadcast. Torch's meta functions
+sort likewise, but give an operand of fewer dimensions strides along the missing ones.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from coilwork_lowering.decompositions.segments_and_scatters import guard_size_co
 from coilwork_lowering.torch_compat.operators import suggested_format
 from coilwork_lowering.torch_compat.sizes import holds, surely
 
-# ---- In what order eager's elementwise kernels walk through memory, which is how they lay out w ----
+# ---- Iteration order ----
 
 
 def predict_elementwise_strides(shape: Sequence[Any], *operands: torch.Tensor) -> list[Any] | None:
@@ -147,7 +143,7 @@ def _compare(shape: Sequence[Any], strides: Sequence[Sequence[Any]], a: int, b: 
     return 0
 
 
-# ---- Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and i ----
+# ---- Decompositions ----
 
 
 aten: Final = torch.ops.aten

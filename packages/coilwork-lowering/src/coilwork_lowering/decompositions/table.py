@@ -1,20 +1,15 @@
-"""Probabilities, which eager's kernels refuse where they do not lie between 0 and 1. Torch's decompositions
-compute with them.
+"""The table of decompositions for AOTAutograd, and those of our own that correct torch's.
 
-On accelerators eager's refusal is an assertion on the device, which leaves the process without it; there is
-no such check here.
+`decompositions` builds the table: torch's core decompositions and more, corrected, without the operators that
+stay whole. Nothing here comes from `torch._inductor`. `list_corrections` has what differs from torch's own,
+and collects the other modules of this folder.
 
-Categories drawn by their probabilities, as a race: each waits for an exponentially distributed time, the
-first one wins.
-
-Dividing a probability by such a number and taking the largest quotient is how ATen draws, too, so that
-numbers of eager's generator give eager's categories. Written out, the division and the search fuse with the
-softmax in front of them, and no value is read on the host: what eager raises there, assertions on the device
-do.
-
-Decompositions of our own, where those that torch ships differ from eager.
-
-Which operators AOTAutograd takes apart before lowering. Nothing here comes from `torch._inductor`.
+- Probabilities outside [0, 1] are refused on CPUs, as eager's kernels do. On accelerators eager's refusal is
+  a device assertion that ends the process's use of the device; there is no check there.
+- `multinomial` is a race: each category waits for an exponentially distributed time, and the first ones win.
+  ATen draws the same way, so eager's generator gives eager's categories. The division and the search fuse
+  with the softmax before them, and nothing is read on the host. What eager raises there are assertions on the
+  device.
 """
 
 from __future__ import annotations
@@ -62,7 +57,7 @@ from coilwork_lowering.torch_compat.operators import (
 )
 from coilwork_lowering.torch_compat.sizes import surely
 
-# ---- Probabilities, which eager's kernels refuse where they do not lie between 0 and 1. Torch's ----
+# ---- Probabilities ----
 
 
 aten: Final = torch.ops.aten
@@ -99,7 +94,7 @@ def _require_probabilities(value: torch.Tensor, message: str) -> None:
         aten._assert_async.msg(((value >= 0) & (value <= 1)).all(), message)
 
 
-# ---- Categories drawn by their probabilities, as a race: each waits for an exponentially distri ----
+# ---- multinomial ----
 
 
 _INVALID: Final = "probability tensor contains either `inf`, `nan` or element < 0"
@@ -132,7 +127,7 @@ def _multinomial(
     return speed.argmax(-1, keepdim=True) if count == 1 else speed.topk(count, -1).indices
 
 
-# ---- Decompositions of our own, where those that torch ships differ from eager ----
+# ---- Corrections of torch ----
 
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -508,7 +503,7 @@ def _truncate(value: Any, dtype: torch.dtype) -> Any:
     return torch.sym_int(value)
 
 
-# ---- Which operators AOTAutograd takes apart before lowering. Nothing here comes from `torch._i ----
+# ---- The table ----
 
 
 def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Callable[..., Any]]:  # noqa: B008

@@ -1,11 +1,7 @@
-"""What a call of an operator is given: its arguments in their order, laid out as the operator takes them, and
-what it writes into.
+"""The fallback that serves every operator: a call of its kernel inside the compiled program.
 
-Results of operators that hold lists: one by one for the program, in their lists for the graph that was
-captured.
-
-The fallback that serves every operator: call it inside the compiled program, arguments converted by its
-schema.
+Arguments are converted by the operator's schema, laid out as the operator takes them, with the memory that it
+writes. Results in lists are numbered for the program and put back in lists for the captured graph.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ from coilwork_lowering.torch_compat.operators import (
 )
 from coilwork_lowering.torch_compat.sizes import plain_symbol
 
-# ---- What a call of an operator is given: its arguments in their order, laid out as the operato ----
+# ---- Arguments ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +216,7 @@ def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list
         mutated.append(Mutation(output=builder.declare_successor(owner), source=owner.name))
 
 
-# ---- Results of operators that hold lists: one by one for the program, in their lists for the g ----
+# ---- Nested results ----
 
 
 def list_results(result: Any) -> tuple[tuple[ResultPath, Any], ...]:
@@ -257,7 +253,7 @@ def _fill_lists(result: Any, values: Iterator[Value]) -> Value:
     return next(values)
 
 
-# ---- The fallback that serves every operator: call it inside the compiled program, arguments co ----
+# ---- Calls ----
 
 
 # Results that are there if an argument is true.

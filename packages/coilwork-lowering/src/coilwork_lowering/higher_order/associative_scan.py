@@ -1,15 +1,11 @@
-"""What a function that an `associative_scan` combines with is at each point: a function of scalars, if it has
-one.
+"""`associative_scan`: a scan node where its function combines element by element, else calls of ATen.
 
-The function's own graph is lowered as any graph is, to nodes over tensors that lack the scanned dimension.
-Where these compute each element from the elements at the same place, they are put into one another, and what
-the function was given becomes parameters.
+The combining function's own graph is lowered like any graph, to nodes over tensors that lack the scanned
+dimension. Where these compute each element from elements at the same place, they become one function of
+scalars, whose parameters are what the function was given.
 
-`associative_scan`: a scan node of the loop IR where its function combines element by element; else the
-calls that it stands for.
-
-Torch moves the scanned dimension to the front, and turns round what is scanned from the end. The node scans
-where things are: along the dimension as it lies in memory, and from its end.
+Torch moves the scanned dimension to the front, and flips what is scanned from its end. The node scans tensors
+where they are: along the dimension as it lies in memory, and from its end.
 """
 
 from __future__ import annotations
@@ -56,7 +52,7 @@ from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
-# ---- What a function that an `associative_scan` combines with is at each point: a function of s ----
+# ---- Functions of scalars ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +264,7 @@ def keep_values(function: Combine, kept: Sequence[int]) -> Combine:
     return combine(rewrite([function.results[k] for k in kept], visit))
 
 
-# ---- `associative_scan`: a scan node of the loop IR where its function combines element by elem ----
+# ---- Scans ----
 
 
 aten: Final = torch.ops.aten

@@ -1,17 +1,9 @@
-"""What a `scan` or `map` is given, and what replaces it: calls of ATen's, and copies of what its function
-does.
+"""`scan` and `map`: a function called for each row in turn, whose results are stacked.
 
-`scan` over rows whose number the run tells, or that are too many to be written out: a loop that counts
-them.
-
-A round stores its results per row where the stacks of all rounds' lie, so it costs what one row costs.
-
-`scan`: a function of what is carried and of one row, called for each row in turn, whose results are
-stacked. `map` carries nothing.
-
-There is no node for it in the loop IR. Where the number of rows is known and small, the calls are written out
-one after another, and what is computed for neighbouring rows is fused like anything else. Else they are a
-loop (looped_scans.py).
+`scan` also carries values from row to row. The loop IR has no node for it. A small known number of rows is
+unrolled: the calls stand one after another, and what they compute for neighbouring rows fuses like anything
+else. Otherwise they are a `while_loop` that counts the rows. A round of the loop stores its results directly
+in the stacks of all rounds, so it costs what one row costs.
 """
 
 from __future__ import annotations
@@ -29,7 +21,7 @@ from coilwork_lowering.facts.origins import operator_name
 from coilwork_lowering.torch_compat.fakes import mode_among
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
-# ---- What a `scan` or `map` is given, and what replaces it: calls of ATen's, and copies of what ----
+# ---- Operands and copies of calls ----
 
 
 def is_scan(node: torch.fx.Node) -> bool:
@@ -94,7 +86,7 @@ def copy_origin(node: torch.fx.Node) -> Mapping[str, Any]:
     return {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
 
 
-# ---- `scan` over rows whose number the run tells, or that are too many to be written out: a loo ----
+# ---- Loops ----
 
 
 aten: Final = torch.ops.aten
@@ -213,7 +205,7 @@ def _placeholders(graph: fx.Graph, given: _Operands) -> _Operands:
     )
 
 
-# ---- `scan`: a function of what is carried and of one row, called for each row in turn, whose r ----
+# ---- Unrolling ----
 
 
 # nodes that may be written out for one scan; as many take about ten seconds to compile

@@ -1,20 +1,12 @@
-"""Higher-order operators that stand for calls of other operators, and are replaced by them.
+"""Higher-order operators that wrap calls of other operators, and are replaced by these calls.
 
 - `flex_attention` and its backward: products around a softmax, with the user's functions of a score and of
-  its place in between. All scores are in memory once, as in eager.
-
-Calls of operators that write into their arguments, which AOTAutograd wraps in `auto_functionalized`.
-
-A wrapped call takes the tensors that it changes and returns what they have become. Here it is written out
-again: copies of these tensors, the views of the copies that are arguments, the call itself, the copies.
-
-Calls that torch ties to what stands before and behind them, by `control_deps`: those that record events
-and wait for streams.
-
-`control_deps((a, b), subgraph, b)` calls an operator behind all that makes `a` and `b`, and returns its
-result and `b`, which whatever stands behind reads in the place of `b`. Torch 2.13 makes that of every
-operator that waits, so that no pass of its own moves one. The operators are barriers here, which stay where
-they are: the ties become the plain calls again.
+  its position in between. All scores are in memory once, as in eager.
+- `auto_functionalized`: AOTAutograd's wrapper of a call that writes into its arguments. It becomes copies of
+  the tensors that change, the views of the copies that are arguments, and the call itself.
+- `control_deps((a, b), subgraph, b)`: calls an operator after the makers of `a` and `b`, and returns its
+  result and `b`. Torch 2.13 wraps every operator that waits or records an event in it, so that no pass moves
+  the operator. Such operators are barriers here and stay in place, so the plain calls return.
 """
 
 from __future__ import annotations
@@ -33,7 +25,7 @@ from coilwork_lowering.torch_compat.higher_order import copy_of_storage, dense_m
 from coilwork_lowering.torch_compat.operators import Overload
 from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, surely
 
-# ---- Higher-order operators that stand for calls of other operators, and are replaced by them ----
+# ---- Meanings ----
 
 
 # told of each node when it is written out, which asks torch for meanings and may add guards
@@ -131,7 +123,7 @@ def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, value: Any) -> torc
     return gm.graph.get_attr(name)
 
 
-# ---- Calls of operators that write into their arguments, which AOTAutograd wraps in `auto_funct ----
+# ---- auto_functionalized ----
 
 
 def write_out_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
@@ -180,7 +172,7 @@ def _is_wrapped(node: torch.fx.Node, wrappers: dict[Any, Any]) -> bool:
     return node.op == "call_function" and node.target in wrappers and isinstance(node.args[0], Overload)
 
 
-# ---- Calls that torch ties to what stands before and behind them, by `control_deps`: those that ----
+# ---- control_deps ----
 
 
 def write_out_ties(gm: fx.GraphModule) -> fx.GraphModule:

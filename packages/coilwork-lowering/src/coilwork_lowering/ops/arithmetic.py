@@ -1,6 +1,7 @@
-"""Integers divided by 0: eager's kernels for CPUs refuse it, those for accelerators do not.
+"""Arithmetic, comparisons, rounding and bits.
 
-Arithmetic, comparisons, rounding, bits: operators that are a row of the op table or close to one.
+Most of these operators are a row of the op table, or a short formula over its rows. Integer division also
+gets a check of its divisor where eager's kernel refuses 0, which is on CPUs only.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from coilwork_lowering.scalar_math import (
     truth,
 )
 
-# ---- Integers divided by 0: eager's kernels for CPUs refuse it, those for accelerators do not ----
+# ---- Checks of divisors ----
 
 
 def divisor_checks(
@@ -95,7 +96,7 @@ def _is_never_0(divisor: Value, compute: DType) -> bool:
     return isinstance(divisor, bool | int | float) and int(divisor) % values != 0
 
 
-# ---- Arithmetic, comparisons, rounding, bits: operators that are a row of the op table or close ----
+# ---- Formulas and rules ----
 
 
 _KINDS: Final[Mapping[ScalarTypes, Promotion]] = MappingProxyType(

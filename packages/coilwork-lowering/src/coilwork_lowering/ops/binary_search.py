@@ -1,18 +1,14 @@
-"""Ordered boundaries laid out as a search tree, for searches of many values.
+"""Binary searches: `searchsorted`, `bucketize`, and searches that other rules use.
 
-A binary search reads boundaries that are far apart: those of step k are `count / 2^k` elements from each
-other. A GPU's cache serves the threads of a warp from banks, which an element's address chooses, so that
-elements a power of two apart wait for each other, up to eight times. In the order of Eytzinger, level by
-level, the boundaries of a step are neighbours, and a step is a comparison and one shift: node k has the
-children 2k and 2k + 1, and its number among the 2^steps leaves is the result. The first levels are held in
-registers. Source: Khuong and Morin, Array Layouts for Comparison-Based Searching, 2017.
+A search is one load per step, with as many steps as the largest number of boundaries takes. `lower_bound`
+searches for other rules and returns scalars of the loop IR.
 
-Places of values in ordered boundaries, by binary search: one load per step, as many steps as the longest
-search has.
-
-For many values the boundaries are first laid out as a tree; see `search_trees`.
-
-Binary search of elements in order, as scalars of the loop IR.
+For many values the boundaries are first laid out as a search tree, level by level (Eytzinger's order). The
+boundaries that a plain binary search reads in step k are `count / 2^k` elements apart. On a GPU, elements
+that are a power of two apart lie in one bank of the cache and wait for each other, up to eight times. In the
+tree, the boundaries of a level are neighbours: node k has the children 2k and 2k + 1, and its number among
+the 2^steps leaves is the result. Every thread holds the first levels in registers. Source: Khuong and Morin,
+Array Layouts for Comparison-Based Searching, 2017.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, ge, gt, index, invert, lt, minimum, select, sub, to_dtype
 
-# ---- Ordered boundaries laid out as a search tree, for searches of many values ----
+# ---- Search trees ----
 
 
 # Levels of which every thread holds all boundaries: beyond, a read is cheaper than the selections.
@@ -107,7 +103,7 @@ def _largest(dtype: DType) -> Literal_:
     return (1 << (8 * dtype.itemsize - (1 if dtype.is_signed_integer else 0))) - 1
 
 
-# ---- Places of values in ordered boundaries, by binary search: one load per step, as many steps ----
+# ---- searchsorted and bucketize ----
 
 
 # Steps of a search through boundaries of unknown number.
@@ -249,7 +245,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-# ---- Binary search of elements in order, as scalars of the loop IR ----
+# ---- lower_bound ----
 
 
 def lower_bound(

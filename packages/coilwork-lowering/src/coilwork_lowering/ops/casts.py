@@ -1,11 +1,11 @@
-"""Conversions between types.
+"""Conversions between types, and checks that a value fits the type that it is converted to.
 
-`fast` numerics go on with what an operator computed before it was rounded to its type. A program that
-converts to 16 bits, and computes with the result in more, asks for the rounding itself: it simulates a narrow
-type, or measures what that takes away. Such a conversion rounds whatever the numerics.
+`fast` numerics keep what an operator computed before it was rounded to its type. A program that converts to
+16 bits and goes on in a wider type asks for the rounding itself: it simulates a narrow type, or measures its
+error. Such a conversion rounds under all numerics.
 
-Tensors of one element that eager's kernels take for numbers: what does not fit the type of what they are
-written to is refused.
+Where eager's kernels take a tensor of one element for a number, they refuse values that do not fit the type
+they are written to. `conversion_checks` gives the run-time check for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coilwork_lowering.ops.elementwise import elementwise, overloads, scalar_ope
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import both, either, ge, le, round_to, to_dtype
 
-# ---- Conversions between types ----
+# ---- Conversions ----
 
 
 def _convert(builder: Builder, call: Call) -> Value:
@@ -95,7 +95,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-# ---- Tensors of one element that eager's kernels take for numbers: what does not fit the type o ----
+# ---- Overflow checks ----
 
 
 # What torch calls a type in the message.

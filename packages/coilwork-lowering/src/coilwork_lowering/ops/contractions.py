@@ -1,20 +1,14 @@
-"""Products of matrices become contractions here, by the names of operators; what comes behind lowering
-recognises the node.
+"""Matrix products and convolutions become nodes; later stages recognise the node, not the operator.
 
-The operator table says which argument of an operator plays which part. Who computes a contraction, a library
-or a kernel, is decided by the scheduler. What it reads are whole buffers, views of other memory where an
-operand is one, as libraries take them.
+The operator table says which argument of a product is which operand. Whether a library or a generated kernel
+computes a node is the scheduler's choice. Operands are whole buffers, as libraries take them.
 
-A product that has no such form stays a call of ATen's like any other operator: complex and quantised numbers,
-weights that the program computes, a summand times 0, which is not read, scales of parts of a row. `dot`,
-`vdot`, `outer` and `addr` come here as what they are, a product of two vectors and its sum, or no sum at all.
-
-Convolutions of floats and their gradients become nodes; what comes behind lowering recognises the node.
-
-Who computes one, a library or a kernel, is decided by the scheduler. What a node reads are whole buffers,
-laid out as eager's are, because the strides of libraries' results depend on theirs. Only tensors that the
-forward graph saved in another layout stay in it: it chose that for this node, and the scheduler lays the rest
-out beside it.
+- Products: an operand that is a view of other memory is a `View` node. Complex and quantised numbers, weights
+  that the program computes, a summand times 0 (which is not read) and scales of parts of a row stay calls of
+  ATen. `dot`, `vdot`, `outer` and `addr` are products of two vectors with a sum, or without one.
+- Convolutions of floats and their gradients: operands are laid out as eager's are, because the strides of a
+  library's result depend on theirs. A tensor that the forward graph saved in another layout stays in it. That
+  layout was chosen for this node, and the scheduler lays the other operands out to match.
 """
 
 from __future__ import annotations
@@ -44,7 +38,7 @@ from coilwork_lowering.facts.convolutions import FORWARD, GRADIENTS
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule
 
-# ---- Products of matrices become contractions here, by the names of operators; what comes behin ----
+# ---- Products ----
 
 
 # Types that ATen multiplies. Complex numbers are its own, and go from call to call.
@@ -203,7 +197,7 @@ def _product_rule(name: str) -> Rule:
     return Rule((f"aten.{name}.default",), partial(lower, roles))
 
 
-# ---- Convolutions of floats and their gradients become nodes; what comes behind lowering recogn ----
+# ---- Convolutions ----
 
 
 # Types that libraries convolve. Integers and complex numbers are ATen's own, and go from call to call.

@@ -1,7 +1,7 @@
-"""Tensors made from nothing but sizes and numbers.
+"""Tensors made of sizes and numbers: `full`, `empty`, `arange`, `eye`, `linspace` and `logspace`.
 
-`linspace` and `logspace` in 16 bits, where eager's kernels round the step between two numbers, and most
-round every position, too.
+`linspace` and `logspace` are lowered in 16 bits only. There eager's kernels round the step between two
+numbers, and most kernels round every position as well.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from coilwork_ir.scalar import Scalar, cast, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.storage_aliasing import begins_filling
+from coilwork_lowering.ops.storage_aliasing import is_filled_by_updates
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, eq, index, lt, mul, round_to, select, sub, to_dtype
 
-# ---- Tensors made from nothing but sizes and numbers ----
+# ---- Constants and ranges ----
 
 
 def fill_tensor(builder: Builder, call: Call, value: Value) -> TensorValue:
@@ -50,7 +50,7 @@ def _constant(number: int, targets: str) -> Rule:
 
 def _lower_empty(builder: Builder, call: Call) -> Value:
     """Any content is right. Where parts are stored into the memory one by one, none is stored before."""
-    if call.dtype.is_opaque or not begins_filling(call.node, builder.options):
+    if call.dtype.is_opaque or not is_filled_by_updates(call.node, builder.options):
         return fill_tensor(builder, call, 0)
     return builder.unfilled(call.shape(builder), call.dtype, call.device)
 
@@ -110,7 +110,7 @@ def lower_fill(builder: Builder, call: Call) -> TensorValue:
     return fill_tensor(builder, call, value)
 
 
-# ---- `linspace` and `logspace` in 16 bits, where eager's kernels round the step between two num ----
+# ---- linspace and logspace ----
 
 
 _OVERLOADS: Final = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")

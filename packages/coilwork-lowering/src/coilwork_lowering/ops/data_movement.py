@@ -1,7 +1,7 @@
-"""Operators that put tensors together or rearrange them: cat, pad, repeat, roll, triangles, slice updates.
+"""Data movement: `cat`, `stack`, padding, `repeat`, `roll`, triangles, `where` and `masked_fill`.
 
-Padding by what a tensor holds: `reflection_pad*` and `replication_pad*`, as loads whose indices are
-reflected or clamped.
+Each result element is one element of an operand, chosen by index arithmetic and masks. `reflection_pad*` and
+`replication_pad*` are loads whose indices are reflected or clamped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 
-# ---- Operators that put tensors together or rearrange them: cat, pad, repeat, roll, triangles,  ----
+# ---- Concatenation, constant padding, masks ----
 
 
 # Bytes that a GPU's thread loads at once.
@@ -241,7 +241,7 @@ def _lower_masked_fill(builder: Builder, call: Call) -> Value:
     )
 
 
-# ---- Padding by what a tensor holds: `reflection_pad*` and `replication_pad*`, as loads whose i ----
+# ---- Padding by elements ----
 
 
 def _make_border_padding(position: Callable[[Expr, Expr], Expr]) -> Lower:

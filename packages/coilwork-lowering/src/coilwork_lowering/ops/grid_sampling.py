@@ -1,15 +1,12 @@
-"""Which elements of an image a sampling point reads, and how much each of them counts: one dimension at a
-time.
+"""`grid_sampler`: images sampled at the points of a grid, and the gradients by image and by grid.
 
-A grid holds coordinates from -1 to 1. Along each dimension such a coordinate becomes a position between
-elements, which padding brings into the image or leaves outside; an interpolation then names one, two or four
-elements around it, its taps. Derivatives are of the same formulas: those of weights by the position, and of
-the position by the coordinate.
+A grid holds coordinates from -1 to 1. Along each dimension a coordinate becomes a position between elements,
+which padding brings into the image or leaves outside. An interpolation then names one, two or four elements
+around the position, its taps. The gradients differentiate the same formulas: weights by the position, and the
+position by the coordinate.
 
-Sizes and positions are floats here, so that what lies far outside, or is no number, is compared before it
+Sizes and positions are floats here, so that a position that is far outside or NaN is compared before it
 becomes an integer.
-
-Images sampled at points of a grid, and the gradients of that: by image and by grid.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ from coilwork_lowering.scalar_math import (
     to_dtype,
 )
 
-# ---- Which elements of an image a sampling point reads, and how much each of them counts: one d ----
+# ---- Taps ----
 
 
 # Of the cubic convolution (Keys 1981), as ATen.
@@ -277,7 +274,7 @@ def combinations(interpolation: Interpolation, dims: int) -> Expr:
     return as_expr(interpolation.taps**dims)
 
 
-# ---- Images sampled at points of a grid, and the gradients of that: by image and by grid ----
+# ---- Sampling and gradients ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Norms and `logsumexp`: a reduction with arithmetic before and after it.
+"""Norms, `logsumexp` and distances, with their gradients: a reduction with arithmetic around it.
 
-Distances between all rows of two matrices, or of one, and their gradients: one reduction each.
+`cdist` takes distances between all rows of two matrices, `pdist` between the rows of one. Each is one
+reduction over columns.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from coilwork_lowering.scalar_math import (
     truth,
 )
 
-# ---- Norms and `logsumexp`: a reduction with arithmetic before and after it ----
+# ---- Norms ----
 
 
 def _vector_norm(builder: Builder, call: Call) -> Value:
@@ -132,7 +133,7 @@ def _logsumexp(builder: Builder, call: Call) -> Value:
     return finish(builder, call, result, call.fake, positions)
 
 
-# ---- Distances between all rows of two matrices, or of one, and their gradients: one reduction  ----
+# ---- Distances ----
 
 
 # Rows from which on eager computes Euclidean distances by a matrix product, unless told not to.

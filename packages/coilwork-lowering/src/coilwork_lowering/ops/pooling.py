@@ -1,12 +1,12 @@
 """Pooling: maxima and means over windows, the position of a maximum, and their derivatives.
 
-A window of at most `UNROLLED` elements is written out in a pointwise node, so that it fuses with what is
-before and after it; a larger one is a reduction over its taps. On GPUs windows of different sizes may be
-larger: lanes of a reduction would each divide to find the borders of theirs. NaN wins as in ATen: it is the
-maximum, and of several the last one gives the position, while of equal numbers it is the first.
+A window of at most `UNROLLED` elements is unrolled in a pointwise node, so that it fuses with its producers
+and consumers. A larger one is a reduction over its taps. On GPUs, windows of different sizes may be larger
+before they become reductions, because each lane would divide to find the borders of its window. NaN wins as
+in ATen: it is the maximum, and the last of several gives the position. Of equal numbers the first one does.
 
-Maxima over windows of one size that begin where random numbers say (Graham, "Fractional max-pooling",
-2014).
+Fractional pooling takes maxima over windows of one size whose starts are random numbers (Graham, "Fractional
+max-pooling", 2014).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from coilwork_lowering.scalar_math import (
     sub,
 )
 
-# ---- Pooling: maxima and means over windows, the position of a maximum, and their derivatives ----
+# ---- Mean and maximum ----
 
 
 UNROLLED: Final = 32
@@ -394,7 +394,7 @@ def _max_backward(builder: Builder, call: Call) -> Value:
     return _reduce_windows(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
 
 
-# ---- Maxima over windows of one size that begin where random numbers say (Graham, "Fractional m ----
+# ---- Fractional pooling ----
 
 
 def _start(sample: Scalar, place: Expr, size: int, places: int, window: int, step_type: DType) -> Scalar:

@@ -1,7 +1,7 @@
-"""`pow` and its relatives: small exponents become products.
+"""Powers: `pow`, `xlogy` and `ldexp`.
 
-`ldexp` by whole exponents: a float times a power of two, rounded once however far the power is out of
-range.
+Small whole exponents become products. `ldexp` multiplies by a power of two and rounds once, however far the
+power is out of range.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from coilwork_lowering.scalar_math import (
     to_dtype,
 )
 
-# ---- `pow` and its relatives: small exponents become products ----
+# ---- pow and xlogy ----
 
 
 # the longest product that is no slower and no less accurate than the library's power
@@ -136,7 +136,7 @@ def _xlogy(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, function, operands=operands, compute=[compute] * 2)
 
 
-# ---- `ldexp` by whole exponents: a float times a power of two, rounded once however far the pow ----
+# ---- ldexp ----
 
 
 class _Format(NamedTuple):

@@ -1,7 +1,7 @@
-"""Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is rounded once at the
-end.
+"""Reductions and scans: sums, products, extremes, variances, and their running forms.
 
-Running sums, products and extremes; sorting.
+Kept dimensions are views of the result. Low-precision floats accumulate in `f32`, and the result is rounded
+once, at its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import gt, index, like, maximum, select, to_dtype, truth
 from coilwork_lowering.torch_compat.graphs import operator_behind
 
-# ---- Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is ro ----
+# ---- Reductions ----
 
 
 def list_reduced_dims(
@@ -330,7 +330,7 @@ def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
     return lower
 
 
-# ---- Running sums, products and extremes; sorting ----
+# ---- Scans ----
 
 
 def _append(

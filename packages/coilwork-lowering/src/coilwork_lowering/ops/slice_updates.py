@@ -1,7 +1,8 @@
-"""Parts of a tensor: which of them operators replace, and whether one part lies in another.
+"""Updates of parts of a tensor: `slice_scatter` and its relatives, `copy_` and `copy`.
 
-Operators that overwrite memory in the captured graph: `copy_` into an input, and `copy`, its functional
-form.
+A part is a view of the tensor it belongs to. The first functions here tell which part an operator replaces,
+and whether parts are the same, lie in each other, or may overlap. An update goes into the tensor's own memory
+where `reinplacing.py` decided that it may, else the rule computes a new tensor.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from coilwork_lowering.building.values import (
     whole,
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.storage_aliasing import begins_with_an_input, box_in, replaces_part_of
+from coilwork_lowering.ops.storage_aliasing import find_box, is_box_update, is_in_input_storage
 from coilwork_lowering.ops.views import find_selected_position, slice_bounds, wrap_start
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, lt, select, to_dtype
 
-# ---- Parts of a tensor: which of them operators replace, and whether one part lies in another ----
+# ---- Parts of tensors ----
 
 
 def view_replaced_part(
@@ -61,7 +62,7 @@ def view_replaced_part(
         NotLowered: where the part is depends on what nobody knows, or it surely has another shape, which
             torch refuses.
     """
-    if shape_differs(shape, part_shape(operator, value, arguments)):
+    if has_other_shape(shape, part_shape(operator, value, arguments)):
         raise NotLowered("the part has another shape than what replaces it")
     rank = len(value.shape)
     match operator:
@@ -102,19 +103,19 @@ def part_shape(operator: str, value: TensorValue, arguments: Mapping[str, Value]
     raise NotLowered(f"{operator} replaces no part")
 
 
-def shape_differs(one: Shape, other: Shape) -> bool:
+def has_other_shape(one: Shape, other: Shape) -> bool:
     """Tell if the shapes are surely not the same."""
     return len(one) != len(other) or any(
         provably_lt(a, b) or provably_lt(b, a) for a, b in zip(one, other, strict=True)
     )
 
 
-def same_place(a: TensorValue, b: TensorValue) -> bool:
+def is_same_region(a: TensorValue, b: TensorValue) -> bool:
     """Tell if `a` and `b` are the same elements of the same buffer, in the same order."""
     return a.buffer.name == b.buffer.name and a.shape == b.shape and a.index == b.index
 
 
-def covers(outer: TensorValue, inner: TensorValue) -> bool:
+def contains_part(outer: TensorValue, inner: TensorValue) -> bool:
     """Tell if every element of `inner` is surely one of `outer`; both are parts of one buffer."""
     if is_whole(outer) or (outer.shape == inner.shape and outer.index == inner.index):
         return True
@@ -127,7 +128,7 @@ def covers(outer: TensorValue, inner: TensorValue) -> bool:
 def is_injective(value: TensorValue) -> bool:
     """Tell if no two elements of `value` surely are one in memory."""
     buffer = value.buffer
-    if may_overlap(buffer.shape, buffer.strides):
+    if can_overlap(buffer.shape, buffer.strides):
         return False
     alone = {run.along for run in _runs(value) if run is not None}
     if all(d in alone for d in dims(value.shape) if not d.is_const):
@@ -135,10 +136,10 @@ def is_injective(value: TensorValue) -> bool:
     layout = layout_of(value)
     if layout is None or any(as_int(n) is None for n in (*value.shape, *layout.strides)):
         return False
-    return not may_overlap(value.shape, layout.strides)
+    return not can_overlap(value.shape, layout.strides)
 
 
-def may_overlap(shape: Shape, strides: Sequence[Expr]) -> bool:
+def can_overlap(shape: Shape, strides: Sequence[Expr]) -> bool:
     """Tell if elements of a tensor share memory, as far as its strides are known."""
     reach = 0
     pairs = [(as_int(step), as_int(size)) for step, size in zip(strides, shape, strict=True)]
@@ -202,7 +203,7 @@ def _box(value: TensorValue) -> list[_Run] | None:
     return runs
 
 
-# ---- Operators that overwrite memory in the captured graph: `copy_` into an input, and `copy`,  ----
+# ---- Rules ----
 
 
 def _copy_into(builder: Builder, call: Call) -> Value:
@@ -213,7 +214,7 @@ def _copy_into(builder: Builder, call: Call) -> Value:
     if not is_whole(old):
         raise NotLowered("a copy into part of a buffer")
     source = call.tensor("src")
-    if same_place(source, old):
+    if is_same_region(source, old):
         return old
     return write_into(builder, old, source)
 
@@ -226,7 +227,7 @@ def write_into(builder: Builder, old: TensorValue, source: TensorValue) -> Tenso
     def body(point: tuple[Expr, ...]) -> Scalar:
         return to_dtype(builder.read_broadcast(moved, point), old.dtype)
 
-    if may_overlap(old.shape, old.buffer.strides):
+    if can_overlap(old.shape, old.buffer.strides):
         raise NotLowered("a copy into overlapping memory")
     return builder.pointwise(old.shape, old.dtype, old.device, body, into=old.buffer)
 
@@ -249,7 +250,7 @@ def _make_part_replacement(computed: Lower) -> Lower:
         part = view_replaced_part(call.target, value, call.arguments, source.shape)
         _check_shape(builder, call, value, source)
         _check_position(builder, call, value)
-        if same_place(source, part) and call.updates.is_taken(value):
+        if is_same_region(source, part) and call.updates.is_taken(value):
             # it was written there before
             return value
         empty = any(as_int(extent) == 0 for extent in part.shape)
@@ -325,14 +326,14 @@ def _lower_as_strided_scatter(builder: Builder, call: Call) -> Value:
     """
     value, source = call.tensor("self"), call.tensor("src")
     size, stride, offset = (call.node.args[k] if k < len(call.node.args) else None for k in (2, 3, 4))
-    starts = box_in(call.fakes["self"], size, stride, offset)
+    starts = find_box(call.fakes["self"], size, stride, offset)
     if starts is None or source.dtype is not value.dtype or source.device != value.device:
         raise NotLowered("the part is no box")
-    if begins_with_an_input(call.node.args[0]):
+    if is_in_input_storage(call.node.args[0]):
         raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
     given = call.node.args[0]
     assert isinstance(given, torch.fx.Node)
-    in_place = given.target is call.node.target and replaces_part_of(call.node, given, builder.options)
+    in_place = given.target is call.node.target and is_box_update(call.node, given, builder.options)
     if not (in_place and is_whole(value)) and not builder.is_unfilled(value.buffer):
         value = builder.copy(value, strides=call.strides(builder))
     return store_box(builder, value.buffer, starts, source)

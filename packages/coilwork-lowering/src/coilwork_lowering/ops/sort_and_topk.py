@@ -1,14 +1,12 @@
-"""One or two largest or smallest elements of rows: one reduction each, of what those before it leave.
+"""Sorts, `topk`, elements by rank, and one or two extreme elements of rows.
 
-All of them walk the same row, so that they share a kernel that reads it once and keeps it on chip, together
-with what makes the row, as the softmax of a router, and with what uses the elements.
+A row that fits on chip is sorted there, together with its producers and with elementwise consumers. CPUs sort
+all rows in memory. On accelerators the first elements of a longer row come from sorted pieces that fit. Other
+sorts of longer rows, rows of unknown length, and elements of 64 bits, whose keys leave no room for positions,
+stay calls of ATen there.
 
-Sorted rows, their first elements, and elements by rank: rows that fit on chip are sorted there, on CPUs
-all rows in memory.
-
-A row is sorted together with what makes it, and what follows element by element. On accelerators the first
-elements of longer rows are those of pieces that fit. Other sorts of longer rows, and rows whose length is not
-known, are calls of ATen there. So are elements of 64 bits, whose keys leave no room for positions.
+One or two largest or smallest elements are reductions, each over what the earlier ones leave. All of them
+read one row, so they share a kernel that keeps it on chip, as for the softmax of a router.
 
 Everything here is stable: of equal elements the first comes first, where eager may give any order.
 """
@@ -37,7 +35,7 @@ from coilwork_lowering.ops.reductions import map_elements
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, either, eq, gt, index, lt, mul, select, sub
 
-# ---- One or two largest or smallest elements of rows: one reduction each, of what those before  ----
+# ---- One or two extreme elements ----
 
 
 # Elements chosen. A pass over a row takes some 13 instructions per element; a network that sorts the first
@@ -145,7 +143,7 @@ def _choose(builder: Builder, value: TensorValue, dim: int, count: int, *, large
     return chosen
 
 
-# ---- Sorted rows, their first elements, and elements by rank: rows that fit on chip are sorted  ----
+# ---- Sorted rows ----
 
 
 _WIDE: Final = (DType.F64, DType.I64, DType.U64)

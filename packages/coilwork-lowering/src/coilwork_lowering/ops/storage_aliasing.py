@@ -1,4 +1,8 @@
-"""Parts of a tensor that `as_strided_scatter` replaces, and memory that is made to be filled so."""
+"""Facts about the storage of nodes in the captured graph: who owns it, who writes it, where a view begins.
+
+`as_strided_scatter` replaces a box of a tensor's storage. These functions find the box, and tell whether the
+memory is new and filled by such updates alone, so that no copy and no initial store is needed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from coilwork_lowering.torch_compat.operators import Overload, schema_of
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
 
 
-def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
+def find_box(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
     """Return where in `whole` the elements begin that `as_strided` with these arguments would show, if they
     are a box of it.
 
@@ -42,7 +46,7 @@ def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[in
     return None if left else tuple(starts)
 
 
-def begins_with_an_input(node: object) -> bool:
+def is_in_input_storage(node: object) -> bool:
     """Tell if `node` lies in its storage as some input does in its own, where the next call may have it begin
     elsewhere.
 
@@ -71,7 +75,7 @@ def find_storage_offset(node: object) -> Any:
     return node.meta["val"].storage_offset()
 
 
-def natural_owner(node: torch.fx.Node) -> torch.fx.Node:
+def find_storage_owner(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose memory `node` shares in the captured graph: itself if it is no view and overwrites
     nothing.
     """
@@ -113,15 +117,15 @@ def _writes(user: torch.fx.Node, given: torch.fx.Node) -> bool:
     )
 
 
-def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
+def is_filled_by_updates(node: torch.fx.Node, options: LoweringOptions) -> bool:
     """Tell if all that happens to `node`, memory of any contents, is that a part is stored into it."""
     users = tuple(node.users)
-    if len(users) != 1 or not replaces_part_of(users[0], node, options):
+    if len(users) != 1 or not is_box_update(users[0], node, options):
         return False
     return int(node.meta["val"].numel()) > 0
 
 
-def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
+def is_store_into_new_memory(node: torch.fx.Node, options: LoweringOptions) -> bool:
     """Tell if `node` stores into memory of any contents, which it alone reads, perhaps through views: then it
     need not read them, either.
 
@@ -145,7 +149,7 @@ def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
     return memory.isdisjoint(others) and all(reader is node for reader in readers_of(made))
 
 
-def replaces_part_of(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:
+def is_box_update(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:
     """Tell if `user` is `node`, which nobody else needs, but for a box with other contents."""
     if user.target is not _SCATTER or options.falls_back(str(_SCATTER)) or user.kwargs:
         return False
@@ -157,4 +161,4 @@ def replaces_part_of(user: torch.fx.Node, node: torch.fx.Node, options: Lowering
     memory: torch.Tensor = node.meta["val"]
     if not isinstance(value, torch.Tensor) or (value.dtype, value.device) != (memory.dtype, memory.device):
         return False
-    return not memory.dtype.is_complex and box_in(memory, size, stride, offset) is not None
+    return not memory.dtype.is_complex and find_box(memory, size, stride, offset) is not None

@@ -24,7 +24,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.storage_aliasing import begins_with_an_input, find_storage_offset, is_written_into
+from coilwork_lowering.ops.storage_aliasing import find_storage_offset, is_in_input_storage, is_written_into
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 
 
@@ -218,7 +218,7 @@ def _lower_as_strided(builder: Builder, call: Call) -> Value:
     # where the storage begins, relative to the owner's first element
     origin = start - builder.sizes.expr(fake.storage_offset() + find_storage_offset(call.node.args[0]))
     wanted = call["storage_offset"]
-    if wanted is not None and begins_with_an_input(call.node.args[0]):
+    if wanted is not None and is_in_input_storage(call.node.args[0]):
         raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
     offset = start if wanted is None else origin + as_size(wanted)
     if not provably_nonneg(offset):
@@ -228,7 +228,7 @@ def _lower_as_strided(builder: Builder, call: Call) -> Value:
         raise NotLowered("sizes or strides that may be negative, which eager refuses")
     reach = offset + replace(owner, shape=shape, strides=strides).span
     if not provably_le(reach, owner.span):
-        if begins_with_an_input(call.node.args[0]) or provably_lt(owner.span, reach):
+        if is_in_input_storage(call.node.args[0]) or provably_lt(owner.span, reach):
             raise NotLowered("as_strided may reach memory behind the tensor's buffer")
         within = Relation(lhs=reach, relation="le", rhs=owner.span)
         lower_assertion(builder, within, "as_strided: out of bounds for the storage", call.node)

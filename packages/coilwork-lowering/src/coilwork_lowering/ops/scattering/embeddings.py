@@ -1,6 +1,7 @@
-"""The gradient of an embedding: rows of gradients added to the rows of the table that they came from.
+"""Embeddings: gradients of a table, and bags of its rows (`embedding_bag`) with their gradients.
 
-Rows of a table combined bag by bag, without the rows themselves in memory, and the gradients of that.
+The gradient adds rows of gradients to the table's rows that they came from. A bag combines rows of a table
+without storing them in between; `segment_bag.py` says which elements belong to a bag.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_siz
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
 from coilwork_lowering.torch_compat.operators import Overload
 
-# ---- The gradient of an embedding: rows of gradients added to the rows of the table that they c ----
+# ---- Gradient of an embedding ----
 
 
 def _dense_backward(builder: Builder, call: Call) -> Value:
@@ -122,7 +123,7 @@ def _add_in_memory(
     )
 
 
-# ---- Rows of a table combined bag by bag, without the rows themselves in memory, and the gradie ----
+# ---- Bags ----
 
 
 _ONE: Final = const(1, DType.I64)

@@ -1,35 +1,24 @@
-"""Elements of sums in fixed point: the bits of an `f32`, units that are powers of two, and what stands for
-sums that are no number.
+"""Sums of single elements in fixed point, by atomic additions of integers.
 
-Single elements as points of a space, and memory that numbers made of them are combined in by atomics, a
-few runs at a time.
+Integer additions commute, so the sums are the same in any order. The integers are multiples of a unit, a
+power of two that the data determine. The program holds two ways, and the data choose between them:
 
-What elements are combined with should stay in a cache while they are. So elements of several runs are taken a
-few neighbouring runs at a time, where they lie; or, where the memory of a few runs is too much for that, they
-are laid out run by run first.
+- Common units: the exponents of all elements but zeros are close together. Two units then serve all sums. A
+  sum has two words, and each element is added to the word whose unit divides it. Nothing is lost, so the sum
+  is exact until it is rounded to `f64` and then to `f32`. For runs of 65,536 elements the units are 2^-45 and
+  2^-68 of the largest exponent, and the smallest exponent may be 45 below it.
+- Own units: each sum has a unit of its own, from the largest exponent among its elements. A pass of atomic
+  maxima finds those first. An element loses less than its sum's unit: at most 2^-30 of the sum's largest
+  element, 2^-45 for sums of up to 65,536. An addition in `f32` may lose 2^-24 of the sum so far. Infinities
+  and NaN are counted.
 
-Sums of single elements in fixed point: integers are added by atomics, in any order, and their sum is
-always the same.
+The idea is that of Demmel and Nguyen, Fast Reproducible Floating-Point Summation, ARITH 2013, with bins of 64
+bits. The kernels of the way that is not taken read two numbers. Few elements always take own units, which
+need fewer launches. Elements that the graph knows to be one number are counted.
 
-Integers are multiples of a unit, a power of two. Which one, data say; there are two ways, both in the
-program, and what data say chooses:
-
-- Usual: exponents of all elements that are not zero are close together. Then two units serve all sums. A sum
-  has two words, and each element is added to that of which it is a multiple: nothing of it is lost, and the
-  sum is exact until it is rounded, to `f64` and then to `f32`. The units follow from the largest exponent of
-  all: for runs of 65,536 elements they are 2^-45 and 2^-68 of it, and the smallest exponent may be 45 below
-  it.
-- Any: each sum has a unit of its own, which follows from the largest exponent among what is added to it.
-  Those are found first, by a pass of atomic maxima. An element loses less than its sum's unit, which is 2^-30
-  of the sum's largest element or less, 2^-45 for sums of up to 65,536; an addition in `f32` may lose 2^-24 of
-  the sum so far. Infinities and NaN are counted.
-
-(The idea is that of Demmel and Nguyen, Fast Reproducible Floating-Point Summation, ARITH 2013, with bins of
-64 bits: one per sum that is at the sum's height, or two that are where they are for all sums.) The kernels of
-the way that is not taken read two numbers. Few elements go the second way, whatever they are: it takes fewer
-launches. Elements of which the graph says that all are one number are counted.
-
-Compared with sorting, nothing is moved but what is added, once, if it has to be (`scattered_points.py`).
+Unlike sorting, this moves nothing but the elements, and at most once. The memory that atomics update should
+stay in a cache. So a few neighbouring runs of elements are added at a time where they lie, or, where a few
+runs need too much memory, elements are first laid out run by run.
 """
 
 from __future__ import annotations
@@ -66,7 +55,7 @@ from coilwork_lowering.scalar_math import (
     sub,
 )
 
-# ---- Elements of sums in fixed point: the bits of an `f32`, units that are powers of two, and w ----
+# ---- Bits and units ----
 
 
 # Of `f32` and `f64`: bits behind the exponent, and what is added to it.
@@ -138,7 +127,7 @@ def sum_not_numbers(total: Scalar) -> Scalar:
     return select(both(some, others), const(float("nan"), DType.F32), one_sign)
 
 
-# ---- Single elements as points of a space, and memory that numbers made of them are combined in ----
+# ---- Points and their memory ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,7 +399,7 @@ def _mask_reads(where: Scalar | None, value: Scalar) -> Scalar:
     return rewrite((value,), visit)[0]
 
 
-# ---- Sums of single elements in fixed point: integers are added by atomics, in any order, and t ----
+# ---- Sums ----
 
 
 # Elements whose sums are sure to have 30 bits: see `_unit_bits`.

@@ -1,13 +1,10 @@
-"""Atomic updates of a table that no cache holds, a few of its columns at a time, which one does.
+"""Writes at positions that come from tensors. Each copies its target first, then scatters into the copy.
 
-Rows that data say come in any order, so that each update finds its sector of memory in the cache only if all
-of the table is there. Of the same columns of every row it is: maxima of 16 million elements in 65,536 rows of
-256 wait for memory otherwise.
+A target that nobody has written is not copied: what the positions leave out stays undefined.
 
-Writes at positions that come from tensors. Each copies the target first, then scatters into the copy.
-
-Of a target that nobody has written, nothing is copied: what the positions leave out is as undefined as it
-was.
+Atomic updates of a table that is larger than the cache go by groups of its columns. Rows come in any order,
+so an update finds its sector in the cache only if the table's columns of that group fit in it. Otherwise
+updates wait for memory, as maxima of 16 million elements in 65,536 rows of 256 do.
 """
 
 from __future__ import annotations
@@ -43,11 +40,11 @@ from coilwork_lowering.ops.scattering.deterministic_scatter import (
     is_in_place,
     scatter_repeatably,
 )
-from coilwork_lowering.ops.storage_aliasing import replaces_nothing
+from coilwork_lowering.ops.storage_aliasing import is_store_into_new_memory
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, eq, index, mul, select
 
-# ---- Atomic updates of a table that no cache holds, a few of its columns at a time, which one d ----
+# ---- Column groups ----
 
 
 def group_width(
@@ -83,7 +80,7 @@ def group_columns(shape: Shape, width: int) -> tuple[Shape, tuple[Expr, ...]]:
     return ranges, (*others, group * width + column)
 
 
-# ---- Writes at positions that come from tensors. Each copies the target first, then scatters in ----
+# ---- Rules ----
 
 
 def scatter_into(
@@ -210,7 +207,7 @@ def _destination(
     """
     if not is_in_place(call):
         stored = mode == "store" and all(as_int(size) != 0 for size in (*points, *value.shape))
-        if stored and replaces_nothing(call.node, builder.options):
+        if stored and is_store_into_new_memory(call.node, builder.options):
             return builder.unfilled(value.shape, value.dtype, value.device, strides=call.strides(builder))
         if call.updates.by_position(call.node, value):
             return value

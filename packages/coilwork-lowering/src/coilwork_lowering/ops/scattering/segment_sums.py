@@ -1,32 +1,23 @@
-"""Sums of few rows: each row looks at every element, and adds those that are its own.
+"""Sums of elements that share a target, added in one order on every run, without atomics.
 
-A table of two rows, or a histogram of a few bins, gets as many elements per row as there are programs to
-share them only if rows are cut in pieces, as other reductions are. That reads what is added once per row,
-from a cache mostly, and sorts nothing.
+Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts a row's
+elements side by side, in their order in memory. A binary search finds a row's elements, and its sum is a
+reduction over them. So each addend is read once, each row is written once, empty rows included, and equal
+inputs give equal bits.
 
-A sort of some ten thousand keys on an accelerator: pieces of them are sorted on chip, and ranks say where
-each key goes.
+A row with very many elements would keep one program busy for long. So sorted positions are also cut into
+pieces of `PIECE`, and pieces within one row are summed first, by programs of their own. A row is then its
+elements before its first whole piece, the sums of its pieces, and the elements behind them.
 
-A key's rank is its place in its own piece and, for each other piece, how many of that come before it, by
-binary search: of pieces in front those that are not greater, of pieces behind those that are less. So the
-sort is stable. (Batcher's network and merge by ranks, as in Satish, Harris and Garland, Designing efficient
-sorting algorithms for manycore GPUs, IPDPS 2009, with all pieces merged at once.)
+A table of few rows, as a histogram of a few bins, sorts nothing: each row looks at every element and adds its
+own, with rows cut in pieces as in other reductions. Single elements may go to `fixed_point_sums.py`.
 
-That is two kernels, where a radix sort of one byte per pass takes three or four for each pass, each of which
-waits for the last. What is searched grows with the square of the number of keys, hence there is a limit.
-
-Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
-
-Few rows (`small_table_sum.py`) and single elements (`fixed_point.py`) have ways of their own.
-
-Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of
-a row side by side, in the order in which they stand in memory; a row's are found by binary search, and a
-row's sum is a reduction over them. So what is added is read once, each row is written once, rows without
-elements included, and equal inputs give equal bits.
-
-A row with very many elements would keep one program busy for long. Sorted positions are therefore also cut in
-pieces of `PIECE`, and those that lie within one row are summed first, by programs of their own. A row then is
-its elements before its first whole piece, the sums of its pieces, and its elements behind them.
+Some ten thousand keys are sorted in two kernels: pieces on chip, then by ranks. A key's rank is its place in
+its own piece plus the number of keys in other pieces that come before it, found by binary search. Keys in
+earlier pieces count if they are not greater, keys in later ones if they are less, so the sort is stable.
+(Batcher's network and a merge by ranks, as in Satish, Harris and Garland, Designing efficient sorting
+algorithms for manycore GPUs, IPDPS 2009, with all pieces merged at once.) A radix sort takes three or four
+kernels for each byte of the keys. The searches grow with the square of the number of keys, hence a limit.
 """
 
 from __future__ import annotations
@@ -49,7 +40,7 @@ from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
 from coilwork_lowering.ops.scattering.fixed_point_sums import fits_fixed_point, sums_in_fixed_point
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, le, lt, select, sub
 
-# ---- Sums of few rows: each row looks at every element, and adds those that are its own ----
+# ---- Tables of few rows ----
 
 
 def are_few(elements: Elements, machine: MachineModel) -> bool:
@@ -98,7 +89,7 @@ def sums_by_comparing(
     return Sums(values=values, count_of=count_of)
 
 
-# ---- A sort of some ten thousand keys on an accelerator: pieces of them are sorted on chip, and ----
+# ---- Sort in pieces ----
 
 
 _SORTED_TYPES: Final = (DType.I8, DType.I16, DType.I32)
@@ -221,7 +212,7 @@ def _first(builder: Builder, value: TensorValue, count: int) -> TensorValue:
     return builder.view(value.buffer, (as_expr(count),), (as_expr(1),), as_expr(0))
 
 
-# ---- Sums of elements that share a target, in one order whatever runs when: by sorted keys, wit ----
+# ---- Sorted sums ----
 
 
 _LOG_PIECE: Final = PIECE.bit_length() - 1

@@ -1,17 +1,13 @@
-"""Chebyshev series, and functions that are computed in 64 bits whatever their operands are.
+"""Special functions by Chebyshev series, and Chebyshev polynomials. Everything is computed in 64 bits.
 
-Bessel functions of order 0 and 1, modified ones, and the Airy function: near 0 a series, far off its slow
-factors.
-
-Everything is computed in `f64`. The forms are those of Cephes (Moshier 1989), the series `chebyshev_tables`.
-
-The scaled complement of erf, and the quantiles of the normal distribution: series in 64 bits.
-
-Chebyshev polynomials of four kinds, of degrees known at run time only: by angles, in 64 bits.
-
-Eager computes high degrees inside [-1, 1] like this and others by recurrence, which takes a loop as long as
-data says. Angles are as exact in `f64` up to the rounding of their multiples. Hermite's, Laguerre's and
-Legendre's polynomials, which have no such form, are in `iterated`.
+- Bessel functions of order 0 and 1, modified ones, and the Airy function: a series near 0, slowly varying
+  factors far away. The forms are those of Cephes (Moshier 1989), the coefficients are in
+  `chebyshev_tables.py`.
+- `erfcx` and the quantiles of the normal distribution.
+- Chebyshev polynomials of four kinds, whose degrees are known at run time only: by angles, as eager computes
+  high degrees inside [-1, 1]. Eager's recurrence for the others would be a loop whose length is data. In
+  `f64`, angles are as exact, but for the rounding of their multiples. Hermite's, Laguerre's and Legendre's
+  polynomials have no such form; `formulas.py` has them.
 """
 
 from __future__ import annotations
@@ -29,10 +25,7 @@ from coilwork_lowering.ops.special_functions import chebyshev_tables as tables
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, neg, select, sub
 
-# ---- Chebyshev series, and functions that are computed in 64 bits whatever their operands are ----
-
-
-# ---- Chebyshev series, and functions that are computed in 64 bits whatever their operands are ----
+# ---- Series ----
 
 
 def chebyshev(u: Scalar, coefficients: Sequence[float]) -> Scalar:
@@ -75,7 +68,7 @@ def number(value: float) -> Scalar:
     return const(value, DType.F64)
 
 
-# ---- Bessel functions of order 0 and 1, modified ones, and the Airy function: near 0 a series,  ----
+# ---- Bessel and Airy functions ----
 
 
 _NEAR: Final = 8.0
@@ -247,7 +240,7 @@ _OTHERS: Final = tuple(
 )
 
 
-# ---- The scaled complement of erf, and the quantiles of the normal distribution: series in 64 b ----
+# ---- erfcx and normal quantiles ----
 
 
 # Of the map of Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x", 1981.
@@ -288,7 +281,7 @@ def _quantile(p: Scalar) -> Scalar:
     return select(outside, like(math.nan, p), found)
 
 
-# ---- Chebyshev polynomials of four kinds, of degrees known at run time only: by angles, in 64 b ----
+# ---- Chebyshev polynomials ----
 
 
 # What the multiple of an angle is divided by, given functions of the angle, and whether the sign changes at

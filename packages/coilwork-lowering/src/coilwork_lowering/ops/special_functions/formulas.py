@@ -1,13 +1,10 @@
-"""Functions that are formulas over the op table: the inverse of erf, digamma, and the parts and neighbours of
-a float.
+"""Special functions that are formulas over the op table, or rows of it.
 
-Derivatives of digamma: a sum that ends in Euler and Maclaurin's series, and reflected below 0.
-
-Functions that take a loop as long as their operands say: each is a row of the op table, and fuses as any
-other.
-
-Common divisors and multiples, the incomplete gamma functions, Hurwitz' zeta function, and orthogonal
-polynomials whose degrees are tensors.
+- Formulas: the inverse of erf, digamma, `mvlgamma`, `frexp` and `nextafter`.
+- Polygamma: a sum that ends in the Euler-Maclaurin series, reflected below 0.
+- Functions with a loop whose length depends on the operands: `gcd`, `lcm`, the incomplete gamma functions,
+  Hurwitz' zeta function, and orthogonal polynomials whose degrees are tensors. Each is a row of the op table,
+  and fuses like any other.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ from coilwork_lowering.scalar_math import (
     to_dtype,
 )
 
-# ---- Functions that are formulas over the op table: the inverse of erf, digamma, and the parts  ----
+# ---- Formulas ----
 
 
 # Rational approximations of ATen's `calc_erfinv`, lowest power first.
@@ -235,7 +232,7 @@ def _mvlgamma(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, sum_log_gammas, operands=[call["self"]], compute=[dtype.compute])
 
 
-# ---- Derivatives of digamma: a sum that ends in Euler and Maclaurin's series, and reflected bel ----
+# ---- Polygamma ----
 
 
 # Of derivatives beyond it more terms are wanted.
@@ -329,7 +326,7 @@ def _lower(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, function, operands=[call["self"]], compute=[compute])
 
 
-# ---- Functions that take a loop as long as their operands say: each is a row of the op table, a ----
+# ---- Rows with loops ----
 
 
 def _lcm(a: Scalar, b: Scalar) -> Scalar:
