@@ -281,19 +281,6 @@ def _recompute_mask(builder: Builder, call: Call) -> Value:
     )
 
 
-_UNIFORM_RULES: Final[tuple[Rule, ...]] = (
-    Rule(overloads("native_dropout"), _native_dropout),
-    Rule(overloads("rand rand_like"), _rand),
-    Rule(overloads("bernoulli.p"), _bernoulli),
-    Rule(("coilwork.seed.default",), _lower_seed),
-    Rule(("coilwork.kept.default",), _recompute_mask),
-)
-# Operators whose numbers come from a stream of their own, which stays theirs where ATen draws instead.
-_STREAM_OPERATORS: Final = frozenset(
-    target for rule in _UNIFORM_RULES for target in rule.targets if target.startswith("aten.")
-)
-
-
 # ---- Other distributions ----
 
 
@@ -429,7 +416,11 @@ def _integers(builder: Builder, call: Call) -> Value:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    *_UNIFORM_RULES,
+    Rule(overloads("native_dropout"), _native_dropout),
+    Rule(overloads("rand rand_like"), _rand),
+    Rule(overloads("bernoulli.p"), _bernoulli),
+    Rule(("coilwork.seed.default",), _lower_seed),
+    Rule(("coilwork.kept.default",), _recompute_mask),
     Rule(overloads("randn randn_like"), _standard_normal),
     Rule(overloads("normal_functional normal.float_float normal.Tensor_float"), _normal),
     Rule(overloads("log_normal"), _log_normal),
@@ -438,4 +429,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("cauchy"), _cauchy),
     Rule(overloads("geometric"), _geometric),
     Rule(overloads("randint randint.low randint_like randint_like.low_dtype"), _integers),
+)
+# Operators whose numbers come from a stream of their own, which stays theirs where ATen draws instead.
+_STREAM_OPERATORS: Final = frozenset(
+    target for rule in RULES if rule.lower in (_native_dropout, _rand, _bernoulli) for target in rule.targets
 )
