@@ -89,7 +89,7 @@ def test_weighted_elements(integers: torch.dtype, padding: int, how: How) -> Non
 @pytest.mark.parametrize("mode", [SUM, MEAN, MAX])
 def test_gradients(mode: int, padding: int, few: bool, how: How, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "coilwork_lowering.ops.scattering.segment_sums.are_few", lambda elements, machine: few
+        "coilwork_lowering.ops.scattering.segment_sums.has_few_rows", lambda elements, machine: few
     )
     table, indices, offsets = bags()
     gradient = torch.randn(4, 3, dtype=torch.float64)

@@ -28,7 +28,7 @@ def as_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     and common ones.
     """
     monkeypatch.setattr(
-        "coilwork_lowering.ops.scattering.segment_sums.are_few", lambda elements, machine: False
+        "coilwork_lowering.ops.scattering.segment_sums.has_few_rows", lambda elements, machine: False
     )
     if request.param:
         one = change_figures(find_like_model("cpu"), {"scatters.many_elements": 1})

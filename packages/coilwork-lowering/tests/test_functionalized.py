@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_ir.loops import Extern, Graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_lowering.higher_order.wrapper_expansion import write_out_calls
+from coilwork_lowering.higher_order.wrapper_expansion import expand_functionalized_calls
 
 
 def add_to(x: Tensor, k: int) -> None:
@@ -104,4 +104,4 @@ def test_lists_optional_arguments_and_results() -> None:
 
 def test_a_graph_without_such_calls_is_left_alone() -> None:
     gm = torch.fx.symbolic_trace(lambda x: x + 1)
-    assert write_out_calls(gm, lambda node: None) is gm
+    assert expand_functionalized_calls(gm, lambda node: None) is gm

@@ -25,7 +25,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`nn.LSTM` is captured, and oneDNN has no layers in 16 bits."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    monkeypatch.setattr(library_operators, "layers_in_16_bits", lambda: False)
+    monkeypatch.setattr(library_operators, "has_16_bit_layers", lambda: False)
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
 

@@ -24,7 +24,7 @@ aten = torch.ops.aten
 @pytest.fixture(autouse=True)
 def sorts_whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "coilwork_lowering.ops.scattering.segment_sums.are_few", lambda elements, machine: False
+        "coilwork_lowering.ops.scattering.segment_sums.has_few_rows", lambda elements, machine: False
     )
 
 

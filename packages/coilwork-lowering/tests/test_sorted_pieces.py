@@ -26,7 +26,7 @@ SORTED = LoweringOptions(accumulation="sorted", sorts_in_memory=False, find_mode
 @pytest.fixture(autouse=True)
 def many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "coilwork_lowering.ops.scattering.segment_sums.are_few", lambda elements, machine: False
+        "coilwork_lowering.ops.scattering.segment_sums.has_few_rows", lambda elements, machine: False
     )
 
 

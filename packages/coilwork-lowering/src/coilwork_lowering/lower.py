@@ -20,7 +20,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
-from coilwork_lowering.extern.asynchronous import lower_wait, rest
+from coilwork_lowering.extern.asynchronous import lower_wait, settle
 from coilwork_lowering.extern.calls import call_extern, list_results
 from coilwork_lowering.extern.quantization import find_quantized_type, require_kernel
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
@@ -32,18 +32,18 @@ from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.facts.sharing import written_operands
 from coilwork_lowering.higher_order.associative_scan import (
     Traced,
-    combination_of,
+    expand_other_scans,
+    extract_combination,
     is_associative_scan,
     lower_associative_scan,
-    write_out_other_scans,
 )
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
 from coilwork_lowering.higher_order.scan import unroll_scans
 from coilwork_lowering.higher_order.wrapper_expansion import (
     Note,
-    write_out_calls,
-    write_out_meanings,
-    write_out_ties,
+    expand_control_deps,
+    expand_functionalized_calls,
+    expand_meanings,
 )
 from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
@@ -95,8 +95,8 @@ def _written_out(gm: torch.fx.GraphModule, note: Note, options: LoweringOptions)
     """`gm` without the higher-order operators that stand for other calls, those in what they stand for
     included.
     """
-    made = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
-    made = unroll_scans(write_out_other_scans(made, lambda f: _is_of_scalars(f, options)))
+    made = expand_meanings(expand_functionalized_calls(expand_control_deps(gm), note), note)
+    made = unroll_scans(expand_other_scans(made, lambda f: _is_of_scalars(f, options)))
     return gm if made is gm else _written_out(made, note, options)
 
 
@@ -108,7 +108,7 @@ def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> 
         )
     except LoweringError:
         return False
-    return combination_of(traced, coordinate_symbols("i", traced.results[0].shape)) is not None
+    return extract_combination(traced, coordinate_symbols("i", traced.results[0].shape)) is not None
 
 
 def _trace_combining(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
@@ -174,7 +174,7 @@ class _Lowering:
                 case "output":
                     if self.results.is_region:
                         # who runs the region knows nothing of what is in flight in it
-                        rest(self.builder, self.builder.in_flight.memory(), written=True)
+                        settle(self.builder, self.builder.in_flight.memory(), written=True)
                     for item in returned_by(node):
                         self.results.add(item, self.value(item))
                     self.builder.define_sizes()
@@ -256,7 +256,7 @@ class _Lowering:
         for operands, written in ((node.all_input_nodes, False), (written_operands(node), True)):
             values = (self.values.get(operand) for operand in operands)
             roots = (self.builder.buffers.root(name) for value in values for name in list_buffers(value))
-            rest(self.builder, tuple(dict.fromkeys(roots)), written=written)
+            settle(self.builder, tuple(dict.fromkeys(roots)), written=written)
 
     def require_strides(self, node: torch.fx.Node) -> None:
         """Every tensor of a program lies in memory with strides."""

@@ -67,7 +67,7 @@ def make_rules(operators: Mapping[str, OpInfo]) -> Mapping[str, Rule]:
     table: dict[str, Rule] = {}
     for family in (*_FAMILIES, arithmetic.make_row_rules(operators)):
         _enter(table, family)
-    _enter(table, foreach.foreach_rules(MappingProxyType(dict(table))))
+    _enter(table, foreach.make_foreach_rules(MappingProxyType(dict(table))))
     return MappingProxyType(table)
 
 

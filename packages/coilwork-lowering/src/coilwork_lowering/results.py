@@ -19,7 +19,7 @@ from coilwork_lowering.building.values import (
     same_strides,
 )
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.extern.asynchronous import rest
+from coilwork_lowering.extern.asynchronous import settle
 from coilwork_lowering.extern.quantization import require_floats
 from coilwork_lowering.facts.origins import origin_of
 from coilwork_lowering.joint.saved_strides import has_free_strides
@@ -102,7 +102,7 @@ class Results:
         if self.builder.in_flight.awaits(root):
             if layout is None or not same_strides(value.shape, layout.strides, strides):
                 # what is still being written can't be copied
-                rest(self.builder, (root,), written=False)
+                settle(self.builder, (root,), written=False)
         return self._own_view(node, self.builder.placed(value, strides).buffer)
 
     def _own_view(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:

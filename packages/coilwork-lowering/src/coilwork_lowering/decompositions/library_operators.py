@@ -38,7 +38,7 @@ def recurrent_decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def layers_in_16_bits() -> bool:
+def has_16_bit_layers() -> bool:
     """Tell if oneDNN has recurrent layers of `bfloat16` for this processor. Eager asks before it calls them,
     torch's decompositions do not.
     """
@@ -105,7 +105,7 @@ def _layer(
     `[1, B, H]`, and no workspace.
     """
     plain = _plain(mode, num_layers, bidirectional, batch_first, batch_sizes)
-    if x.dtype is not torch.bfloat16 or not plain or layers_in_16_bits():
+    if x.dtype is not torch.bfloat16 or not plain or has_16_bit_layers():
         return NotImplemented
     weights = (input_weight, hidden_weight, input_bias, hidden_bias)
     steps = _steps(x, weights, h[0], c[0], reverse, has_biases)

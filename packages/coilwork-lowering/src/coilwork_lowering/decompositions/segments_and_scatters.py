@@ -93,10 +93,10 @@ def _repeat_interleave(repeats: Tensor, *, output_size: Any = None) -> Any:
     ends = repeats.cumsum(0)
     _assert((repeats >= 0).all(), "repeats can not be negative")
     _assert(ends.select(0, -1) == output_size, "allocated size does not match required size")
-    return _segments_of(ends, output_size).to(repeats.dtype)
+    return _number_segments(ends, output_size).to(repeats.dtype)
 
 
-def _segments_of(ends: Tensor, count: Any) -> Tensor:
+def _number_segments(ends: Tensor, count: Any) -> Tensor:
     """For `count` elements, the segment that each lies in: how many of the ascending `ends` are not behind
     it.
 
@@ -133,7 +133,7 @@ def _segment_reduce(
 
     Elements are scattered to their segments, those of none to one more, which is cut off.
     """
-    borders = _borders(data, lengths, offsets, axis)
+    borders = _find_borders(data, lengths, offsets, axis)
     if borders is None or indices is not None or reduce not in _SEGMENTS:
         return NotImplemented
     starts, ends = borders
@@ -158,7 +158,7 @@ def _segment_reduce(
     return found.to(data.dtype).contiguous()
 
 
-def _borders(
+def _find_borders(
     data: Tensor, lengths: Tensor | None, offsets: Tensor | None, axis: int
 ) -> tuple[Tensor, Tensor] | None:
     """Return where segments start and end, or `None` where that is left to eager."""
@@ -190,7 +190,7 @@ def _append_dimensions(value: Tensor, like: Tensor) -> Tensor:
 def _positions(data: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
     """The segment of each element of `data`, in its shape; the number of segments for those of none."""
     at = ends.dim() - 1
-    segment = _segments_of(ends.contiguous(), data.shape[at])
+    segment = _number_segments(ends.contiguous(), data.shape[at])
     # in front of the first segment there is none either
     inside = torch.arange(data.shape[at], device=data.device) >= starts.narrow(at, 0, 1)
     segment = torch.where(inside, segment, ends.shape[at])
@@ -211,7 +211,7 @@ def _segment_reduce_backward(
     """Return what each element gets of its segment's gradient. Of a product that takes the product of the
     others: left to eager.
     """
-    borders = _borders(data, lengths, offsets, axis)
+    borders = _find_borders(data, lengths, offsets, axis)
     if borders is None or reduce not in _SEGMENTS or reduce == "prod":
         return NotImplemented
     starts, ends = borders

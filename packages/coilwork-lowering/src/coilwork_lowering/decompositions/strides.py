@@ -363,7 +363,7 @@ def _lay_out_in_format(value: torch.Tensor, wanted: torch.memory_format) -> torc
     """`value` in the format `wanted`. Where it surely is contiguous, torch is not asked: that might add a
     guard.
     """
-    if wanted is torch.contiguous_format and _lies(value, _contiguous(value.shape)):
+    if wanted is torch.contiguous_format and _has_strides(value, _contiguous(value.shape)):
         return value
     return value.contiguous(memory_format=wanted)
 
@@ -430,15 +430,15 @@ def _require_one_layout(op: Any) -> Callable[..., Any]:
             return op(*_promote_both(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
         total = aten.add.Tensor(a, b)
         wanted = predict_elementwise_strides(total.shape, a, b)
-        if wanted is None or not any(_lies_otherwise(one, total.shape, wanted) for one in (a, b)):
+        if wanted is None or not any(_has_other_strides(one, total.shape, wanted) for one in (a, b)):
             return NotImplemented
         copies = [lay_out(one.expand(total.shape).contiguous(), wanted) for one in (a, b)]
-        if any(_lies_otherwise(one, total.shape, wanted) for one in copies):
+        if any(_has_other_strides(one, total.shape, wanted) for one in copies):
             return NotImplemented
         # of one dimension's stride, too, that is never taken: it would be compared with others
         strides = copies[0].stride()
         dense = [
-            one if _lies(one, strides) and not _lies_otherwise(one, total.shape, strides) else copy
+            one if _has_strides(one, strides) and not _has_other_strides(one, total.shape, strides) else copy
             for one, copy in zip((a, b), copies, strict=True)
         ]
         return op(*dense, **kwargs)
@@ -451,7 +451,7 @@ def _promote_both(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch
     return a.to(common), b.to(common)
 
 
-def _lies_otherwise(value: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+def _has_other_strides(value: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Tell whether a tensor has another shape, or other strides along dimensions of more than one element."""
     return value.dim() != len(shape) or not all(
         surely(size == whole) and (surely(size == 1) or surely(step == wanted))
@@ -459,7 +459,7 @@ def _lies_otherwise(value: torch.Tensor, shape: Sequence[Any], strides: Sequence
     )
 
 
-def _lies(value: torch.Tensor, strides: Sequence[Any]) -> bool:
+def _has_strides(value: torch.Tensor, strides: Sequence[Any]) -> bool:
     return value.dim() == len(strides) and all(
         surely(a == b) for a, b in zip(value.stride(), strides, strict=True)
     )

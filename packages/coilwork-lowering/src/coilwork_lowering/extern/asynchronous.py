@@ -70,7 +70,7 @@ def _wait(
     )
 
 
-def rest(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
+def settle(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
     """Append the waits after which no operator writes the memory of `roots`, nor reads it if it is to be
     `written`.
 
@@ -99,7 +99,7 @@ def find_received(
     return [item if kind == "irecv" else None for kind, item in zip(kinds, items, strict=True)]
 
 
-def flight(
+def find_flight(
     target: Overload, operands: Mapping[str, Sequence[str]], results: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`in_flight` and `until` of a call of `target`: buffers by argument, and those that its

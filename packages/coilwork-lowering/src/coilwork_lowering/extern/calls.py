@@ -36,7 +36,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.extern.asynchronous import find_received, flight
+from coilwork_lowering.extern.asynchronous import find_flight, find_received
 from coilwork_lowering.extern.quantization import is_dequantizing
 from coilwork_lowering.facts.asynchronous import COLLECTIVES, flight_of, is_barrier, retains, silent_writes
 from coilwork_lowering.layout.padding import UNPADDED
@@ -242,7 +242,7 @@ def list_result_paths(result: Any) -> tuple[ResultPath, ...]:
 
 
 def nest_results(result: Any, values: Sequence[Value]) -> Value:
-    """`values`, one for each of `placed_results(result)`, in lists as those are."""
+    """`values`, one for each of `list_results(result)`, in lists as those are."""
     remaining = iter(values)
     return None if result is None else _fill_lists(result, remaining)
 
@@ -288,7 +288,7 @@ def call_extern(
     outputs, values, aliases, binds = _outputs(
         builder, call, target, results, passed, given=bool(out_overload)
     )
-    in_flight, until = flight(
+    in_flight, until = find_flight(
         target, passed.named, [_handle(o, v) for o, v in zip(outputs, values, strict=True)]
     )
     made = Extern(
@@ -319,7 +319,7 @@ def call_extern(
         builder.buffers.overwrite(mutation.source, mutation.output)
     for output, value in zip(outputs, values, strict=True):
         if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
-            _hold_to(builder, call, output.symbol, value, unmet)
+            _bind_read_size(builder, call, output.symbol, value, unmet)
     if _family(target) == "custom" and not in_flight:
         values = [
             _mark_conjugate(builder, value, result) if isinstance(output, Buffer) else value
@@ -359,7 +359,7 @@ def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
     return value
 
 
-def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
+def _bind_read_size(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
     """Torch knows by promises of the program that `read`, a number from the call, is `known`: the run must
     find it so.
 

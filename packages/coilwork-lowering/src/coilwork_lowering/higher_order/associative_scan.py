@@ -84,7 +84,7 @@ class Combination:
     invariant: tuple[Scalar, ...]
 
 
-def combination_of(traced: Traced, point: Sequence[Expr]) -> Combination | None:
+def extract_combination(traced: Traced, point: Sequence[Expr]) -> Combination | None:
     """Return what `traced` does at `point`, the coordinates of an element; None if it looks at other elements
     too, or calls what has no scalars.
 
@@ -308,7 +308,7 @@ def _lower_scan(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
         )
     function = traced(gm)
     point = coordinate_symbols("i", shape)
-    found = combination_of(function, point[1:])
+    found = extract_combination(function, point[1:])
     if found is None:
         raise NotLowered("a function that does not combine element by element")
     reverse = _is_reversed(node)
@@ -426,7 +426,7 @@ def _is_less(a: Expr, b: Expr) -> bool:
     return provably_le(a, b) and not provably_le(b, a)
 
 
-def write_out_other_scans(
+def expand_other_scans(
     gm: torch.fx.GraphModule, is_scalar: Callable[[torch.fx.GraphModule], bool]
 ) -> torch.fx.GraphModule:
     """`gm` itself if all its associative scans have functions of which `is_scalar` holds; else a copy that
@@ -435,7 +435,7 @@ def write_out_other_scans(
     others = [
         node.name
         for node in gm.graph.nodes
-        if is_associative_scan(node) and not is_scalar(_function_of(gm, node))
+        if is_associative_scan(node) and not is_scalar(_find_function(gm, node))
     ]
     if not others:
         return gm
@@ -443,25 +443,25 @@ def write_out_other_scans(
     made.meta.update(gm.meta)
     for node in list(made.graph.nodes):
         if node.name in others:
-            _write_out(made, node)
+            _expand_scan(made, node)
     made.recompile()
     return made
 
 
-def _function_of(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.GraphModule:
+def _find_function(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.GraphModule:
     found = gm.get_submodule(str(getattr(node.args[0], "target", "")))
     assert isinstance(found, torch.fx.GraphModule)
     return found
 
 
-def _write_out(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+def _expand_scan(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
     """Replace `node` by a `scan` that carries the first rows, and in whose results the first rows
     come first.
     """
     _, rows, others = node.args
     assert isinstance(rows, list | tuple)
     name = f"{node.name}_step"
-    setattr(gm, name, _step(_function_of(gm, node), len(rows)))
+    setattr(gm, name, _step(_find_function(gm, node), len(rows)))
     fakes = [row.meta["val"] for row in rows if isinstance(row, torch.fx.Node)]
     with gm.graph.inserting_before(node):
         first = [insert_call(gm.graph, node, aten.slice.Tensor, (row, 0, 0, 1)) for row in rows]

@@ -21,7 +21,7 @@ from coilwork_lowering.scalar_math import index
 Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Buffer, ...]], Graph]
 
 
-def operand(builder: Builder, value: Value, node: torch.fx.Node) -> tuple[Argument, TensorValue | None]:
+def pass_operand(builder: Builder, value: Value, node: torch.fx.Node) -> tuple[Argument, TensorValue | None]:
     """An operand of a region, and the whole buffer that it is, if it is a tensor."""
     match value:
         case TensorValue():
@@ -51,7 +51,7 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
         # a comparison of sizes, or a number that the run tells
         predicate = builder.stored(condition_value(predicate))
     assert isinstance(then, torch.fx.GraphModule) and isinstance(otherwise, torch.fx.GraphModule)
-    pairs = [operand(builder, v, node) for v in _items(operands)]
+    pairs = [pass_operand(builder, v, node) for v in _items(operands)]
     layouts = [placed for _, placed in pairs]
     results = _results(node)
     outputs = _outputs(builder, results)
@@ -90,8 +90,8 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
         if isinstance(value, Expr | int):
             value = builder.stored(index(as_expr(value)))
         first.append(builder.placed(value, output.strides) if isinstance(value, TensorValue) else value)
-    carried_pairs = [operand(builder, v, node) for v in first]
-    extra_pairs = [operand(builder, v, node) for v in _items(extra)]
+    carried_pairs = [pass_operand(builder, v, node) for v in first]
+    extra_pairs = [pass_operand(builder, v, node) for v in _items(extra)]
     layouts = [placed for _, placed in (*carried_pairs, *extra_pairs)]
     taken = [layouts[position] for position in _find_overwritten(body)]
     mutates = tuple(_rename_memory(builder, one.buffer) for one in taken if one is not None)

@@ -29,7 +29,7 @@ def is_scan(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and operator_name(node) in ("scan", "map_impl")
 
 
-def operands_of(node: torch.fx.Node) -> tuple[list[Any], list[Any], list[Any]]:
+def split_operands(node: torch.fx.Node) -> tuple[list[Any], list[Any], list[Any]]:
     """Return what is carried from row to row, what the rows are of, and what all calls get. A `map`
     carries nothing.
     """
@@ -120,7 +120,7 @@ def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> li
     """The results of the scan `node`, which calls `combine`: items of a `while_loop`, put into `gm` where it
     inserts.
     """
-    carried, rows, others = operands_of(node)
+    carried, rows, others = split_operands(node)
     results: Any = combine.graph.output_node().args[0]
     per_row = results[len(carried) :]
     count, device = rows[0].meta["val"].shape[0], rows[0].meta["val"].device
@@ -238,10 +238,10 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
     combine = unroll_scans(combine)
     setattr(gm, attribute.target, combine)
     with gm.graph.inserting_before(node):
-        _, rows, _ = operands_of(node)
+        _, rows, _ = split_operands(node)
         count = rows[0].meta["val"].shape[0]
         if type(count) is int and count * len(combine.graph.nodes) <= _MOST_NODES:
-            made = _one_by_one(gm, node, combine, count)
+            made = _call_each_row(gm, node, combine, count)
         else:
             made = build_loop(gm, node, combine)
     for user in list(node.users):
@@ -255,11 +255,11 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
     gm.graph.erase_node(node)
 
 
-def _one_by_one(
+def _call_each_row(
     gm: torch.fx.GraphModule, node: torch.fx.Node, combine: torch.fx.GraphModule, count: int
 ) -> list[Any]:
     """The results of `combine`, called `count` times."""
-    carried, rows, others = operands_of(node)
+    carried, rows, others = split_operands(node)
     name = str(getattr(node.args[0], "target", ""))
     stacked: list[list[Any]] = []
     for k in range(count):

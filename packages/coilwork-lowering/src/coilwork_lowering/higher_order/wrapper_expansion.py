@@ -32,7 +32,7 @@ from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, sure
 Note: TypeAlias = Callable[[torch.fx.Node], None]
 
 
-def write_out_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
+def expand_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it calls none of these operators, else a copy that calls what they stand for."""
     meanings = dense_meanings()
     if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
@@ -41,12 +41,12 @@ def write_out_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphMo
     made.meta.update(gm.meta)
     for node in list(made.graph.nodes):
         if node.op == "call_function" and node.target in meanings:
-            write_out(made, node, meanings[node.target])
+            expand_call(made, node, meanings[node.target])
             note(node)
     return made
 
 
-def write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[..., Any]) -> None:
+def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[..., Any]) -> None:
     """Replace `node`, in place, by what `meaning` calls with its arguments. The results must be taken apart
     at once.
     """
@@ -73,7 +73,7 @@ def write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[.
         # the operator returns a tuple, of which nothing but items can be used
         found = results[user.args[1]]
         if isinstance(found, torch.fx.Node):
-            _same_sizes(found.meta.get("val"), user.meta.get("val"))
+            _unify_sizes(found.meta.get("val"), user.meta.get("val"))
             user.replace_all_uses_with(found)
         gm.graph.erase_node(user)
     gm.graph.erase_node(node)
@@ -82,7 +82,7 @@ def write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[.
             gm.graph.erase_node(attribute)
 
 
-def _same_sizes(made: Any, known: Any) -> None:
+def _unify_sizes(made: Any, known: Any) -> None:
     """Torch learns that sizes from data, which tracing has named once more in `made`, are those
     of `known`.
     """
@@ -126,7 +126,7 @@ def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, value: Any) -> torc
 # ---- auto_functionalized ----
 
 
-def write_out_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
+def expand_functionalized_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it wraps no operator, else a copy that calls them."""
     wrappers = functionalized_calls(_copy_view)
     if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
@@ -135,7 +135,7 @@ def write_out_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModul
     made.meta.update(gm.meta)
     for node in list(made.graph.nodes):
         if _is_wrapped(node, wrappers):
-            write_out(made, node, wrappers[node.target])
+            expand_call(made, node, wrappers[node.target])
             note(node)
     return made
 
@@ -175,7 +175,7 @@ def _is_wrapped(node: torch.fx.Node, wrappers: dict[Any, Any]) -> bool:
 # ---- control_deps ----
 
 
-def write_out_ties(gm: fx.GraphModule) -> fx.GraphModule:
+def expand_control_deps(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm` itself if it ties no calls, else a copy that makes them where they stand."""
     if not any(_is_tied(node) for node in gm.graph.nodes):
         return gm
@@ -183,7 +183,7 @@ def write_out_ties(gm: fx.GraphModule) -> fx.GraphModule:
     made.meta.update(gm.meta)
     # from behind: the last of them are tied to earlier ones, which they name
     for node in reversed([node for node in made.graph.nodes if _is_tied(node)]):
-        _write_out(made, node)
+        _expand_wrapper(made, node)
     return made
 
 
@@ -191,7 +191,7 @@ def _is_tied(node: fx.Node) -> bool:
     return node.op == "call_function" and operator_name(node) == "control_deps"
 
 
-def _write_out(gm: fx.GraphModule, node: fx.Node) -> None:
+def _expand_wrapper(gm: fx.GraphModule, node: fx.Node) -> None:
     """Replace `node`, in place, by what its subgraph calls."""
     attribute: Any = node.args[1]
     subgraph: Any = gm.get_submodule(str(attribute.target))

@@ -61,7 +61,7 @@ from coilwork_lowering.scalar_math import (
 # ---- Checks of divisors ----
 
 
-def divisor_checks(
+def make_divisor_checks(
     builder: Builder, call: Call, compute: DType
 ) -> Callable[[Sequence[Scalar]], Sequence[Check]] | None:
     """Checks of the operands of a division that is computed in `compute`; None if the divisor cannot be 0."""
@@ -69,7 +69,7 @@ def divisor_checks(
     # what torch decomposes into divisions asks of no divisor of its own making whether it is 0
     captured = find_target_info(call.captured)
     refused = compute.is_integer and has_trait(call.device, ATEN_CPU) and captured.rejects_zero_divisor
-    if not refused or _is_never_0(divisor, compute):
+    if not refused or _is_never_zero(divisor, compute):
         return None
     # Eager looks at a divisor when it divides something.
     own = divisor.shape if isinstance(divisor, TensorValue) else ()
@@ -83,7 +83,7 @@ def divisor_checks(
     return checks
 
 
-def _is_never_0(divisor: Value, compute: DType) -> bool:
+def _is_never_zero(divisor: Value, compute: DType) -> bool:
     """Tell if `divisor` is not 0 in `compute`, to which a number that does not fit is cut: 256 is 0 in 8
     bits.
     """
@@ -159,7 +159,7 @@ def _lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
     return select(lt(op("abs", weight), like(0.5, weight)), low, high)
 
 
-def _unless_float(name: str) -> ScalarFunction:
+def _round_floats(name: str) -> ScalarFunction:
     def apply(a: Scalar) -> Scalar:
         return op(name, a) if a.dtype.is_float else a
 
@@ -268,7 +268,7 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
         function,
         operands=operands,
         compute=[compute] * 2,
-        checks=divisor_checks(builder, call, compute),
+        checks=make_divisor_checks(builder, call, compute),
     )
 
 
@@ -315,7 +315,7 @@ def _remainder(name: str) -> Lower:
             promote_operands(row(name), operands, call.dtype),
             operands=operands,
             compute=[compute] * 2,
-            checks=divisor_checks(builder, call, compute),
+            checks=make_divisor_checks(builder, call, compute),
         )
 
     return lower
@@ -414,7 +414,7 @@ def _neg(a: Scalar) -> Scalar:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    *(pointwise_rule(n, _unless_float(n)) for n in ("floor", "ceil", "trunc", "round")),
+    *(pointwise_rule(n, _round_floats(n)) for n in ("floor", "ceil", "trunc", "round")),
     pointwise_rule("add.Tensor add.Scalar", _make_addition(add), rounds="on CPUs"),
     pointwise_rule("sub.Tensor sub.Scalar", _make_addition(sub), rounds="on CPUs"),
     pointwise_rule("rsub.Tensor rsub.Scalar", _rsub, rounds="on CPUs"),

@@ -36,7 +36,7 @@ _HELD: Final = 3
 Before = Callable[[Scalar], Scalar]
 
 
-def tree_of(builder: Builder, ordered: TensorValue, count: int) -> TensorValue:
+def build_search_tree(builder: Builder, ordered: TensorValue, count: int) -> TensorValue:
     """The `count` boundaries in a new tensor of 2^steps elements, node k at k; missing ones are the largest
     number there is.
 
@@ -59,7 +59,7 @@ def tree_of(builder: Builder, ordered: TensorValue, count: int) -> TensorValue:
     return builder.pointwise((as_expr(1 << steps),), ordered.dtype, ordered.device, body)
 
 
-def descend(builder: Builder, tree: TensorValue, count: int, before: Before) -> Scalar:
+def descend_tree(builder: Builder, tree: TensorValue, count: int, before: Before) -> Scalar:
     """How many of `count` boundaries, laid out as `tree`, satisfy `before`: those that do come first.
 
     Of a value that compares with nothing, NaN, all do.
@@ -112,7 +112,7 @@ _INT32_MAX: Final = 2**31 - 1
 _NOT_A_PLACE: Final = "torch.searchsorted(): sorter index out of range"
 
 
-def _search(
+def _search_row(
     builder: Builder,
     ordered: TensorValue,
     row: tuple[Expr, ...],
@@ -187,11 +187,11 @@ def _lower_search(
         and count <= figures.most_in_tree
         and provably_le(figures.values_for_a_tree, searched)
     ):
-        tree = tree_of(builder, ordered, count)
+        tree = build_search_tree(builder, ordered, count)
 
         def search_tree(point: tuple[Expr, ...]) -> Scalar:
             value = to_dtype(builder.read(values, point), compute)
-            found = descend(
+            found = descend_tree(
                 builder, tree, count, lambda b: _precedes(to_dtype(b, compute), value, right=right)
             )
             return to_dtype(found, call.dtype)
@@ -205,7 +205,7 @@ def _lower_search(
     def body(point: tuple[Expr, ...]) -> Scalar:
         value = to_dtype(builder.read(values, point), compute)
         row = point[:-1] if len(ordered.shape) > 1 else ()
-        found = _search(builder, ordered, row, value, right=right, order=places)
+        found = _search_row(builder, ordered, row, value, right=right, order=places)
         return to_dtype(found, call.dtype)
 
     return builder.pointwise(
@@ -261,10 +261,10 @@ def lower_bound(
     Searches all of `ordered` by quarters, whose three loads are on their way together: half as many waits as
     by halves. What lies `between` two positions is near and short, hence in a cache: by halves, with fewer
     loads. Steps are as many as the largest size takes, or `most` elements. The result, and what is `between`,
-    are `i32` if that holds what the search adds up, else `i64`: see `search_type`.
+    are `i32` if that holds what the search adds up, else `i64`: see `choose_position_type`.
     """
     (count,) = ordered.shape
-    width, bits = search_type(count), _bits(count if most is None else as_expr(most))
+    width, bits = choose_position_type(count), _bits(count if most is None else as_expr(most))
     found, end = (const(0, width), cast(index(count), width)) if between is None else between
     at_once = 1 if between is not None else 2
     for low in reversed(range(0, bits, at_once)):
@@ -278,7 +278,7 @@ def lower_bound(
     return found
 
 
-def search_type(count: Expr) -> DType:
+def choose_position_type(count: Expr) -> DType:
     """Return what positions among `count` are counted in."""
     return DType.I32 if _bits(count) < 30 else DType.I64
 

@@ -5,7 +5,7 @@
 error. Such a conversion rounds under all numerics.
 
 Where eager's kernels take a tensor of one element for a number, they refuse values that do not fit the type
-they are written to. `conversion_checks` gives the run-time check for that.
+they are written to. `make_conversion_checks` gives the run-time check for that.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _C_NAMES: Final[Mapping[str, str]] = {
 }
 
 
-def conversion_checks(
+def make_conversion_checks(
     builder: Builder, value: Value, dtype: DType
 ) -> Callable[[tuple[Expr, ...]], Sequence[Check]] | None:
     """Checks that a tensor of one element fits `dtype`; None where all of its type do, or it is known to, and

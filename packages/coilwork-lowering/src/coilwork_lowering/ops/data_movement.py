@@ -29,7 +29,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import Relation, TensorValue, Value
 from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
-from coilwork_lowering.ops.casts import conversion_checks
+from coilwork_lowering.ops.casts import make_conversion_checks
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
@@ -237,7 +237,7 @@ def _lower_masked_fill(builder: Builder, call: Call) -> Value:
         call.device,
         body,
         strides=call.strides(builder),
-        checks=conversion_checks(builder, fill, dtype),
+        checks=make_conversion_checks(builder, fill, dtype),
     )
 
 
@@ -269,7 +269,7 @@ def _make_border_padding(position: Callable[[Expr, Expr], Expr]) -> Lower:
     return lower
 
 
-def reflect(x: Expr, size: Expr) -> Expr:
+def reflect_position(x: Expr, size: Expr) -> Expr:
     """`x` mirrored at the first element, and what lies behind the last one at that."""
     left = size - 1 - maximum(x, -x)
     return size - 1 - maximum(left, -left)
@@ -290,7 +290,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("triu"), _triangle(ge)),
     Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _lower_where),
     Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _lower_masked_fill),
-    Rule(overloads("reflection_pad1d reflection_pad2d reflection_pad3d"), _make_border_padding(reflect)),
+    Rule(
+        overloads("reflection_pad1d reflection_pad2d reflection_pad3d"),
+        _make_border_padding(reflect_position),
+    ),
     Rule(
         overloads("replication_pad1d replication_pad2d replication_pad3d"),
         _make_border_padding(clamp_position),

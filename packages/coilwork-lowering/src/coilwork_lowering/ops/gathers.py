@@ -23,7 +23,7 @@ from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
 AxisMap: TypeAlias = tuple[int, PositionMap]
 
 
-def position_of(
+def read_position(
     builder: Builder, positions: TensorValue, coordinates: Sequence[Expr], size: Expr, *, wraps: bool
 ) -> Scalar:
     """The position read from `positions`, in `i64`; negative ones count from the end if `wraps`."""
@@ -35,10 +35,10 @@ def position_of(
 
 def check_in_range(position: Scalar, size: Expr, call: Call) -> Check:
     """The check `0 <= position < size` for what the program called, which raises what eager raises."""
-    return within(position, size, call.captured, _error(call))
+    return check_bounds(position, size, call.captured, _error(call))
 
 
-def within(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
+def check_bounds(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
     """The check `0 <= position < size` for `what`."""
     return Check(
         condition=both(ge(position, const(0, DType.I64)), lt(position, index(size))),
@@ -86,7 +86,7 @@ def _take(
         return point[:dim], point[dim : dim + rank], point[dim + rank :]
 
     def position(point: tuple[Expr, ...]) -> Scalar:
-        return position_of(builder, positions, split(point)[1], size, wraps=wraps)
+        return read_position(builder, positions, split(point)[1], size, wraps=wraps)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         before, _, after = split(point)
@@ -108,7 +108,7 @@ def _gather(builder: Builder, call: Call) -> Value:
     size = value.shape[dim]
 
     def position(point: tuple[Expr, ...]) -> Scalar:
-        return position_of(builder, positions, point or (as_expr(0),), size, wraps=False)
+        return read_position(builder, positions, point or (as_expr(0),), size, wraps=False)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         point = point or (as_expr(0),)
@@ -173,7 +173,7 @@ class AdvancedIndex:
         found = []
         for place, tensor in zip(self.places, self.tensors, strict=True):
             own = inner[len(inner) - len(tensor.shape) :]
-            found.append(position_of(builder, tensor, own, self.shape[place], wraps=wraps))
+            found.append(read_position(builder, tensor, own, self.shape[place], wraps=wraps))
         return tuple(found)
 
     def checks(self, builder: Builder, point: Sequence[Expr], call: Call) -> tuple[Check, ...]:

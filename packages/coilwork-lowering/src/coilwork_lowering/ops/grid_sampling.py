@@ -27,10 +27,10 @@ from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, layout_of
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
+from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.scatters import scatter_into
-from coilwork_lowering.ops.scattering.segment_sums import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sum_rows
 from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
@@ -124,7 +124,7 @@ class Tap:
     slope: Scalar
 
 
-def taps_of(coordinate: Scalar, size: Expr, sampling: Sampling) -> tuple[Tap, ...]:
+def find_taps(coordinate: Scalar, size: Expr, sampling: Sampling) -> tuple[Tap, ...]:
     """The taps of a coordinate in the grid, along a dimension of `size` elements."""
     extent = cast(index(size), coordinate.dtype)
     raw = _position(coordinate, extent, sampling)
@@ -258,7 +258,7 @@ def _outer_slope(x: Scalar) -> Scalar:
     return add(mul(sub(mul(like(3 * _CUBIC, x), x), like(10 * _CUBIC, x)), x), like(8 * _CUBIC, x))
 
 
-def spread(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...]:
+def split_combination(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...]:
     """The numbers of the taps of each dimension, of which there are `each`, from the number of a combination
     of them.
     """
@@ -269,7 +269,7 @@ def spread(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...]:
     return tuple(reversed(found))
 
 
-def combinations(interpolation: Interpolation, dims: int) -> Expr:
+def count_combinations(interpolation: Interpolation, dims: int) -> Expr:
     """How many elements a point reads."""
     return as_expr(interpolation.taps**dims)
 
@@ -312,7 +312,7 @@ class _Sampled:
         for k, size in enumerate(self.sizes):
             at = (*point, as_expr(len(self.sizes) - 1 - k))
             read = builder.read(self.grid, at, indirect=indirect, mask=mask)
-            found.append(taps_of(cast(read, self.wide), size, self.sampling))
+            found.append(find_taps(cast(read, self.wide), size, self.sampling))
         return found
 
     def element(self, builder: Builder, n: Expr, channel: Expr, taps: Sequence[Tap]) -> Scalar:
@@ -494,8 +494,8 @@ def _differentiate_image(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
     """Return what each point read it gives back, by its weight."""
-    if adds_repeatably(builder, sampled.image.device, sampled.image.dtype):
-        return sampled.image, _sort_gradient(builder, sampled, gradient)
+    if needs_fixed_order(builder, sampled.image.device, sampled.image.dtype):
+        return sampled.image, _sum_sorted_gradient(builder, sampled, gradient)
     return sampled.image, _scatter_gradient(builder, sampled, gradient)
 
 
@@ -507,11 +507,11 @@ def _scatter_gradient(
     if _materializes_taps(builder, sampled):
         return _scatter_gradient_by_tap(builder, sampled, gradient, zeros)
     each = sampled.sampling.interpolation
-    shape = (*gradient.shape, combinations(each, dims))
+    shape = (*gradient.shape, count_combinations(each, dims))
 
     def taps(point: tuple[Expr, ...]) -> list[Tap]:
         n, _, *at, number = point
-        numbers = spread(index(number), each.taps, dims)
+        numbers = split_combination(index(number), each.taps, dims)
         return [
             choose_tap(along, k) for along, k in zip(sampled.taps(builder, (n, *at)), numbers, strict=True)
         ]
@@ -575,18 +575,18 @@ def _scatter_tap(
     )
 
 
-def _sort_gradient(
+def _sum_sorted_gradient(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     dims, wide = len(sampled.sizes), sampled.wide
     each = sampled.sampling.interpolation
     batch = sampled.image.shape[0]
-    origin = (batch, *sampled.points, combinations(each, dims))
+    origin = (batch, *sampled.points, count_combinations(each, dims))
     targets = (batch, *sampled.sizes)
     rows = product(targets)
 
     def pick(along: list[tuple[Tap, ...]], number: Scalar) -> list[Tap]:
-        numbers = spread(number, each.taps, dims)
+        numbers = split_combination(number, each.taps, dims)
         return [choose_tap(taps, k) for taps, k in zip(along, numbers, strict=True)]
 
     def key(flat: Expr) -> Scalar:
@@ -604,7 +604,7 @@ def _sort_gradient(
         given = cast(builder.read(gradient, (n, point[0], *at), indirect=(place,), mask=mask), wide)
         return mul(given, _product([tap.weight for tap in pick(along, number)]))
 
-    sums = sums_of_rows(
+    sums = sum_rows(
         builder,
         sampled.image.device,
         Elements(

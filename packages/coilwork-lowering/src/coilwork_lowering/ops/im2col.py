@@ -24,11 +24,11 @@ from coilwork_lowering.ops.pooling import UNROLLED
 from coilwork_lowering.ops.windows import (
     Taps,
     WindowShape,
+    find_tap,
     is_small,
+    is_within,
     iterate_taps,
     make_strided_windows,
-    one_tap,
-    within,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, index
@@ -63,7 +63,7 @@ class _Side:
             starts: Scalar = const(True, DType.BOOL)
             if self.shape.step != 1:
                 starts = op("eq", index(mod(start, step)), index(as_expr(0)))
-            return simplify(both(starts, within(start // step, self.count)))
+            return simplify(both(starts, is_within(start // step, self.count)))
 
         return Taps(
             count=as_expr(self.shape.kernel),
@@ -108,7 +108,7 @@ def _lower_unfold(builder: Builder, call: Call) -> Value:
     shape = (*outer, *(side.window.count for side in sides), *(side.count for side in sides))
 
     def body(point: Point) -> Scalar:
-        at, mask = one_tap(taps, point[rank + 2 :], point[rank : rank + 2])
+        at, mask = find_tap(taps, point[rank + 2 :], point[rank : rank + 2])
         return builder.read(value, (*point[:rank], *at), mask=mask)
 
     made = builder.pointwise(shape, call.dtype, call.device, body)
@@ -169,7 +169,7 @@ def _sum_taps(
     strides = call.strides(builder)
 
     def body(point: Point, numbers: Point) -> Scalar:
-        at, mask = one_tap(taps, point[rank:], numbers)
+        at, mask = find_tap(taps, point[rank:], numbers)
         return term(point, numbers, at, mask)
 
     axes = tuple(t.count for t in taps)

@@ -22,12 +22,12 @@ from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.powers import float_power
 from coilwork_lowering.ops.reductions import (
-    finish,
-    first,
+    finish_reduction,
     list_reduced_dims,
     map_elements,
     reduce_over,
     require_elements,
+    take_only_result,
 )
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
@@ -68,9 +68,11 @@ def _vector_norm(builder: Builder, call: Call) -> Value:
     if power != 0 and all(as_int(value.shape[k]) == 1 for k in positions):
         power = in_kernel = 1.0
     before, after = _powers(in_kernel) if _is_beyond(power, in_kernel) else _norm_functions(power)
-    total = first(reduce_over(builder, call, value, positions, kind, lambda x: before(cast(x, wide)), [wide]))
+    total = take_only_result(
+        reduce_over(builder, call, value, positions, kind, lambda x: before(cast(x, wide)), [wide])
+    )
     norm = map_elements(builder, total, lambda x: cast(after(x), call.dtype), call.dtype)
-    return finish(builder, call, norm, call.fake, positions)
+    return finish_reduction(builder, call, norm, call.fake, positions)
 
 
 def _round_order(order: float) -> float:
@@ -130,7 +132,7 @@ def _logsumexp(builder: Builder, call: Call) -> Value:
         return cast(select(infinite, high, op("add", high, op("log", builder.read(total, point)))), wanted)
 
     result = builder.pointwise(top.shape, wanted, value.device, body, strides=top.buffer.strides)
-    return finish(builder, call, result, call.fake, positions)
+    return finish_reduction(builder, call, result, call.fake, positions)
 
 
 # ---- Distances ----

@@ -31,13 +31,13 @@ from coilwork_lowering.ops.windows import (
     PooledDim,
     Taps,
     WindowShape,
-    adaptive,
+    find_tap,
     fits_32_bits,
     flat_position,
     is_small,
     iterate_taps,
+    make_adaptive_windows,
     make_strided_windows,
-    one_tap,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
@@ -114,7 +114,7 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
         raise NotLowered("pooling of an empty dimension")
     pairs = list(zip(sizes, counts, strict=True))
     if "adaptive" in call.target:
-        return [adaptive(size, count) for size, count in pairs]
+        return [make_adaptive_windows(size, count) for size, count in pairs]
     return [
         make_strided_windows(size, count, s)
         for (size, count), s in zip(pairs, _window_shapes(call, rank), strict=True)
@@ -160,7 +160,7 @@ def _reduce_windows(
         return builder.pointwise(shape, dtype, device, small, strides=strides)
 
     def large(point: Point, numbers: Point) -> Scalar:
-        at, mask = one_tap(taps, point[-rank:], numbers)
+        at, mask = find_tap(taps, point[-rank:], numbers)
         return term(point, (*point[:-rank], *at), mask)
 
     axes = tuple(t.count for t in taps)
@@ -353,7 +353,7 @@ def _large_position(
 
     def search(hit: Callable[[Scalar, Scalar], Scalar], *, last: bool) -> TensorValue:
         def body(point: Point, numbers: Point) -> Scalar:
-            at, mask = one_tap(taps, point[-rank:], numbers)
+            at, mask = find_tap(taps, point[-rank:], numbers)
             new = element(point, (*point[:-rank], *at), mask)
             best = cast(builder.read(greatest, point), new.dtype)
             miss = const(-1 if last else 2**62, DType.I64)

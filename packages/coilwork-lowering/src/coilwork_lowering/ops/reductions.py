@@ -82,7 +82,7 @@ def _strides_without(builder: Builder, call: Call, rank: int, positions: Sequenc
     return tuple(s for k, s in enumerate(strides) if k not in positions)
 
 
-def finish(
+def finish_reduction(
     builder: Builder, call: Call, value: TensorValue, fake: torch.Tensor, positions: Sequence[int]
 ) -> TensorValue:
     """Round to the result's type and put kept dimensions back."""
@@ -104,7 +104,7 @@ def map_elements(
     )
 
 
-def first(results: tuple[TensorValue | None, ...]) -> TensorValue:
+def take_only_result(results: tuple[TensorValue | None, ...]) -> TensorValue:
     """The only result."""
     value = results[0]
     assert value is not None
@@ -125,7 +125,7 @@ def _accumulate(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
         if wide.is_bool:
             raise NotLowered("a sum of booleans as boolean")
         total = reduce_over(builder, call, value, positions, kind, lambda x: to_dtype(x, wide), [wide])
-        return finish(builder, call, first(total), call.fake, positions)
+        return finish_reduction(builder, call, take_only_result(total), call.fake, positions)
 
     return lower
 
@@ -139,11 +139,13 @@ def _mean(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     positions = list_reduced_dims(call, len(value.shape))
     wide = accumulation_type(call, value.dtype)
-    total = first(reduce_over(builder, call, value, positions, "sum", lambda x: to_dtype(x, wide), [wide]))
+    total = take_only_result(
+        reduce_over(builder, call, value, positions, "sum", lambda x: to_dtype(x, wide), [wide])
+    )
     count = to_dtype(index(element_count(value.shape, positions)), wide)
     wanted = call.dtype
     mean = map_elements(builder, total, lambda x: to_dtype(op("div", x, count), wanted), wanted)
-    return finish(builder, call, mean, call.fake, positions)
+    return finish_reduction(builder, call, mean, call.fake, positions)
 
 
 def _extreme_kind(kind: ReduceKind, dtype: DType) -> ReduceKind:
@@ -152,7 +154,7 @@ def _extreme_kind(kind: ReduceKind, dtype: DType) -> ReduceKind:
     return kind
 
 
-def extreme(
+def reduce_extreme(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -165,7 +167,7 @@ def extreme(
     found = reduce_over(
         builder, call, value, positions, _extreme_kind(kind, wide), lambda x: cast(x, wide), [wide]
     )
-    return finish(builder, call, first(found), fake, positions)
+    return finish_reduction(builder, call, take_only_result(found), fake, positions)
 
 
 def require_elements(
@@ -182,22 +184,24 @@ def require_elements(
         lower_nonzero(builder, size, f"{name}(): a dimension without elements has no extreme", error)
 
 
-def _require_elements(builder: Builder, call: Call, value: TensorValue, positions: Sequence[int]) -> None:
+def _require_elements_of_call(
+    builder: Builder, call: Call, value: TensorValue, positions: Sequence[int]
+) -> None:
     named = call.arguments.get("dim") not in (None, ())
     require_elements(builder, call, value, positions, "IndexError" if named else "RuntimeError")
 
 
-def _extreme(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+def _lower_extreme(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         positions = list_reduced_dims(call, len(value.shape))
-        _require_elements(builder, call, value, positions)
-        return extreme(builder, call, value, positions, kind, call.fake)
+        _require_elements_of_call(builder, call, value, positions)
+        return reduce_extreme(builder, call, value, positions, kind, call.fake)
 
     return lower
 
 
-def position(
+def find_extreme_position(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -211,15 +215,15 @@ def position(
     wide = DType.U8 if value.dtype.is_bool else value.dtype.compute
     arg: ReduceKind = "argmax" if kind == "max" else "argmin"
     found = reduce_over(builder, call, value, positions, arg, lambda x: cast(x, wide), [DType.I64])
-    return finish(builder, call, first(found), fake, positions)
+    return finish_reduction(builder, call, take_only_result(found), fake, positions)
 
 
-def _position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+def _lower_extreme_position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         positions = list_reduced_dims(call, len(value.shape), empty_is_all=False)
-        _require_elements(builder, call, value, positions)
-        return position(builder, call, value, positions, kind, call.fake)
+        _require_elements_of_call(builder, call, value, positions)
+        return find_extreme_position(builder, call, value, positions, kind, call.fake)
 
     return lower
 
@@ -228,23 +232,23 @@ def _extreme_and_position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         positions = list_reduced_dims(call, len(value.shape))
-        _require_elements(builder, call, value, positions)
+        _require_elements_of_call(builder, call, value, positions)
         values, places = call.result
         return (
-            extreme(builder, call, value, positions, kind, values),
-            position(builder, call, value, positions, kind, places),
+            reduce_extreme(builder, call, value, positions, kind, values),
+            find_extreme_position(builder, call, value, positions, kind, places),
         )
 
     return lower
 
 
-def _truth(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+def _lower_any_all(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         # any.dims and all.dims reduce nothing for an empty list; elsewhere there is no list
         positions = list_reduced_dims(call, len(value.shape), empty_is_all=False)
-        found = first(reduce_over(builder, call, value, positions, kind, truth, [DType.BOOL]))
-        return finish(builder, call, found, call.fake, positions)
+        found = take_only_result(reduce_over(builder, call, value, positions, kind, truth, [DType.BOOL]))
+        return finish_reduction(builder, call, found, call.fake, positions)
 
     return lower
 
@@ -291,11 +295,11 @@ def _moments(
     assert fakes[0] is not None
     wanted = dtype_of(fakes[0].dtype)
     spread = map_elements(builder, squares, lambda x: cast(variance(x), wanted), wanted)
-    found = [finish(builder, call, spread, fakes[0], positions)]
+    found = [finish_reduction(builder, call, spread, fakes[0], positions)]
     if mean is not None and fakes[1] is not None:
         if _updates_one_by_one(call.node) and as_int(elements) != 1:
             mean = _nan_beside_infinity(builder, mean, squares)
-        found.append(finish(builder, call, mean, fakes[1], positions))
+        found.append(finish_reduction(builder, call, mean, fakes[1], positions))
     return found
 
 
@@ -333,7 +337,7 @@ def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
 # ---- Scans ----
 
 
-def _append(
+def _append_scan(
     builder: Builder,
     call: Call,
     kind: ScanKind,
@@ -375,8 +379,8 @@ def _make_scan(kind: ScanKind) -> Callable[[Builder, Call], Value]:
         if wide.is_bool or (kind == "logcumsumexp" and not wide.is_float):
             raise NotLowered("a scan of this type")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
-        (output,) = _append(builder, call, kind, value, dim, wide, [call.fake])
-        return finish(builder, call, whole(output), call.fake, ())
+        (output,) = _append_scan(builder, call, kind, value, dim, wide, [call.fake])
+        return finish_reduction(builder, call, whole(output), call.fake, ())
 
     return lower
 
@@ -390,8 +394,8 @@ def _make_running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
         values, positions = call.result
         if device_text(values.device) != value.device:
             raise NotLowered("a scan across devices")
-        found = _append(builder, call, kind, value, dim, value.dtype.compute, [values, positions])
-        return (finish(builder, call, whole(found[0]), values, ()), whole(found[1]))
+        found = _append_scan(builder, call, kind, value, dim, value.dtype.compute, [values, positions])
+        return (finish_reduction(builder, call, whole(found[0]), values, ()), whole(found[1]))
 
     return lower
 
@@ -400,14 +404,14 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("sum sum.dim_IntList"), _accumulate("sum")),
     Rule(overloads("prod prod.dim_int"), _accumulate("prod")),
     Rule(overloads("mean mean.dim"), _mean),
-    Rule(overloads("amax max"), _extreme("max")),
-    Rule(overloads("amin min"), _extreme("min")),
-    Rule(overloads("argmax"), _position("max")),
-    Rule(overloads("argmin"), _position("min")),
+    Rule(overloads("amax max"), _lower_extreme("max")),
+    Rule(overloads("amin min"), _lower_extreme("min")),
+    Rule(overloads("argmax"), _lower_extreme_position("max")),
+    Rule(overloads("argmin"), _lower_extreme_position("min")),
     Rule(overloads("max.dim"), _extreme_and_position("max")),
     Rule(overloads("min.dim"), _extreme_and_position("min")),
-    Rule(overloads("any any.dim any.dims"), _truth("any")),
-    Rule(overloads("all all.dim all.dims"), _truth("all")),
+    Rule(overloads("any any.dim any.dims"), _lower_any_all("any")),
+    Rule(overloads("all all.dim all.dims"), _lower_any_all("all")),
     Rule(overloads("var var.dim var.correction"), _spread(False, False)),
     Rule(overloads("std std.dim std.correction"), _spread(True, False)),
     Rule(overloads("var_mean var_mean.dim var_mean.correction"), _spread(False, True)),

@@ -45,7 +45,7 @@ FEW: Final = 2
 _SIGN: Final = 1 << 31
 
 
-def chooses(dtype: DType, count: int, *, in_memory: bool) -> bool:
+def can_choose(dtype: DType, count: int, *, in_memory: bool) -> bool:
     """Tell if passes over the row are cheaper than to sort the first `count` elements.
 
     `in_memory`: kernels sort rows in memory. What is narrower takes them no less time then.
@@ -54,7 +54,7 @@ def chooses(dtype: DType, count: int, *, in_memory: bool) -> bool:
     return count <= FEW and (narrow if in_memory else dtype in (DType.F32, DType.I32))
 
 
-def order_key(value: Scalar) -> Scalar:
+def make_order_key(value: Scalar) -> Scalar:
     """A number in the order of `value`, NaN above all, and neither the least nor the greatest of its type.
 
     Floats give an `i32`: their bits, those of negative ones turned around (both zeros give 0). Integers of up
@@ -69,11 +69,13 @@ def order_key(value: Scalar) -> Scalar:
     return select(op("isnan", wide), const(_SIGN - 2, DType.I32), ordered)
 
 
-def choose(builder: Builder, call: Call, value: TensorValue, dim: int, count: int, *, largest: bool) -> Value:
+def choose_extremes(
+    builder: Builder, call: Call, value: TensorValue, dim: int, count: int, *, largest: bool
+) -> Value:
     """The first `count` elements along `dim` in order, and their positions, as `aten.topk` gives them."""
     values, positions = call.result
     device = value.device
-    chosen = _choose(builder, value, dim, count, largest=largest)
+    chosen = _choose_positions(builder, value, dim, count, largest=largest)
     shape = builder.sizes.exprs(positions.shape)
 
     def position(point: tuple[Expr, ...]) -> Scalar:
@@ -108,14 +110,16 @@ def choose(builder: Builder, call: Call, value: TensorValue, dim: int, count: in
     return (found, places)
 
 
-def _choose(builder: Builder, value: TensorValue, dim: int, count: int, *, largest: bool) -> list[Buffer]:
+def _choose_positions(
+    builder: Builder, value: TensorValue, dim: int, count: int, *, largest: bool
+) -> list[Buffer]:
     """Positions of the first `count` elements in order, one buffer of rows each; of equal ones the first
     comes first.
     """
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     point = coordinate_symbols("i", rows)
     (axis,) = node_ranges("r", (value.shape[dim],))
-    key = order_key(builder.read(value, (*point[:dim], axis, *point[dim:])))
+    key = make_order_key(builder.read(value, (*point[:dim], axis, *point[dim:])))
     if not largest:
         key = op("bitwise_not", key)
     lowest = const(-_SIGN if key.dtype is DType.I32 else -(1 << 63), key.dtype)
@@ -160,7 +164,7 @@ class Rows:
     element: Callable[[tuple[Expr, ...]], Scalar]
 
 
-def _rows_of(builder: Builder, value: TensorValue, dim: int) -> Rows:
+def _make_rows(builder: Builder, value: TensorValue, dim: int) -> Rows:
     def element(point: tuple[Expr, ...]) -> Scalar:
         return builder.read(value, point)
 
@@ -179,7 +183,7 @@ def _row(
         NotLowered: they are not sorted in a kernel.
     """
     value, chosen = call.tensor("self"), builder.options.sorting
-    in_memory = _sorts_in_memory(builder, value)
+    in_memory = _is_sorted_in_memory(builder, value)
     if chosen == "calls" or (chosen == "auto" and not in_memory and has_trait(value.device, PROCESSOR)):
         raise NotLowered("elements that ATen finds as well")
     if not value.shape or device_text(call.result[0].device) != value.device:
@@ -219,7 +223,7 @@ def _row_to_choose_from(
     return value, dim, length
 
 
-def _sorts_in_memory(builder: Builder, value: TensorValue) -> bool:
+def _is_sorted_in_memory(builder: Builder, value: TensorValue) -> bool:
     """Tell if kernels sort rows of `value` in memory, whatever their length."""
     return builder.options.sorts_in_memory and has_trait(value.device, PROCESSOR)
 
@@ -274,7 +278,7 @@ def _sort(builder: Builder, call: Call) -> Value:
     strides = (builder.result_strides(values), builder.result_strides(positions))
     stable = bool(call.arguments.get("stable"))
     descending = bool(call["descending"])
-    rows = _rows_of(builder, value, dim)
+    rows = _make_rows(builder, value, dim)
     return _sort_rows(builder, rows, descending=descending, stable=stable, strides=strides)
 
 
@@ -282,18 +286,18 @@ def _topk(builder: Builder, call: Call) -> Value:
     values, positions = call.result
     count = call.integer("k")
     operand = call.tensor("self")
-    passes = chooses(operand.dtype, count, in_memory=_sorts_in_memory(builder, operand))
+    passes = can_choose(operand.dtype, count, in_memory=_is_sorted_in_memory(builder, operand))
     value, dim, length = _row_to_choose_from(builder, call, cut=True, sorts=not passes)
     if not 1 <= count <= length:
         raise NotLowered("no elements of a row")
     largest = bool(call["largest"])
     strides = (builder.result_strides(values), builder.result_strides(positions))
-    if not _sorts_in_memory(builder, value) and length > builder.machine_of(value.device).sorts.on_chip:
+    if not _is_sorted_in_memory(builder, value) and length > builder.machine_of(value.device).sorts.on_chip:
         return _first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
     if count < length and passes:
-        return choose(builder, call, value, dim, count, largest=largest)
+        return choose_extremes(builder, call, value, dim, count, largest=largest)
     return _sort_rows(
-        builder, _rows_of(builder, value, dim), descending=largest, count=count, strides=strides
+        builder, _make_rows(builder, value, dim), descending=largest, count=count, strides=strides
     )
 
 
@@ -362,7 +366,7 @@ def _select_rank(
 ) -> Value:
     """Per row, the element that is number `rank` in ascending order, and its position."""
     values, _ = call.result
-    ordered, places = _sort_rows(builder, _rows_of(builder, value, dim), descending=False)
+    ordered, places = _sort_rows(builder, _make_rows(builder, value, dim), descending=False)
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     wide = value.dtype.compute
     least = float("-inf") if wide.is_float else False if wide.is_bool else _least(wide)

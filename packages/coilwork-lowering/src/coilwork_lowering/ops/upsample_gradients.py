@@ -28,7 +28,7 @@ from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.resized import CUBIC, ResizedWindow, Resizing, resized_window
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.pooling import UNROLLED
-from coilwork_lowering.ops.windows import within
+from coilwork_lowering.ops.windows import is_within
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
@@ -73,7 +73,7 @@ class _Side:
 
     def tap(self, i: Expr, k: Expr) -> tuple[Scalar, Scalar]:
         """The weight of element `k` of the window of `i`, and whether it is read."""
-        exists = within(self.result(i, k), as_expr(self.side.count))
+        exists = is_within(self.result(i, k), as_expr(self.side.count))
         number = as_int(k)
         weight, counts = (
             self._compute_taps(i, k)

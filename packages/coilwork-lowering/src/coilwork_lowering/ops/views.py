@@ -32,7 +32,7 @@ def _reshape(builder: Builder, call: Call) -> Value:
     return view_maps.reshape(call.tensor("self"), call.shape(builder))
 
 
-def _same(builder: Builder, call: Call) -> Value:
+def _lower_alias(builder: Builder, call: Call) -> Value:
     return call.tensor("a" if "a" in call.arguments else "self")
 
 
@@ -102,7 +102,7 @@ def _slice(builder: Builder, call: Call) -> Value:
     start, end = slice_bounds(call["start"], call["end"], value.shape[dim])
     # torch has a symbol for the size of a part of what is of unknown size
     builder.sizes.equate(call.result.shape[dim], ceildiv(maximum(end - start, 0), step))
-    _begins_at(builder, call, dim, start)
+    _bind_storage_offset(builder, call, dim, start)
     size = call.shape(builder)[dim]
     placed = _place_empty_part(builder, call, dim, start, size, is_returned=_is_returned(call.node))
     return view_maps.narrow(value, dim, start, size, step) if placed is None else placed
@@ -136,11 +136,11 @@ def _select(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     chosen = find_selected_position(builder, call, value, dim)
-    _begins_at(builder, call, dim, chosen)
+    _bind_storage_offset(builder, call, dim, chosen)
     return view_maps.select(value, dim, chosen)
 
 
-def _begins_at(builder: Builder, call: Call, dim: int, start: Expr) -> None:
+def _bind_storage_offset(builder: Builder, call: Call, dim: int, start: Expr) -> None:
     """Torch has a symbol for where a part begins, if its sign is unknown."""
     offset = call.result.storage_offset()
     if isinstance(offset, torch.SymInt):
@@ -289,7 +289,7 @@ RULES: Final[tuple[Rule, ...]] = (
         overloads(
             "alias detach lift_fresh lift _conj_physical resolve_conj resolve_neg prims.view_of.default"
         ),
-        _same,
+        _lower_alias,
     ),
     Rule(overloads("permute"), _permute),
     Rule(overloads("transpose.int"), _transpose),

@@ -87,14 +87,14 @@ def _always(o: Expr, tap: Expr) -> Scalar:
     return const(True, DType.BOOL)
 
 
-def _read_known(condition: bool, test: Callable[[], Scalar]) -> Scalar:
+def _test_unless(condition: bool, test: Callable[[], Scalar]) -> Scalar:
     return const(True, DType.BOOL) if condition else test()
 
 
-def within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = False) -> Scalar:
+def is_within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = False) -> Scalar:
     """`0 <= at < size`, without the halves that hold for sure."""
-    low = _read_known(starts_in or provably_nonneg(at), lambda: ge(index(at), index(as_expr(0))))
-    high = _read_known(ends_in or provably_lt(at, size), lambda: lt(index(at), index(size)))
+    low = _test_unless(starts_in or provably_nonneg(at), lambda: ge(index(at), index(as_expr(0))))
+    high = _test_unless(ends_in or provably_lt(at, size), lambda: lt(index(at), index(size)))
     return simplify(both(low, high))
 
 
@@ -108,7 +108,7 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
     def valid(o: Expr, tap: Expr) -> Scalar:
         # without ceil_mode the last window ends inside the padding at the latest
         room = (s.kernel - 1 - tap) * s.dilation - s.padding
-        return within(position(o, tap), size, ends_in=not s.ceil_mode and provably_nonneg(room))
+        return is_within(position(o, tap), size, ends_in=not s.ceil_mode and provably_nonneg(room))
 
     def first(o: Expr) -> Expr:
         start = position(o, as_expr(0))
@@ -120,9 +120,9 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
         return (i + s.padding) // s.step - (covers - 1 - tap)
 
     def is_covered(i: Expr, tap: Expr) -> Scalar:
-        inside = within(cover_position(i, tap), count)
+        inside = is_within(cover_position(i, tap), count)
         offset = mod(i + s.padding, as_expr(s.step)) + (covers - 1 - tap) * s.step
-        reached = _read_known(
+        reached = _test_unless(
             provably_lt(offset, as_expr(span)), lambda: lt(index(offset), index(as_expr(span)))
         )
         return simplify(both(inside, reached))
@@ -152,7 +152,7 @@ def _count_divisor(size: Expr, s: WindowShape) -> Along | None:
     return elements
 
 
-def adaptive(size: Expr, count: Expr) -> PooledDim:
+def make_adaptive_windows(size: Expr, count: Expr) -> PooledDim:
     """`count` windows that share an input of `size` elements as evenly as possible, overlapping where they
     must.
     """
@@ -189,7 +189,7 @@ def _share_elements(size: Expr, count: Expr) -> Taps:
     def valid(o: Expr, tap: Expr) -> Scalar:
         end = ceildiv((o + 1) * size, count)
         at = position(o, tap)
-        return _read_known(provably_lt(at, end), lambda: lt(index(at), index(end)))
+        return _test_unless(provably_lt(at, end), lambda: lt(index(at), index(end)))
 
     return Taps(count=_widest(size, count), position=position, valid=valid)
 
@@ -216,10 +216,10 @@ def iterate_taps(
     """
     for numbers in itertools.product(*(range(as_int(t.count) or 0) for t in taps)):
         chosen = tuple(as_expr(k) for k in numbers)
-        yield chosen, *one_tap(taps, point, chosen)
+        yield chosen, *find_tap(taps, point, chosen)
 
 
-def one_tap(
+def find_tap(
     taps: Sequence[Taps], point: Sequence[Expr], numbers: Sequence[Expr]
 ) -> tuple[tuple[Expr, ...], Scalar]:
     """Source coordinates and validity of the tap with these numbers."""

@@ -16,16 +16,16 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
 from coilwork_lowering.facts.known_order import is_in_order
 from coilwork_lowering.ops.elementwise import scalar_operand
-from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, position_of
+from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, read_position
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
-from coilwork_lowering.ops.scattering.segment_sums import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sum_rows
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, select, to_dtype
 
 RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
 
-def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
+def needs_fixed_order(builder: Builder, device: str, dtype: DType) -> bool:
     """Tell whether sums of `dtype` at positions from tensors are made by sorting, or in fixed point. Integer
     sums are exact in any order.
     """
@@ -40,7 +40,7 @@ def is_in_place(call: Call) -> bool:
     return call.target.split(".")[1].endswith("_")
 
 
-def index_put_repeatably(
+def index_put_in_fixed_order(
     builder: Builder, call: Call, plan: AdvancedIndex, value: TensorValue, source: TensorValue, depth: Shape
 ) -> Value:
     """`aten.index_put` that accumulates; `depth` is the shape that the index tensors broadcast to."""
@@ -74,7 +74,7 @@ def index_put_repeatably(
         value=element,
         dtype=wide,
         checks=lambda flat: plan.checks(builder, value_point(flat), call),
-        ordered=_one_in_order(call.node.args[1]),
+        ordered=_is_one_sorted_index(call.node.args[1]),
     )
 
     def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -124,7 +124,7 @@ class _Entries:
         return (flatten(point, self.shape),)
 
 
-def _entries_of(value: TensorValue, positions: TensorValue, dim: int) -> _Entries:
+def _find_entries(value: TensorValue, positions: TensorValue, dim: int) -> _Entries:
     others = [k for k in range(len(value.shape)) if k != dim]
     along = dims(positions.shape)[dim]
     free = frozenset[Expr]().union(*(e.free_symbols for e in positions.index))
@@ -134,7 +134,7 @@ def _entries_of(value: TensorValue, positions: TensorValue, dim: int) -> _Entrie
     return _Entries(shape=value.shape, positions=positions, dim=dim, whole_rows=whole_rows, columns=columns)
 
 
-def scatter_repeatably(
+def scatter_in_fixed_order(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -151,13 +151,13 @@ def scatter_repeatably(
     passes.
     """
     size, wide = value.shape[dim], value.dtype.compute
-    entries = _entries_of(value, positions, dim)
+    entries = _find_entries(value, positions, dim)
     by_position = entries.whole_rows or entries.columns
     below = product(value.shape[dim + 1 :])
 
     def find_row(flat: Expr) -> Scalar:
         at = entries.spot(flat, (as_expr(0),) * len(entries.rest))
-        return position_of(builder, positions, at, size, wraps=False)
+        return read_position(builder, positions, at, size, wraps=False)
 
     def key(flat: Expr) -> Scalar:
         if by_position:
@@ -186,14 +186,14 @@ def scatter_repeatably(
     return _add_elements(builder, call, value, elements, entries.target, mean=mean, with_old=with_old)
 
 
-def index_add_repeatably(
+def index_add_in_fixed_order(
     builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: TensorValue, dim: int
 ) -> Value:
     """`aten.index_add`."""
     wide = value.dtype.compute
 
     def key(flat: Expr) -> Scalar:
-        return position_of(builder, positions, (flat,), value.shape[dim], wraps=False)
+        return read_position(builder, positions, (flat,), value.shape[dim], wraps=False)
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         spot = (*point[:dim], position, *point[dim:])
@@ -217,7 +217,7 @@ def index_add_repeatably(
     )
 
 
-def _one_in_order(indices: Any) -> bool:
+def _is_one_sorted_index(indices: Any) -> bool:
     """Of the index tensors, FX values or None, there is one, and it never decreases."""
     found = [given for given in indices if given is not None]
     return len(found) == 1 and is_in_order(found[0])
@@ -246,7 +246,7 @@ def _add_elements(
             raise NotLowered("a scatter into part of a buffer")
         into = old.buffer
     filled = builder.number_everywhere(value)
-    sums = sums_of_rows(builder, call.device, elements)
+    sums = sum_rows(builder, call.device, elements)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         place = rows(point)

@@ -23,20 +23,20 @@ from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.known_order import is_in_order, step_from_zero
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.gathers import check_in_range, position_of
-from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
+from coilwork_lowering.ops.gathers import check_in_range, read_position
+from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.ops.scattering.segment_bag import (
     Bags,
     Element,
     OffsetRules,
-    bag_of_each,
     check_indices,
     check_offsets,
-    order_checks,
+    make_order_checks,
+    number_bags,
 )
-from coilwork_lowering.ops.scattering.segment_sums import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sum_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
 from coilwork_lowering.torch_compat.operators import Overload
@@ -49,7 +49,7 @@ def _dense_backward(builder: Builder, call: Call) -> Value:
     if call["scale_grad_by_freq"] or not gradient.dtype.is_float:
         raise NotLowered("gradients scaled by how often an index occurs")
     rows, padding = as_size(call["num_weights"]), as_size(call["padding_idx"])
-    sums = _sum_sorted if adds_repeatably(builder, call.device, gradient.dtype) else _add_in_memory
+    sums = _sum_sorted if needs_fixed_order(builder, call.device, gradient.dtype) else _add_in_memory
     found = sums(builder, call, gradient, indices, rows, padding)
     return builder.pointwise(
         found.shape,
@@ -67,7 +67,7 @@ def _sum_sorted(
     wide = gradient.dtype.compute
 
     def find_row(flat: Expr) -> Scalar:
-        return position_of(builder, indices, unflatten(flat, indices.shape), rows, wraps=False)
+        return read_position(builder, indices, unflatten(flat, indices.shape), rows, wraps=False)
 
     def key(flat: Expr) -> Scalar:
         # what belongs to the row without a gradient sorts behind all rows
@@ -77,7 +77,7 @@ def _sum_sorted(
         spot = (*unflatten(position, indices.shape), *point)
         return to_dtype(builder.read(gradient, spot, indirect=(place,), mask=mask), wide)
 
-    return sums_of_rows(
+    return sum_rows(
         builder,
         call.device,
         Elements(
@@ -105,7 +105,7 @@ def _add_in_memory(
     zeros = builder.pointwise((rows, *inner), wide, call.device, lambda point: const(0, wide))
 
     def find_row(point: tuple[Expr, ...]) -> Scalar:
-        return position_of(builder, indices, point[:depth], rows, wraps=False)
+        return read_position(builder, indices, point[:depth], rows, wraps=False)
 
     def element(point: tuple[Expr, ...]) -> Scalar:
         value = to_dtype(builder.read(gradient, point), wide)
@@ -137,7 +137,7 @@ class Mode(Enum):
     MAX = 2
 
 
-def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
+def _read_bags(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
     indices, offsets = call.tensor("indices"), call.tensor("offsets")
     if len(indices.shape) != 1 or any(as_int(size) == 0 for size in (*indices.shape, count, rows)):
         raise NotLowered("bags without elements")
@@ -194,7 +194,7 @@ def _forward(builder: Builder, call: Call) -> Value:
     if by_sample is not None and call.tensor("per_sample_weights").dtype is not weight.dtype:
         raise NotLowered("weights of another type than the table's, which ATen refuses")
     # as many as the result has rows: the last offset may be an end alone
-    bags = _bags_of(builder, call, weight.shape[0], shape[0])
+    bags = _read_bags(builder, call, weight.shape[0], shape[0])
     wide = weight.dtype.compute
 
     def value(one: Element) -> Scalar:
@@ -225,9 +225,9 @@ def _forward(builder: Builder, call: Call) -> Value:
         weight.device,
         body,
         strides=builder.result_strides(output),
-        checks=lambda point: order_checks(builder, bags, point[0]),
+        checks=lambda point: make_order_checks(builder, bags, point[0]),
     )
-    places = bag_of_each(builder, bags)
+    places = number_bags(builder, bags)
     chosen = _first_of_largest(builder, bags, total, value) if mode is Mode.MAX else None
     # eager's kernel for CPUs has no use for the sizes of bags that it sums, and gives them twice with a mean
     on_cpu = has_trait(weight.device, ATEN_CPU)
@@ -298,7 +298,7 @@ def _backward(builder: Builder, call: Call) -> Value:
     if not gradient.dtype.is_float or as_int(gradient.shape[1]) == 0:
         raise NotLowered("gradients of a table without columns")
     rows = as_size(call["num_weights"])
-    bags = _bags_of(builder, call, rows, gradient.shape[0])
+    bags = _read_bags(builder, call, rows, gradient.shape[0])
     given = _give_largest if mode is Mode.MAX else _give_elements
     found = given(builder, call, bags, gradient, mode)
     return builder.pointwise(
@@ -315,7 +315,7 @@ def _give_elements(
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     """Each element that counts gives its row what its bag was given."""
     wide, by_sample = gradient.dtype.compute, call["per_sample_weights"]
-    places = bag_of_each(builder, bags)
+    places = number_bags(builder, bags)
     shares = _shares(builder, bags, wide) if mode is Mode.MEAN else None
 
     def value(at: Expr, column: Expr, indirect: tuple[Scalar, ...], mask: Scalar) -> Scalar:
@@ -331,13 +331,13 @@ def _give_elements(
             found = mul(found, cast(own, wide))
         return found
 
-    if adds_repeatably(builder, bags.device, gradient.dtype):
+    if needs_fixed_order(builder, bags.device, gradient.dtype):
 
         def key(flat: Expr) -> Scalar:
             row = bags.row(builder, flat)
             return select(bags.counts(row), row, index(bags.rows))
 
-        sums = sums_of_rows(
+        sums = sum_rows(
             builder,
             bags.device,
             Elements(
@@ -393,7 +393,7 @@ def _give_largest(
         count = many(point[0])
         return gt(count, like(0, count))
 
-    if adds_repeatably(builder, bags.device, gradient.dtype):
+    if needs_fixed_order(builder, bags.device, gradient.dtype):
 
         def key(flat: Expr) -> Scalar:
             point = unflatten(flat, gradient.shape)
@@ -404,7 +404,7 @@ def _give_largest(
             spot = unflatten(at, gradient.shape)
             return cast(builder.read(gradient, spot, indirect=(place,), mask=mask), wide)
 
-        sums = sums_of_rows(
+        sums = sum_rows(
             builder,
             bags.device,
             Elements(
@@ -446,8 +446,8 @@ def _differentiate_samples(builder: Builder, call: Call) -> Value:
     gradient, weight = call.tensor("grad"), call.tensor("weight")
     if Mode(call.integer("mode")) is not Mode.SUM or any(as_int(size) == 0 for size in gradient.shape):
         raise NotLowered("a weighted mean or maximum")
-    bags = _bags_of(builder, call, weight.shape[0], gradient.shape[0])
-    wide, places = gradient.dtype.compute, bag_of_each(builder, bags)
+    bags = _read_bags(builder, call, weight.shape[0], gradient.shape[0])
+    wide, places = gradient.dtype.compute, number_bags(builder, bags)
 
     def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
         row = bags.row(builder, point[0])

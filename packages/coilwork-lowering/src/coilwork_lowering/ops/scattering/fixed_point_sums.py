@@ -70,19 +70,19 @@ _HALF: Final = 32
 _UNSIGNED: Final = (1 << 31) - 1
 
 
-def magnitude(number: Scalar) -> Scalar:
+def read_magnitude(number: Scalar) -> Scalar:
     """The bits of an `f32` without its sign, an `i32`: ordered as magnitudes are, infinity behind all
     numbers, NaN behind it.
     """
     return op("bitwise_and", op("bitcast", number, dtype=DType.I32), const(_UNSIGNED, DType.I32))
 
 
-def last_if_zero(bits: Scalar) -> Scalar:
+def put_zero_last(bits: Scalar) -> Scalar:
     """A `magnitude`; that of zero is greater than those of all numbers."""
     return select(lt(const(0, DType.I32), bits), bits, const(_UNSIGNED, DType.I32))
 
 
-def exponent_of(bits: Scalar) -> Scalar:
+def read_exponent(bits: Scalar) -> Scalar:
     """The biased exponent of a `magnitude`, an `i32`: 1 for the numbers around zero, whose bits are multiples
     of the same unit.
     """
@@ -95,7 +95,7 @@ def power_of_two(exponent: Scalar) -> Scalar:
     return op("bitcast", op("lshift", biased, const(_WIDE_MANTISSA, DType.I64)), dtype=DType.F64)
 
 
-def whole_units(number: Scalar, exponent: Scalar) -> Scalar:
+def count_units(number: Scalar, exponent: Scalar) -> Scalar:
     """How many units of 2 to minus the `exponent` a number is, an `i64`; what is behind the point is left
     out.
     """
@@ -107,11 +107,11 @@ def scale_units(units: Scalar, exponent: Scalar) -> Scalar:
     return mul(cast(units, DType.F64), power_of_two(exponent))
 
 
-def kind(number: Scalar) -> Scalar:
+def classify_number(number: Scalar) -> Scalar:
     """Return what infinity, its negative, NaN and a number add to a sum that is none."""
     positive, negative = const(1, DType.I64), const(1 << _HALF, DType.I64)
     zero = const(0, DType.I64)
-    finite = lt(exponent_of(magnitude(number)), const(NO_NUMBER, DType.I32))
+    finite = lt(read_exponent(read_magnitude(number)), const(NO_NUMBER, DType.I32))
     infinite = select(lt(number, const(0.0, DType.F32)), negative, positive)
     found = select(op("isnan", number), add(positive, negative), infinite)
     return select(finite, zero, found)
@@ -338,7 +338,7 @@ class Points:
         return builder.view(made.buffer, (elements.count,), (as_expr(1),), as_expr(0))
 
 
-def number_everywhere(builder: Builder, elements: Elements) -> float | None:
+def find_uniform_number(builder: Builder, elements: Elements) -> float | None:
     """The number that all elements are; None where the graph does not say so."""
     flat = symbol("i0", extent=elements.count)
     point = (as_expr(0),) * len(elements.inner)
@@ -409,7 +409,7 @@ _OWN_BYTES: Final = 12
 _COMMON_BYTES: Final = 16
 
 
-def fits_fixed_point(elements: Elements, machine: MachineModel) -> bool:
+def can_sum_in_fixed_point(elements: Elements, machine: MachineModel) -> bool:
     """True if the elements are such that this is better than sorting; where sizes are unknown it
     may not be.
     """
@@ -423,9 +423,9 @@ def fits_fixed_point(elements: Elements, machine: MachineModel) -> bool:
     return single and 0 < count < _MOST and shared and fits
 
 
-def sums_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Sums:
+def sum_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Sums:
     """Append what sums each row's elements."""
-    count, alike = as_int(elements.count), number_everywhere(builder, elements)
+    count, alike = as_int(elements.count), find_uniform_number(builder, elements)
     many = alike is None and count is not None and count >= builder.machine_of(device).scatters.many_elements
     points = Points(builder, device, elements, row_bytes=_COMMON_BYTES if many else _OWN_BYTES)
     counts: list[TensorValue] = []
@@ -441,8 +441,8 @@ def sums_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Su
     if alike is not None:
         value = _repeat_number(count_of, alike)
     else:
-        common = _common_units(points, _unit_bits(elements)) if many else None
-        value = _value_of(points, _unit_bits(elements), common)
+        common = _find_common_units(points, _unit_bits(elements)) if many else None
+        value = _sum_multiples(points, _unit_bits(elements), common)
     shape = (elements.sums, *elements.inner)
     values = builder.pointwise(
         shape, DType.F32, device, lambda point: value(point[0]), name=f"{builder.hint}_sums"
@@ -485,9 +485,9 @@ class _Common:
         return lt(sub(self.top, exponent), const(self.step, DType.I32))
 
 
-def _common_units(points: Points, bits: int) -> _Common:
-    top = exponent_of(points.extreme("max", magnitude))
-    least = exponent_of(points.extreme("min", lambda number: last_if_zero(magnitude(number))))
+def _find_common_units(points: Points, bits: int) -> _Common:
+    top = read_exponent(points.extreme("max", read_magnitude))
+    least = read_exponent(points.extreme("min", lambda number: put_zero_last(read_magnitude(number))))
     step = bits - MANTISSA + 1
     spread = sub(top, least)
     return _Common(
@@ -498,7 +498,7 @@ def _common_units(points: Points, bits: int) -> _Common:
     )
 
 
-def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Expr], Scalar]:
+def _sum_multiples(points: Points, bits: int, common: _Common | None) -> Callable[[Expr], Scalar]:
     """Append what adds elements up, with units of their sums' own unless the `common` ones serve; the sum of
     a row.
     """
@@ -506,9 +506,9 @@ def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Ex
     exponents = points.combine(
         DType.I32,
         "max",
-        lambda number, key: exponent_of(magnitude(number)),
+        lambda number, key: read_exponent(read_magnitude(number)),
         name="exponents",
-        adds=_adds,
+        adds=_is_not_zero,
         only=own,
         checked=True,
     )
@@ -520,9 +520,9 @@ def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Ex
         if common is not None:
             first = sub(const(BIAS + bits, DType.I32), common.top)
             second = sub(const(BIAS + bits + common.step, DType.I32), common.top)
-            shared = select(common.is_first(exponent_of(magnitude(number))), first, second)
+            shared = select(common.is_first(read_exponent(read_magnitude(number))), first, second)
             scale = select(common.serve, shared, scale)
-        return select(special, kind(number), whole_units(number, scale))
+        return select(special, classify_number(number), count_units(number, scale))
 
     multiples = points.combine(
         DType.I64,
@@ -530,7 +530,7 @@ def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Ex
         multiple,
         name="multiples",
         words=None if common is None else _two_words(common),
-        adds=_adds,
+        adds=_is_not_zero,
         checked=common is not None,
     )
 
@@ -556,7 +556,7 @@ def _two_words(common: _Common) -> Words:
     zero, one = const(0, DType.I64), const(1, DType.I64)
 
     def choose_word(number: Scalar) -> Scalar:
-        first = either(invert(common.serve), common.is_first(exponent_of(magnitude(number))))
+        first = either(invert(common.serve), common.is_first(read_exponent(read_magnitude(number))))
         return select(first, zero, one)
 
     def is_word_used(word: Scalar) -> Scalar:
@@ -578,9 +578,9 @@ def _join_units(first: Scalar, second: Scalar, height: Scalar, step: int) -> Sca
     return add(scale_units(add(first, carried), height), scale_units(left, below))
 
 
-def _adds(number: Scalar) -> Scalar:
+def _is_not_zero(number: Scalar) -> Scalar:
     """Tell if adding the number may make a difference: zeros need no place in memory."""
-    return gt(magnitude(number), const(0, DType.I32))
+    return gt(read_magnitude(number), const(0, DType.I32))
 
 
 def _unit_bits(elements: Elements) -> int:

@@ -32,13 +32,13 @@ from coilwork_lowering.building.values import (
     is_whole,
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, position_of
+from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, read_position
 from coilwork_lowering.ops.scattering.deterministic_scatter import (
-    adds_repeatably,
-    index_add_repeatably,
-    index_put_repeatably,
+    index_add_in_fixed_order,
+    index_put_in_fixed_order,
     is_in_place,
-    scatter_repeatably,
+    needs_fixed_order,
+    scatter_in_fixed_order,
 )
 from coilwork_lowering.ops.storage_aliasing import is_store_into_new_memory
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
@@ -166,8 +166,8 @@ def _index_put(builder: Builder, call: Call) -> Value:
     rest = [s for k, s in enumerate(value.shape) if k not in plan.places]
     shape = (*rest[: plan.front], *depth, *rest[plan.front :])
     _require_broadcast(builder, call, source.shape, shape)
-    if accumulate and adds_repeatably(builder, call.device, value.dtype):
-        return index_put_repeatably(builder, call, plan, value, source, tuple(depth))
+    if accumulate and needs_fixed_order(builder, call.device, value.dtype):
+        return index_put_in_fixed_order(builder, call, plan, value, source, tuple(depth))
     mode = store_mode(call, accumulate)
     target = _destination(builder, call, value, shape, mode)
     return scatter_into(
@@ -243,7 +243,7 @@ def _one_hot(
     size = value.shape[dim]
 
     def position(point: tuple[Expr, ...]) -> Scalar:
-        return position_of(builder, positions, point, size, wraps=False)
+        return read_position(builder, positions, point, size, wraps=False)
 
     checked = builder.pointwise(
         positions.shape,
@@ -282,10 +282,10 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             hot = None if is_in_place(call) else _one_hot(builder, call, value, positions, source, dim, mode)
             if hot is not None:
                 return hot
-        if added and not distinct and adds_repeatably(builder, call.device, value.dtype):
+        if added and not distinct and needs_fixed_order(builder, call.device, value.dtype):
             with_old = call.arguments.get("include_self") is not False
             mean = mode is None and call["reduce"] == "mean"
-            return scatter_repeatably(
+            return scatter_in_fixed_order(
                 builder, call, value, positions, source, dim, mean=mean, with_old=with_old
             )
         chosen: StoreMode = _reduce_mode(call) if mode is None else mode
@@ -294,7 +294,7 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         size = value.shape[dim]
 
         def find_position(point: tuple[Expr, ...]) -> Scalar:
-            return position_of(builder, positions, point, size, wraps=False)
+            return read_position(builder, positions, point, size, wraps=False)
 
         def element(point: tuple[Expr, ...]) -> Scalar:
             return scalar_operand(builder, source, point, value.dtype)
@@ -358,13 +358,13 @@ def _index_add(builder: Builder, call: Call) -> Value:
         raise NotLowered("index_add with 0-dimensional operands")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     _require_rows(builder, call, value, positions, source, dim)
-    if adds_repeatably(builder, call.device, value.dtype):
-        return index_add_repeatably(builder, call, value, positions, source, dim)
+    if needs_fixed_order(builder, call.device, value.dtype):
+        return index_add_in_fixed_order(builder, call, value, positions, source, dim)
     mode = store_mode(call, True)
     target = _destination(builder, call, value, source.shape, mode)
 
     def position(point: tuple[Expr, ...]) -> Scalar:
-        return position_of(builder, positions, (point[dim],), value.shape[dim], wraps=False)
+        return read_position(builder, positions, (point[dim],), value.shape[dim], wraps=False)
 
     def element(point: tuple[Expr, ...]) -> Scalar:
         alpha = scalar_operand(builder, call["alpha"], point, value.dtype)

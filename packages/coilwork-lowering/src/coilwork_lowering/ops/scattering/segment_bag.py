@@ -18,9 +18,9 @@ from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.binary_search import lower_bound, search_type
-from coilwork_lowering.ops.gathers import check_in_range, within
-from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
+from coilwork_lowering.ops.binary_search import choose_position_type, lower_bound
+from coilwork_lowering.ops.gathers import check_bounds, check_in_range
+from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import both, either, eq, index, invert, le, lt, select, sub
@@ -162,7 +162,7 @@ class Bags:
 
     def is_reduced_by_bag(self, builder: Builder) -> bool:
         """Tell if bags are reduced each by itself, not element by element into memory."""
-        return adds_repeatably(builder, self.device, DType.F32) or not has_trait(self.device, PROCESSOR)
+        return needs_fixed_order(builder, self.device, DType.F32) or not has_trait(self.device, PROCESSOR)
 
     def _reduce_in_memory(
         self,
@@ -176,7 +176,7 @@ class Bags:
         empty = builder.pointwise(
             (self.count, *inner), dtype, self.device, lambda point: const(neutral, dtype)
         )
-        bags = bag_of_each(builder, self)
+        bags = number_bags(builder, self)
 
         def element(point: tuple[Expr, ...]) -> Scalar:
             row = self.row(builder, point[0])
@@ -211,14 +211,14 @@ class Bags:
         return cast(builder.read(bags, (at,)), DType.I64)
 
 
-def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
+def number_bags(builder: Builder, bags: Bags) -> TensorValue:
     """The bag of each element: the last that begins at it or before. What lies behind the last bag has none,
     and their number.
     """
     if not bags.is_reduced_by_bag(builder):
         return _count_in_one_pass(builder, bags)
     (count,) = bags.offsets.shape
-    width = search_type(count)
+    width = choose_position_type(count)
 
     def bag(point: tuple[Expr, ...]) -> Scalar:
         begun = lower_bound(builder, bags.offsets, lambda first: le(cast(first, DType.I64), index(point[0])))
@@ -253,7 +253,7 @@ def _count_in_one_pass(builder: Builder, bags: Bags) -> TensorValue:
         lambda point: (offset(point),),
         lambda point: const(1, DType.I64),
         "add",
-        lambda point: (within(offset(point), behind, "the offsets of bags", bags.error),),
+        lambda point: (check_bounds(offset(point), behind, "the offsets of bags", bags.error),),
     )
     ranges = node_ranges("i", (bags.elements,))
     counts = builder.declare((bags.elements,), DType.I64, bags.device, name=f"{builder.hint}_begun")
@@ -304,7 +304,7 @@ def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) ->
 
     Elements in front of the first bag would be written in front of memory.
 
-    On accelerators whoever reads a bag's offsets checks them with `order_checks`: a pass of its own would be
+    On accelerators whoever reads a bag's offsets checks them with `make_order_checks`: a pass of its own would be
     one more kernel.
     """
     if not has_trait(offsets.device, ATEN_CPU):
@@ -314,12 +314,12 @@ def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) ->
         offsets.dtype,
         offsets.device,
         lambda point: builder.read(offsets, point),
-        checks=lambda point: _offset_checks(builder, offsets, point[0], rules),
+        checks=lambda point: _make_offset_checks(builder, offsets, point[0], rules),
         name=f"{builder.hint}_offsets",
     )
 
 
-def _offset_checks(
+def _make_offset_checks(
     builder: Builder, offsets: TensorValue, bag: Expr, rules: OffsetRules
 ) -> tuple[Check, ...]:
     """The conditions of eager's kernels for CPUs.
@@ -337,14 +337,14 @@ def _offset_checks(
         condition=either(lt(number, index(last)), le(at, index(rules.elements))),
         message="offsets[-1] can not be greater than input's length",
     )
-    inside = within(at, rules.elements + 1, "the offsets of bags", rules.error)
+    inside = check_bounds(at, rules.elements + 1, "the offsets of bags", rules.error)
     if not rules.in_order or provably_eq(offsets.shape[0], rules.count):
         return (begins, ends, inside)
     end = cast(builder.read(offsets, (last,)), DType.I64)
     return (begins, ends, inside, Check(condition=le(at, end), message="the offsets of bags go down"))
 
 
-def order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
+def make_order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
     """That of eager's kernels for accelerators: no bag ends before it begins."""
     if has_trait(bags.device, ATEN_CPU) or bags.in_bounds:
         return ()

@@ -35,15 +35,15 @@ from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.binary_search import lower_bound, search_type
+from coilwork_lowering.ops.binary_search import choose_position_type, lower_bound
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
-from coilwork_lowering.ops.scattering.fixed_point_sums import fits_fixed_point, sums_in_fixed_point
+from coilwork_lowering.ops.scattering.fixed_point_sums import can_sum_in_fixed_point, sum_in_fixed_point
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, le, lt, select, sub
 
 # ---- Tables of few rows ----
 
 
-def are_few(elements: Elements, machine: MachineModel) -> bool:
+def has_few_rows(elements: Elements, machine: MachineModel) -> bool:
     """True if looking at every element for each row takes less time than sorting them. Of unknown sizes it
     may not.
     """
@@ -56,7 +56,7 @@ def are_few(elements: Elements, machine: MachineModel) -> bool:
     return compared_us < sorted_us
 
 
-def sums_by_comparing(
+def sum_by_comparison(
     builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int
 ) -> Sums:
     """Append what sums each row's elements; their keys, less `offset`, are in `keys`."""
@@ -103,7 +103,7 @@ class Ordered:
     places: TensorValue
 
 
-def fits_pieces(builder: Builder, device: str, count: Expr, dtype: DType) -> bool:
+def can_sort_in_pieces(builder: Builder, device: str, count: Expr, dtype: DType) -> bool:
     """Tell if `count` keys of `dtype` are better sorted by `sort_in_pieces`."""
     number, options = as_int(count), builder.options
     if number is None or dtype not in _SORTED_TYPES or options.sorting == "calls":
@@ -117,7 +117,7 @@ def fits_pieces(builder: Builder, device: str, count: Expr, dtype: DType) -> boo
 
 
 def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
-    """Append a stable sort of `keys`, of one dimension, which `fits_pieces`."""
+    """Append a stable sort of `keys`, of one dimension, which `can_sort_in_pieces`."""
     count = as_int(keys.shape[0])
     assert count is not None
     length, pieces = _pieces(count, builder.machine_of(device).sorts)
@@ -164,7 +164,7 @@ def _sort_pieces(builder: Builder, device: str, keys: TensorValue, length: int, 
 def _ranks(builder: Builder, device: str, values: TensorValue, length: int, pieces: int) -> TensorValue:
     """How many keys come before each."""
     flat = builder.view(values.buffer, (as_expr(pieces * length),), (as_expr(1),), as_expr(0))
-    width = search_type(as_expr(pieces * length))
+    width = choose_position_type(as_expr(pieces * length))
 
     def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
         key, (other,) = builder.read(values, point), axes
@@ -219,20 +219,20 @@ _LOG_PIECE: Final = PIECE.bit_length() - 1
 _INT32_MAX: Final = 2**31 - 1
 
 
-def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
+def sum_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     """Append what sums each row's elements."""
     if any(as_int(extent) == 0 for extent in (elements.count, elements.rows, *elements.inner)):
         shape = (elements.sums, *elements.inner)
         zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
         return Sums(values=zeros, count_of=lambda row: const(0, DType.I64))
     machine = builder.machine_of(device)
-    compares, sorts = are_few(elements, machine), builder.options.accumulation == "sorted"
-    if not compares and not sorts and fits_fixed_point(elements, machine):
-        return sums_in_fixed_point(builder, device, elements)
+    compares, sorts = has_few_rows(elements, machine), builder.options.accumulation == "sorted"
+    if not compares and not sorts and can_sum_in_fixed_point(elements, machine):
+        return sum_in_fixed_point(builder, device, elements)
     width, offset = elements.key_type
     keys = _keys(builder, device, elements, width, offset)
     if compares:
-        return sums_by_comparing(builder, device, elements, keys, offset)
+        return sum_by_comparison(builder, device, elements, keys, offset)
     order = _sort_keys(builder, device, elements, keys, offset)
     starts = _starts(builder, device, elements, order)
     if not elements.one_run:
@@ -241,7 +241,7 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     few = as_int(pieces)
     parts = None
     if few is None or few >= machine.scatters.least_pieces:
-        parts = _sums_of_pieces(builder, device, elements, order, pieces)
+        parts = _sum_pieces(builder, device, elements, order, pieces)
     values = _rows(builder, device, elements, order, starts, parts)
 
     def count_of(row: Expr) -> Scalar:
@@ -293,7 +293,7 @@ def _keys(builder: Builder, device: str, elements: Elements, width: DType, offse
 def _sort_keys(builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int) -> _Order:
     if elements.ordered:
         return _Order(keys=keys, offset=offset, places=None)
-    if fits_pieces(builder, device, elements.count, keys.dtype):
+    if can_sort_in_pieces(builder, device, elements.count, keys.dtype):
         found = sort_in_pieces(builder, device, keys)
         return _Order(keys=found.keys, offset=offset, places=found.places)
     ranges = node_ranges("i", keys.shape)
@@ -317,7 +317,7 @@ def _starts(builder: Builder, device: str, elements: Elements, order: _Order) ->
         row = cast(index(point[0] - order.offset), wide)
         return lower_bound(builder, order.keys, lambda key: lt(cast(key, wide), row))
 
-    dtype = search_type(elements.count)
+    dtype = choose_position_type(elements.count)
     return builder.pointwise((elements.rows + 1,), dtype, device, body, name=f"{builder.hint}_starts")
 
 
@@ -341,7 +341,7 @@ def _starts_of_runs(
     return builder.pointwise((elements.sums + 1,), width, device, body, name=f"{builder.hint}_run_starts")
 
 
-def _sums_of_pieces(
+def _sum_pieces(
     builder: Builder,
     device: str,
     elements: Elements,
@@ -357,7 +357,7 @@ def _sums_of_pieces(
         ends = (point[0] * PIECE, point[0] * PIECE + (PIECE - 1))
         one_row = eq(*(builder.read(order.keys, (end,)) for end in ends))
         if not elements.one_run:
-            width = search_type(elements.count)
+            width = choose_position_type(elements.count)
             length = cast(index(elements.run_length), width)
             places = [cast(order.place(end), width) for end in ends]
             one_row = both(one_row, eq(*(op("truncdiv", place, length) for place in places)))

@@ -28,7 +28,7 @@ from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, n
 # ---- Series ----
 
 
-def chebyshev(u: Scalar, coefficients: Sequence[float]) -> Scalar:
+def evaluate_series(u: Scalar, coefficients: Sequence[float]) -> Scalar:
     """The sum of `coefficients[k] * T(k, u)`, for `u` in [-1, 1], by Clenshaw's recurrence."""
     twice = add(u, u)
     ahead, behind = like(0.0, u), like(0.0, u)
@@ -40,15 +40,15 @@ def chebyshev(u: Scalar, coefficients: Sequence[float]) -> Scalar:
 def series_over(x: Scalar, low: float, high: float, coefficients: Sequence[float]) -> Scalar:
     """A series over the interval from `low` to `high`, at `x`. Elsewhere its value makes no sense."""
     scaled = mul(sub(x, like(low, x)), like(2 / (high - low), x))
-    return chebyshev(sub(scaled, like(1, x)), coefficients)
+    return evaluate_series(sub(scaled, like(1, x)), coefficients)
 
 
 def series_behind(part: Scalar, coefficients: Sequence[float]) -> Scalar:
     """A series over [0, 1], of which the interval from a number to infinity is mapped to 1 to 0."""
-    return chebyshev(sub(add(part, part), like(1, part)), coefficients)
+    return evaluate_series(sub(add(part, part), like(1, part)), coefficients)
 
 
-def ratio(start: float, x: Scalar) -> Scalar:
+def divide_by(start: float, x: Scalar) -> Scalar:
     """`start / x`."""
     return div(like(start, x), x)
 
@@ -63,7 +63,7 @@ def compute_in_64_bits(function: Callable[..., Scalar]) -> Callable[..., Scalar]
     return wide
 
 
-def number(value: float) -> Scalar:
+def make_constant(value: float) -> Scalar:
     """A constant in `f64`."""
     return const(value, DType.F64)
 
@@ -81,14 +81,14 @@ _AIRY_VANISHES: Final = 103.892
 def _i0e(x: Scalar) -> Scalar:
     size = op("abs", x)
     near = series_over(size, 0, _NEAR, tables.I0_NEAR)
-    far = div(series_behind(ratio(_NEAR, size), tables.I0_FAR), op("sqrt", size))
+    far = div(series_behind(divide_by(_NEAR, size), tables.I0_FAR), op("sqrt", size))
     return select(le(size, like(_NEAR, x)), near, far)
 
 
 def _i1e(x: Scalar) -> Scalar:
     size = op("abs", x)
     near = mul(series_over(size, 0, _NEAR, tables.I1_NEAR), size)
-    far = div(series_behind(ratio(_NEAR, size), tables.I1_FAR), op("sqrt", size))
+    far = div(series_behind(divide_by(_NEAR, size), tables.I1_FAR), op("sqrt", size))
     found = select(le(size, like(_NEAR, x)), near, far)
     return select(lt(x, like(0, x)), neg(found), found)
 
@@ -107,10 +107,10 @@ def _k(x: Scalar, order: int, *, scaled: bool) -> Scalar:
     logarithm = op("log", div(x, two))
     if order == 0:
         near = sub(series_over(square, 0, 4, tables.K0_NEAR), mul(logarithm, _i0(x)))
-        far = series_behind(ratio(2, x), tables.K0_FAR)
+        far = series_behind(divide_by(2, x), tables.K0_FAR)
     else:
         near = add(div(series_over(square, 0, 4, tables.K1_NEAR), x), mul(logarithm, _i1(x)))
-        far = series_behind(ratio(2, x), tables.K1_FAR)
+        far = series_behind(divide_by(2, x), tables.K1_FAR)
     far = div(far, op("sqrt", x))
     if scaled:
         near = mul(near, op("exp", x))
@@ -123,7 +123,7 @@ def _k(x: Scalar, order: int, *, scaled: bool) -> Scalar:
 
 def _evaluate_asymptotic(x: Scalar, order: int, *, second: bool) -> Scalar:
     """J or (`second`) Y of a number from 8 on: Abramowitz and Stegun 9.2.5 and 9.2.6."""
-    part = ratio(_NEAR, x)
+    part = divide_by(_NEAR, x)
     part = mul(part, part)
     p = series_behind(part, tables.P0_FAR if order == 0 else tables.P1_FAR)
     q = div(series_behind(part, tables.Q0_FAR if order == 0 else tables.Q1_FAR), x)
@@ -185,13 +185,13 @@ def _airy_ai(x: Scalar) -> Scalar:
     root = op("sqrt", size)
     z = mul(mul(like(2 / 3, x), size), root)
     fourth = op("sqrt", root)
-    part = ratio(16 / 3, z)
+    part = divide_by(16 / 3, z)
     part = mul(part, part)
     angle = add(z, like(math.pi / 4, x))
     p = mul(series_behind(part, tables.AI_P_FAR), op("sin", angle))
     q = mul(div(series_behind(part, tables.AI_Q_FAR), z), op("cos", angle))
     oscillating = div(mul(sub(p, q), like(1 / math.sqrt(math.pi), x)), fourth)
-    decaying = series_behind(ratio(1.8, z), tables.AI_DECAYING)
+    decaying = series_behind(divide_by(1.8, z), tables.AI_DECAYING)
     decaying = mul(mul(decaying, like(0.5 / math.sqrt(math.pi), x)), op("exp", neg(z)))
     decaying = div(decaying, fourth)
     near = series_over(x, _AIRY_OSCILLATES, _AIRY_DECAYS, tables.AI_NEAR)
@@ -255,8 +255,8 @@ _TAIL: Final = 8.0
 def _erfcx(x: Scalar) -> Scalar:
     size, one = op("abs", x), like(1, x)
     u = div(sub(size, like(_CENTRE, x)), add(size, like(_CENTRE, x)))
-    found = div(chebyshev(u, tables.ERFCX), add(one, add(size, size)))
-    found = select(gt(size, like(_FAR, x)), ratio(1 / math.sqrt(math.pi), size), found)
+    found = div(evaluate_series(u, tables.ERFCX), add(one, add(size, size)))
+    found = select(gt(size, like(_FAR, x)), divide_by(1 / math.sqrt(math.pi), size), found)
     square = op("exp", mul(x, x))
     return select(lt(x, like(0, x)), sub(add(square, square), found), found)
 
@@ -270,7 +270,7 @@ def _quantile(p: Scalar) -> Scalar:
     small = select(above, sub(one, p), p)
     x = op("sqrt", neg(mul(like(2, p), op("log", small))))
     near = series_over(x, 1.9, _TAIL, tables.QUANTILE_TAIL)
-    far = series_over(ratio(1, x), 1 / 39, 1 / _TAIL, tables.QUANTILE_FAR)
+    far = series_over(divide_by(1, x), 1 / 39, 1 / _TAIL, tables.QUANTILE_FAR)
     rest = div(select(le(x, like(_TAIL, p)), near, far), x)
     tail = sub(rest, sub(x, div(op("log", x), x)))
     tail = select(above, neg(tail), tail)
