@@ -27,7 +27,7 @@ from coilwork_lowering.torch_compat.sizes import surely
 
 
 def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """By overload; `table` holds torch's own."""
+    """Return decompositions of padding by overload; `table` holds torch's own."""
     aten = torch.ops.aten
     found: dict[Any, Callable[..., Any]] = {aten.constant_pad_nd.default: _crop}
     for k in (1, 2, 3):
@@ -152,7 +152,7 @@ def _sum_borders(gradient: torch.Tensor, dim: int, before: int, after: int) -> t
 
 
 def _surround_with_zeros(value: torch.Tensor, dim: int, before: Any, after: Any) -> torch.Tensor:
-    """With zeros before and after."""
+    """Return `value` with zeros before and after it along `dim`."""
     pads = [0, 0] * (value.dim() - 1 - dim) + [before, after]
     found: torch.Tensor = torch.ops.aten.constant_pad_nd.default(value, pads)
     return found
@@ -167,7 +167,7 @@ _CUBIC: Final = -0.5
 
 
 def resize_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Return decompositions of antialiased resizing, by overload."""
     aten = torch.ops.aten
     return {
         aten._upsample_bilinear2d_aa.default: _make_resize(_triangle, 1),
@@ -190,8 +190,8 @@ def _cubic(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taps:
-    """What is summed up along one dimension: `places`, with `weights`, as far as they are `inside`; all
-    `(results, summands)`.
+    """Summands along one dimension: `places` with `weights`, where they are `inside`; all `(results,
+    summands)`.
     """
 
     places: Tensor
@@ -291,7 +291,7 @@ def _sides(
 
 
 def _combine_taps(value: Tensor, dim: int, taps: _Taps) -> Tensor:
-    """Weighted sums of elements along `dim`, counted from the end."""
+    """Return weighted sums of elements along `dim`, counted from the end."""
     shape = (*taps.places.shape, *(1 for _ in range(-dim - 1)))
     read: Tensor = torch.ops.aten.index.Tensor(value, [None] * (value.dim() + dim) + [taps.places])
     weighed = read * taps.weights.view(shape)
@@ -317,7 +317,7 @@ def _lay_out_image(found: Tensor, dtype: torch.dtype, channels_last: bool) -> Te
 
 
 def _is_channels_last(value: Tensor) -> bool:
-    """As ATen asks for it, which takes strides of single images into account, too."""
+    """Tell if `value` is channels-last as ATen judges it, which looks at strides of single images, too."""
     return suggested_format(value) is torch.channels_last
 
 
@@ -366,7 +366,7 @@ def _make_resize_gradient(filter: Filter, reach: int, *, keeps_layout: bool) -> 
 
 
 def unfold_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """By overload; `table` holds torch's own."""
+    """Return decompositions of `im2col` and `col2im` by overload; `table` holds torch's own."""
     aten = torch.ops.aten
     return {op: _decompose_other_types(table[op]) for op in (aten.im2col.default, aten.col2im.default)}
 

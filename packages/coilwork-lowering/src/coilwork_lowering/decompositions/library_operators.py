@@ -31,7 +31,7 @@ _LSTM: Final = 2
 
 
 def recurrent_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Return decompositions of oneDNN's LSTM layer and its gradient, by overload."""
     return {
         torch.ops.aten.mkldnn_rnn_layer.default: _layer,
         torch.ops.aten.mkldnn_rnn_layer_backward.default: _layer_backward,
@@ -185,7 +185,7 @@ def _layer_backward(
 
 
 def fourier_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Return the decomposition of Fourier transforms of real numbers, by overload."""
     return {torch.ops.aten._fft_r2c.default: _transform}
 
 
@@ -228,9 +228,7 @@ aten: Final = torch.ops.aten
 
 
 def product_decompositions() -> dict[Any, Callable[..., Any]]:
-    """For products of two matrices or batches of them, and of matrices and vectors. Other types are left
-    alone.
-    """
+    """Return decompositions of `f64` products of matrices, batches and vectors. Other types stay."""
     return {
         aten.mm.default: _mm,
         aten.bmm.default: _bmm,

@@ -98,7 +98,7 @@ def prim_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of integers, rounded towards 0."""
+    """Return the quotient; that of integers is rounded towards 0."""
     if a.dtype.is_floating_point or a.dtype.is_complex:
         return torch.true_divide(a, b)
     return torch.div(a, b, rounding_mode="trunc")
@@ -109,7 +109,7 @@ def _cbrt(a: torch.Tensor) -> torch.Tensor:
 
 
 def _broadcast_in_dim(a: torch.Tensor, shape: Sequence[Any], dimensions: Sequence[int]) -> torch.Tensor:
-    """Dimension `k` of `a` becomes `dimensions[k]`; the others are new."""
+    """Return `a` with dimension `k` as `dimensions[k]`; other dimensions are new."""
     for place in range(len(shape)):
         if place not in dimensions:
             a = a.unsqueeze(place)
@@ -131,7 +131,7 @@ def _collapse_view(a: torch.Tensor, start: int, end: int) -> torch.Tensor:
 
 
 def _split_dim(a: torch.Tensor, dim: int, outer: Any) -> torch.Tensor:
-    """Dimension `dim` as two, of which the first is of size `outer`."""
+    """Return `a` with dimension `dim` as two, the first of size `outer`."""
     return a.view((*a.shape[:dim], outer, a.shape[dim] // outer, *a.shape[dim + 1 :]))
 
 
@@ -150,7 +150,7 @@ def _list_all_dims(dims: Sequence[int] | None, rank: int) -> list[int]:
 
 
 def _extreme(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Along no dimensions nothing is to be done, where ATen takes all of them."""
+    """Return an extreme by `op` that reduces nothing along no dimensions, where ATen takes all of them."""
 
     def extreme(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
         chosen = _list_all_dims(dims, a.dim())
@@ -231,8 +231,8 @@ def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
         memory_format: torch.memory_format | None = None,
         **rest: Any,
     ) -> Any:
-        """A copy to another device alone is left as it is. So is that of a number, which products with
-        autograd's zeros make.
+        """Convert types apart from the copy to another device. A copy that does only the latter stays, and so
+        does a copy of a number, which products with autograd's zeros make.
         """
         if device is not None and not isinstance(value, torch.Tensor):
             return NotImplemented

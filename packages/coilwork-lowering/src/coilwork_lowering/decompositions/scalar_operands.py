@@ -129,7 +129,7 @@ def _scale(value: torch.Tensor, factor: Any) -> torch.Tensor:
 
 
 def _logit(theirs: Callable[..., Any], value: torch.Tensor, eps: Any = None) -> Any:
-    """On CPUs in the tensor's type."""
+    """Return the logit; on CPUs computed in the tensor's type."""
     if not _is_half_on_cpu(value):
         return theirs(value, eps)
     if eps is not None and eps >= 0:
@@ -141,7 +141,7 @@ def _logit(theirs: Callable[..., Any], value: torch.Tensor, eps: Any = None) -> 
 def _logit_backward(
     theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, eps: Any = None
 ) -> Any:
-    """On CPUs in the tensors' type; a negative `eps` is none."""
+    """Return the gradient of logit; on CPUs in the tensors' type. A negative `eps` counts as none."""
     eps = None if eps is not None and eps < 0 else eps
     if not _is_half_on_cpu(value, gradient):
         return theirs(gradient, value, eps)
@@ -162,7 +162,7 @@ def _huber_loss(
     reduction: int = 1,
     delta: Any = 1.0,
 ) -> Any:
-    """On CPUs `bf16` is rounded at every step, `f16` once."""
+    """Return the loss; on CPUs `bf16` is rounded at every step, `f16` once."""
     if not _is_half_on_cpu(value, target) or not delta > 0:
         return theirs(value, target, reduction, delta)
     if value.dtype is torch.float16:
@@ -181,7 +181,9 @@ def _huber_loss_backward(
     reduction: int,
     delta: Any,
 ) -> Any:
-    """On CPUs rounded at every step; of a mean, with the number alone in the tensors' type."""
+    """Return the gradient; on CPUs rounded at every step. That of a mean rounds the number alone to the
+    tensors' type.
+    """
     if not _is_half_on_cpu(value, gradient, target):
         return theirs(gradient, value, target, reduction, delta)
     delta = round_to_type(delta, value.dtype)
@@ -194,7 +196,7 @@ def _huber_loss_backward(
 def _smooth_l1_loss(
     theirs: Callable[..., Any], value: torch.Tensor, target: torch.Tensor, reduction: int = 1, beta: Any = 1.0
 ) -> Any:
-    """On CPUs `f16` is rounded at every step, `bf16` once."""
+    """Return the loss; on CPUs `f16` is rounded at every step, `bf16` once."""
     if not _is_half_on_cpu(value, target) or beta == 0:
         return theirs(value, target, reduction, beta)
     if value.dtype is torch.bfloat16:
@@ -222,7 +224,7 @@ def _decompose_threshold(
 def _threshold_backward(
     theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, threshold: Any
 ) -> Any:
-    """On CPUs 16-bit floats are compared with the number as it is."""
+    """Return the gradient; on CPUs 16-bit floats are compared with the number as it is."""
     threshold = _cut(threshold, value)
     if _is_half_on_cpu(value, gradient) and round_to_type(threshold, value.dtype) != threshold:
         return theirs(gradient.float(), value.float(), threshold).to(value.dtype)
@@ -232,8 +234,8 @@ def _threshold_backward(
 def _hardtanh_backward(
     theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, low: Any, high: Any
 ) -> Any:
-    """On CPUs a NaN lies not inside of the limits, for vectors of eager's kernel; torch's own asks whether it
-    lies outside.
+    """Return the gradient. On CPUs a NaN is not inside the limits, as in eager's vectors; torch's own asks if
+    it is outside.
     """
     if (
         not has_trait(value.device.type, ATEN_CPU)
@@ -251,13 +253,15 @@ def _cut(number: Any, value: torch.Tensor) -> Any:
 
 
 def _leave_to_aten(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """ATen looks for the number in double precision, or in 16 bits; torch's own in `f32`."""
+    """Leave the search to ATen, which looks for the number in double precision or 16 bits; torch's own looks
+    in `f32`.
+    """
     return NotImplemented
 
 
 def _decompose_linspace(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
-    """Ends that are truth values are numbers; torch's own subtracts them. In 16 bits the operator has a
-    lowering.
+    """Return evenly spaced numbers. Booleans as ends count as numbers; torch's own subtracts them. In 16 bits
+    the operator has a lowering.
     """
     dtype = named.get("dtype")
     if (torch.get_default_dtype() if dtype is None else dtype) in _HALVES:
@@ -267,12 +271,16 @@ def _decompose_linspace(theirs: Callable[..., Any], start: Any, end: Any, *rest:
 
 
 def _mvlgamma(theirs: Callable[..., Any], value: torch.Tensor, p: Any) -> Any:
-    """In 16 bits the operator has a lowering: eager rounds at every step."""
+    """Decompose the multivariate log-gamma, but in 16 bits, where the operator has a lowering: eager rounds
+    at every step.
+    """
     return NotImplemented if value.dtype in _HALVES else theirs(value, p)
 
 
 def _celu(theirs: Callable[..., Any], value: torch.Tensor, alpha: Any = 1.0) -> Any:
-    """As eager: by the kernel of `elu`. A number that only the run tells has no reciprocal here."""
+    """Return `elu` with a scaled input, as eager computes it. A number that only the run knows has no
+    reciprocal here.
+    """
     if type(alpha) not in (int, float):
         return theirs(value, alpha)
     return aten.elu.default(value, alpha, 1.0, 1.0 / alpha) if alpha else NotImplemented
@@ -286,13 +294,13 @@ _FACTORS: Final = (int, float, torch.SymInt, torch.SymFloat)
 
 
 def decompose_scaled_sums() -> dict[Any, Callable[..., Any]]:
-    """For sums and differences; those of anything but a scaled symbol are left alone."""
+    """Return decompositions of sums and differences with a scaled symbol; others are left alone."""
     return {operator: partial(_scale_before_sum, operator) for operator in (aten.add.Tensor, aten.sub.Tensor)}
 
 
 def _scale_before_sum(operator: Callable[..., Any], value: Any, other: Any, *, alpha: Any = None) -> Any:
-    """Without an `alpha`, which is then none of these factors: this is called for the sum that it
-    makes, too.
+    """Return the sum of `value` and `other * alpha`. Called for the sum that it makes too, then without an
+    `alpha`.
     """
     if not isinstance(other, torch.SymFloat) or type(alpha) not in _FACTORS:
         return NotImplemented

@@ -23,7 +23,7 @@ from coilwork_lowering.torch_compat.sizes import require, surely
 
 
 def guard_size_condition(condition: bool | torch.SymBool, message: Callable[[], str]) -> bool:
-    """False where `condition` does not hold, which is guarded on: the operator is for ATen, whose error is
+    """Tell if `condition` on sizes holds, and guard on the answer. If False, ATen is called, whose error is
     eager's.
 
     Where only run time knows, for sizes from data, `message()` is raised then.
@@ -54,7 +54,7 @@ _SEGMENTS: Final[Mapping[str, tuple[str, float]]] = {
 
 
 def row_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Return decompositions of operators on rows, by overload."""
     aten = torch.ops.aten
     return {
         aten.embedding_renorm.default: _renormalize_embedding,
@@ -65,7 +65,7 @@ def row_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _renormalize_embedding(table: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Any:
-    """Rows that are looked up and longer than `max_norm`, shortened to it.
+    """Return the table, with rows that are looked up and longer than `max_norm` shortened to it.
 
     Rows looked up twice are written twice, the same each time. As in eager the factor is computed in
     `float64`.
@@ -97,8 +97,7 @@ def _repeat_interleave(repeats: Tensor, *, output_size: Any = None) -> Any:
 
 
 def _number_segments(ends: Tensor, count: Any) -> Tensor:
-    """For `count` elements, the segment that each lies in: how many of the ascending `ends` are not behind
-    it.
+    """Return the segment of each of `count` elements: how many of the ascending `ends` are not behind it.
 
     Behind all ends that is the number of segments. A CPU counts on from element to element, where others
     search.
@@ -128,8 +127,8 @@ def _segment_reduce(
     unsafe: bool = False,
     initial: Any = None,
 ) -> Any:
-    """Segments of rows along the last dimension of `lengths` or `offsets`, each reduced to one: `(batch,
-    segments, inner)`.
+    """Return segments of rows along the last dimension of `lengths` or `offsets`, each reduced to one:
+    `(batch, segments, inner)`.
 
     Elements are scattered to their segments, those of none to one more, which is cut off.
     """
@@ -240,7 +239,7 @@ _EXACT: Final = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 
 def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Return decompositions of scatters, by overload."""
     aten = torch.ops.aten
     of_a_number = (
         aten.scatter.src,
@@ -285,7 +284,8 @@ def _scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Any:
-    """Without the old elements, those that are written to first become what the reduction leaves alone.
+    """Reduce into `value`. Without the old elements, written ones first become the reduction's neutral
+    element.
 
     A mean is a sum, divided by how many were added. Accelerators that sort positions do both by themselves.
     """
@@ -352,15 +352,15 @@ def _index_reduce(
 
 
 def _convert_element(number: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An element of `dtype`. Eager converts such a number on the host, and refuses what does not fit, as
-    `masked_fill` does.
+    """Return `number` as an element of `dtype`. Eager converts it on the host and refuses what does not fit,
+    as `masked_fill` does.
     """
     place = torch.zeros((), dtype=dtype, device=number.device)
     return place.masked_fill(torch.ones_like(place, dtype=torch.bool), number)
 
 
 def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any) -> Any:
-    """Rows of copies of one number, in the layout of `value`. Torch 2.11's own writes into a tensor that it
+    """Return `value` with rows of one number, in its layout. Torch 2.11's own writes into a tensor that it
     makes.
     """
     if index.dim() > 1 or index.dtype is not torch.int64:
@@ -386,7 +386,7 @@ def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any
 
 
 def _put(value: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> Any:
-    """Into the flattened tensor."""
+    """Return `value` with `source` put into its flattened elements."""
     if not value.is_contiguous() or index.dtype is not torch.int64 or value.dtype is not source.dtype:
         return NotImplemented
     if not surely(index.numel() == source.numel()) or not surely(value.numel() > 0):

@@ -30,8 +30,8 @@ from coilwork_lowering.torch_compat.sizes import holds, surely
 
 
 def predict_elementwise_strides(shape: Sequence[Any], *operands: torch.Tensor) -> list[Any] | None:
-    """Strides of what one elementwise kernel makes, of `shape`, of `operands`, in the order in which the
-    kernel is given them.
+    """Return the strides of a result of `shape` that one elementwise kernel makes of `operands`, in the
+    kernel's order of operands.
 
     None where open sizes decide.
     """
@@ -45,7 +45,7 @@ def predict_elementwise_strides(shape: Sequence[Any], *operands: torch.Tensor) -
 
 
 def dense_strides(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    """Strides without gaps, of dimensions in `order`, the fastest first."""
+    """Return strides without gaps, for dimensions in `order`, the fastest first."""
     strides: list[Any] = [1] * len(shape)
     step: Any = 1
     for dim in order:
@@ -55,7 +55,7 @@ def dense_strides(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
 
 
 def _dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> list[int] | None:
-    """Row-major or channels-last, if all operands have the whole shape and lie so."""
+    """Return row-major or channels-last order, if all operands have the whole shape and lie in it."""
     # of volumes it is not asked whether they are channels-last
     formats = [list(range(len(shape)))[::-1], *([[1, 3, 2, 0]] if len(shape) == 4 else [])]
     for order in formats:
@@ -105,8 +105,8 @@ def _broadcast_strides(value: torch.Tensor, shape: Sequence[Any]) -> list[Any]:
 
 
 def _sort_dimensions(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int] | None:
-    """Dimensions, the fastest first: an insertion sort that goes on past what cannot be compared, as ATen's
-    does.
+    """Return the dimensions, the fastest first: an insertion sort that goes on past what cannot be compared,
+    as ATen's does.
     """
     order = list(range(len(shape)))[::-1]
     for first in range(1, len(order)):
@@ -124,8 +124,8 @@ def _sort_dimensions(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> 
 
 
 def _compare(shape: Sequence[Any], strides: Sequence[Sequence[Any]], a: int, b: int) -> int | None:
-    """-1 if dimension `a` is walked faster than `b`, 1 if slower, 0 if nothing tells; None where open sizes
-    decide.
+    """Return -1 if dimension `a` is walked faster than `b`, 1 if slower, 0 if nothing tells; None where open
+    sizes decide.
     """
     for steps in strides:
         if surely(steps[a] == 0) or surely(steps[b] == 0):
@@ -264,7 +264,7 @@ def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]
 
 def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def native_dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
-        """On CPUs two products, which keep layouts."""
+        """Return the gradient; on CPUs as two products, which keep layouts."""
         if not has_trait(gradient.device.type, ATEN_CPU):
             return theirs(gradient, mask, scale)
         return gradient * mask * scale
@@ -273,7 +273,7 @@ def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
-    """In channels-last where the input is, on CPUs."""
+    """Return the shuffled channels; on CPUs channels-last where the input is."""
     if any(surely(size == 0) for size in value.shape):
         # of how many elements are parts without elements?
         return value.clone()
@@ -290,8 +290,8 @@ def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
 
 
 def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
-    """In channels-last where eager's kernel for CPUs keeps that: it joins two parts, of which an empty one
-    has no such layout.
+    """Return `value` rolled, channels-last where eager's kernel for CPUs keeps that: it joins two parts, and
+    an empty part has no such layout.
     """
     if not has_trait(value.device.type, ATEN_CPU) or not dims or len(dims) != len(shifts):
         return NotImplemented
@@ -307,7 +307,7 @@ def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
 
 
 def _make_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """`theirs`, with a contiguous first result: eager's kernel fills such a tensor."""
+    """Return `theirs` with a contiguous first result, as eager's kernel fills a contiguous tensor."""
 
     def decompose(*args: Any) -> Any:
         results = theirs(*args)
@@ -354,7 +354,7 @@ def _loss_gradient(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
-    """Contiguous, whatever the exponents are."""
+    """Return powers of a number, contiguous whatever the exponents are."""
     dense = _lay_out_in_format(exponent, torch.contiguous_format)
     return NotImplemented if dense is exponent else aten.pow.Scalar(base, dense)
 
@@ -378,12 +378,14 @@ def _contiguous(shape: Sequence[Any]) -> list[Any]:
 
 
 def _powers_of_number(base: Any, exponents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One by one, as eager."""
+    """Return powers of a number, one by one as eager."""
     return [aten.pow.Scalar(base, exponent) for exponent in exponents]
 
 
 def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
-    """As eager composes it; floats by whole exponents have a kernel in eager, and a lowering."""
+    """Return `value` times a power of two, as eager composes it. Floats by whole exponents have a kernel in
+    eager, and a lowering.
+    """
     whole = not exponent.is_floating_point() and exponent.dtype is not torch.bool
     if whole and value.is_floating_point():
         return NotImplemented
@@ -391,8 +393,8 @@ def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
 
 
 def _lay_out_as_sum(theirs: Callable[..., Any], *args: Any) -> Any:
-    """As one operator lays out what it makes of two tensors; several select among operands and results of
-    their own.
+    """Return the result laid out as one operator lays out a result of two tensors; several kernels select
+    among operands and own results.
     """
     result: torch.Tensor = theirs(*args)
     a, b = (one for one in args if isinstance(one, torch.Tensor))
@@ -400,7 +402,7 @@ def _lay_out_as_sum(theirs: Callable[..., Any], *args: Any) -> Any:
 
 
 def _lay_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args: Any, **kwargs: Any) -> Any:
-    """As the kernel that is given arguments in `order` lays out its results, each of the shape of
+    """Return results laid out as by the kernel that takes the arguments in `order`; each has the shape of
     them all.
     """
     found = theirs(*args, **kwargs)

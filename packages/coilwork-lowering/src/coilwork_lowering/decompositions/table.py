@@ -64,7 +64,7 @@ aten: Final = torch.ops.aten
 
 
 def probability_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Return what replaces entries of `table`, torch's own."""
+    """Return what replaces entries of `table`, torch's own, with checks of probabilities."""
     return {
         aten.binary_cross_entropy.default: _cross_entropy(table[aten.binary_cross_entropy.default]),
         aten.bernoulli.default: _check_bernoulli(table[aten.bernoulli.default]),
@@ -102,7 +102,7 @@ _NOTHING: Final = "invalid multinomial distribution (sum of probabilities <= 0)"
 
 
 def decompose_sampling() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Return the decomposition of `multinomial`, by overload."""
     return {torch.ops.aten.multinomial.default: _multinomial}
 
 
@@ -137,7 +137,7 @@ _MOST_DIGITS: Final = sys.float_info.max_10_exp
 
 
 def list_corrections(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Return what replaces entries of `table`, torch's own."""
+    """Return what replaces entries of `table`, torch's own, or is missing there."""
     aten = torch.ops.aten
     smooth_l1 = aten.smooth_l1_loss_backward.default
     elu = aten.elu_backward.default
@@ -199,7 +199,7 @@ def list_corrections(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Calla
 
 def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def log_sigmoid_forward(value: torch.Tensor) -> Any:
-        """Contiguous on a CPU, as eager's kernel makes it and torch's own does not."""
+        """Return a contiguous result on a CPU, as eager's kernel and unlike torch's own."""
         return theirs(value.contiguous() if has_trait(value.device.type, ATEN_CPU) else value)
 
     return log_sigmoid_forward
@@ -207,7 +207,7 @@ def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _group_norm(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def native_group_norm(value: torch.Tensor, weight: Any, bias: Any, *sizes: Any) -> Any:
-        """Scaled by vectors: torch's own takes matrices for those, too."""
+        """Return the group norm scaled by vectors; torch's own takes matrices for those, too."""
         if any(one is not None and one.dim() != 1 for one in (weight, bias)):
             return NotImplemented
         return theirs(value, weight, bias, *sizes)
@@ -224,8 +224,8 @@ def _batch_norms() -> list[Any]:
 
 def _require_channels(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def batch_norm(value: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        """Of a batch of vectors at least: torch's own takes the elements of a single one for channels, which
-        eager refuses.
+        """Return the batch norm of a batch of vectors at least. Torch's own takes the elements of a single
+        vector for channels, which eager refuses.
         """
         return NotImplemented if value.dim() < 2 else theirs(value, *rest, **named)
 
@@ -234,7 +234,9 @@ def _require_channels(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _mse_loss(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def mse_loss(value: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
-        """In 16 bits, eager rounds distances before it squares them. Torch's own rounds once."""
+        """Return the loss. In 16 bits, eager rounds distances before it squares them; torch's own rounds
+        once.
+        """
         if torch.result_type(value, target) not in (torch.float16, torch.bfloat16):
             found: torch.Tensor = theirs(value, target, reduction)
             return found
@@ -251,7 +253,7 @@ def _smooth_l1_loss_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def smooth_l1_loss_backward(
         gradient: torch.Tensor, value: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
     ) -> torch.Tensor:
-        """NaN where the distance is NaN. Torch's own takes the sign of that, which is 0."""
+        """Return the gradient, NaN where the distance is NaN. Torch's takes the sign of NaN, which is 0."""
         distance = value - target
         found = theirs(gradient, value, target, reduction, beta)
         return torch.where(torch.isnan(distance), distance, found)
@@ -268,8 +270,8 @@ def _elu_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
         is_result: bool,
         value: torch.Tensor,
     ) -> torch.Tensor:
-        """NaN where the value is NaN, on a CPU. Torch's own takes that for positive, where vectors of eager's
-        kernel do not.
+        """Return the gradient, NaN where the value is NaN on a CPU. Torch's own takes NaN for positive,
+        eager's vectors do not.
         """
         found: torch.Tensor = theirs(gradient, alpha, scale, input_scale, is_result, value)
         return (
@@ -285,7 +287,7 @@ def _unsafe_masked_index(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def unsafe_masked_index(
         value: torch.Tensor, mask: torch.Tensor, indices: Sequence[torch.Tensor | None], fill: Any
     ) -> torch.Tensor:
-        """Negative indices count from the end. Torch's own takes them for 0."""
+        """Return the elements; negative indices count from the end. Torch's own takes them for 0."""
         counted = [
             index if index is None else torch.where(index < 0, index + size, index)
             for index, size in zip(indices, value.shape, strict=False)
@@ -297,8 +299,8 @@ def _unsafe_masked_index(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Indexing of the flattened tensor, contiguous. Torch's own reads the value of a 0-dimensional `index` on
-    the host.
+    """Return elements of the flattened tensor, contiguous. Torch's own reads the value of a 0-dimensional
+    `index` on the host.
     """
     found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index.contiguous()])
     return found
@@ -324,8 +326,8 @@ def _adds_in_memory(dtype: torch.dtype) -> bool:
 
 def _index_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def index_copy(value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-        """Torch's own writes by index. Of complex numbers that is a call of ATen, which writes at negative
-        positions, too.
+        """Return rows written by index, as torch's own. Complex numbers are left to ATen, which writes at
+        negative positions, too.
         """
         return NotImplemented if value.is_complex() else theirs(value, dim, index, source)
 
@@ -336,8 +338,8 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def index_add(
         value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
     ) -> Any:
-        """Torch's own indexes, and so broadcasts sources that eager refuses, and looks at positions in an
-        empty tensor.
+        """Return rows added by index. Torch's own indexes, and so broadcasts sources that eager refuses, and
+        looks at positions in an empty tensor.
         """
         if has_trait(value.device.type, ATEN_CPU) and not _adds_in_memory(value.dtype):
             return NotImplemented  # by index ATen writes at negative positions, too
@@ -359,7 +361,7 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _angle(value: torch.Tensor) -> Any:
-    """0 or pi for real numbers, and NaN for itself."""
+    """Return 0 or pi for real numbers, and NaN for NaN."""
     if value.is_complex():
         return NotImplemented
     wide = value if value.is_floating_point() else value.to(torch.get_default_dtype())
@@ -368,14 +370,15 @@ def _angle(value: torch.Tensor) -> Any:
 
 
 def _pow(value: torch.Tensor, exponent: Any) -> Any:
-    """Of booleans by one: a boolean, where torch's meta function says an integer."""
+    """Return a power of booleans by one boolean, a boolean, where torch's meta function says an integer."""
     if value.dtype is not torch.bool or not isinstance(exponent, bool):
         return NotImplemented
     return value.clone() if exponent else torch.ones_like(value)
 
 
 def _round(value: torch.Tensor, *, decimals: int) -> Any:
-    """To so many digits behind the point. In 16 bits eager rounds between the steps: that is left to it.
+    """Return `value` rounded to `decimals` digits. In 16 bits eager rounds between the steps, and no power of
+    ten holds many digits: both are left to eager.
 
     So is what no power of ten holds.
     """
@@ -394,9 +397,7 @@ def _unlike_weights() -> str:
 
 
 def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0) -> Any:
-    """Weights are added where they count. Torch 2.11's meta function says that counts and sums are of the
-    type of `value`.
-    """
+    """Return counts, or sums of weights. Torch 2.11's meta function gives both the type of `value`."""
     bincount = torch.ops.aten.bincount.default
     if weights is None or surely(value.numel() == 0):
         whole = value.dtype in _WHOLE and value.dtype is not torch.int64
@@ -414,7 +415,7 @@ def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlengt
 def _vector_norm(
     value: torch.Tensor, order: Any = 2, dim: Sequence[int] | None = None, *rest: Any, **keywords: Any
 ) -> Any:
-    """Along dimensions that are counted from the first: torch 2.11's meta function keeps others of one
+    """Return the norm along dimensions counted from the first. Torch 2.11's meta function keeps others of one
     element.
     """
     if dim is None or all(k >= 0 for k in dim):
@@ -457,8 +458,8 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def linspace(
         start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, device: Any = None, **rest: Any
     ) -> Any:
-        """In integers, the ends are truncated first, and steps are `float64` on a CPU, `float32`
-        elsewhere.
+        """Return evenly spaced numbers. For integers the ends are truncated first, and steps are `float64` on
+        a CPU, `float32` elsewhere.
         """
         # theirs asks what type the device is of
         where = torch.get_default_device() if device is None else torch.device(device)
@@ -473,8 +474,8 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _unique_along_first_dim(operator: Callable[..., Any]) -> Callable[..., Any]:
     def unique(value: torch.Tensor, dim: int, *rest: Any, **keywords: Any) -> Any:
-        """Along another dimension, on a CPU, a view of what is found along the first: so are eager's strides
-        there, unlike the meta function's.
+        """Return unique rows. Along another dimension than the first, on a CPU, they are a view of those
+        along the first, with eager's strides.
         """
         if value.dim() == 0 or dim % value.dim() == 0 or not has_trait(value.device.type, ATEN_CPU):
             return NotImplemented
@@ -515,7 +516,7 @@ def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Ca
 
 @functools.lru_cache(maxsize=8)
 def _table(options: LoweringOptions, operators: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
-    """As `decompositions`; where there are other `operators`, there is another table."""
+    """Return the table of `decompositions` for these composite `operators`."""
     table = base_decompositions()
     further = list_operators(lambda info: info.decomposition == "torch")
     packets = [

@@ -195,7 +195,7 @@ def _require_no_copies(builder: Builder, value: Value, used: Sequence[Buffer], c
 
 
 def _refuse_write(builder: Builder, call: Call, name: str, reason: str) -> LoweringError:
-    """That `call` can't be given the memory which it writes as argument `name`."""
+    """Return the error that `call` cannot be given the memory which it writes as argument `name`."""
     return LoweringError(
         "layout",
         f"{call.target} writes into argument {name}, which {reason}",
@@ -360,8 +360,7 @@ def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
 
 
 def _bind_read_size(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
-    """Torch knows by promises of the program that `read`, a number from the call, is `known`: the run must
-    find it so.
+    """Require that `read`, a number from the call, is `known`, as torch knows by promises of the program.
 
     A symbol of torch's among `unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
     """
@@ -502,7 +501,7 @@ def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
 
 
 def _list_undefined_sizes(builder: Builder, call: Call, number: int, result: Any) -> list[int]:
-    """Dimensions of result `number` whose size is a symbol that nothing before it has defined, each symbol
+    """Return the dimensions of result `number` whose size is a symbol that nothing has defined, each symbol
     once.
     """
     if not isinstance(result, torch.Tensor):
@@ -521,7 +520,7 @@ def _list_undefined_sizes(builder: Builder, call: Call, number: int, result: Any
 def _one_output(
     builder: Builder, call: Call, number: int, result: Any, dtype: torch.dtype | None, *, dense: bool
 ) -> tuple[Buffer | SymbolOutput | None, Value]:
-    """Result `number` of the call, as the program holds it and as those see it who use it."""
+    """Return result `number` of the call, as the program holds it and as its users see it."""
     if isinstance(result, torch.Tensor):
         shape = builder.sizes.exprs(result.shape)
         strides = contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())

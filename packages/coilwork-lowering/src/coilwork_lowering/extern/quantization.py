@@ -103,7 +103,7 @@ def require_floats(
 
 
 def list_quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
-    """Calls in `graph`, which may be a joint one, whose results are quantised, in order."""
+    """Return calls in `graph`, which may be a joint one, whose results are quantised, in order."""
     found: dict[torch.fx.Node, None] = {}
     for node in graph.nodes:
         if node.op != "call_function":

@@ -112,7 +112,7 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
 
 
 def _find_overwritten(body: torch.fx.GraphModule) -> list[int]:
-    """Positions of the inputs of `body` that it overwrites."""
+    """Return positions of the inputs of `body` that it overwrites."""
     copied = {node.args[0] for node in body.graph.nodes if node.target is torch.ops.aten.copy_.default}
     return [k for k, node in enumerate(body.graph.find_nodes(op="placeholder")) if node in copied]
 

@@ -82,7 +82,7 @@ def _new(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def copy_origin(node: torch.fx.Node) -> Mapping[str, Any]:
-    """Return what the user is told of a node's origin."""
+    """Return the metadata that tells the user where a node comes from."""
     return {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
 
 
@@ -147,7 +147,7 @@ def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> li
 
 
 def _stack(graph: fx.Graph, node: fx.Node, count: int | torch.SymInt, row: fx.Node) -> fx.Node:
-    """Memory for `count` results like `row`."""
+    """Return memory for `count` results like `row`."""
     value = row.meta["val"]
     shape = [count, *value.shape]
     return insert_call(

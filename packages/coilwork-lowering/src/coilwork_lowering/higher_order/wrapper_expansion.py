@@ -83,9 +83,7 @@ def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable
 
 
 def _unify_sizes(made: Any, known: Any) -> None:
-    """Torch learns that sizes from data, which tracing has named once more in `made`, are those
-    of `known`.
-    """
+    """Tell torch that sizes from data, which tracing has named once more in `made`, are those of `known`."""
     if not (isinstance(made, torch.Tensor) and isinstance(known, torch.Tensor)):
         return
     sizes: list[tuple[Any, Any]] = list(zip(made.shape, known.shape, strict=True))

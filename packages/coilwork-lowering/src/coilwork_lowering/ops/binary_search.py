@@ -83,8 +83,8 @@ def descend_tree(builder: Builder, tree: TensorValue, count: int, before: Before
 
 
 def _choose_boundary(boundaries: list[Scalar], ways: list[Scalar]) -> Scalar:
-    """That of `boundaries`, one per combination of `ways`, which lies where `ways` lead; the last way chooses
-    first.
+    """Return the boundary that `ways` lead to, of `boundaries`, one per combination of `ways`. The last way
+    chooses first.
     """
     for way in reversed(ways):
         boundaries = [
@@ -149,7 +149,7 @@ def _search_row(
 
 
 def _precedes(boundary: Scalar, value: Scalar, *, right: bool) -> Scalar:
-    """The place of `value` is behind `boundary`. Written so that NaN is behind all."""
+    """Tell if the place of `value` is behind `boundary`. Written so that NaN is behind all."""
     return invert(gt(boundary, value) if right else ge(boundary, value))
 
 

@@ -113,8 +113,8 @@ _C_NAMES: Final[Mapping[str, str]] = {
 def make_conversion_checks(
     builder: Builder, value: Value, dtype: DType
 ) -> Callable[[tuple[Expr, ...]], Sequence[Check]] | None:
-    """Checks that a tensor of one element fits `dtype`; None where all of its type do, or it is known to, and
-    of numbers.
+    """Return checks that a tensor of one element fits `dtype`; None for numbers, and where every value is
+    known to fit.
     """
     name = _C_NAMES.get(dtype.torch_name)
     if not isinstance(value, TensorValue) or value.dtype is dtype or value.dtype.is_bool or name is None:

@@ -175,7 +175,7 @@ def _activation(call: Call) -> Activation:
 
 
 def _scales(call: Call) -> tuple[TensorValue, TensorValue]:
-    """One number for each factor, or one for each row of the left and each column of the right one."""
+    """Return one scale for each factor, or one for each row of the left and each column of the right."""
     left, right = call.tensor("scale_a"), call.tensor("scale_b")
     if call.arguments.get("scale_result") is not None or call.dtype not in _MULTIPLIED_TYPES:
         raise NotLowered("a result that is scaled to floats of 8 bits")

@@ -49,7 +49,7 @@ def _constant(number: int, targets: str) -> Rule:
 
 
 def _lower_empty(builder: Builder, call: Call) -> Value:
-    """Any content is right. Where parts are stored into the memory one by one, none is stored before."""
+    """Return memory with any contents. Where parts are stored into it one by one, none is stored before."""
     if call.dtype.is_opaque or not is_filled_by_updates(call.node, builder.options):
         return fill_tensor(builder, call, 0)
     return builder.unfilled(call.shape(builder), call.dtype, call.device)
@@ -117,7 +117,7 @@ _OVERLOADS: Final = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor
 
 
 def _lower_linspace(builder: Builder, call: Call) -> Value:
-    """Numbers from `start` on in the first half, and back from `end` in the second; a single one
+    """Return numbers counted from `start` in the first half, and back from `end` in the second; a single one
     is `start`.
     """
     single = cast(_read_end(builder, call, "start"), DType.F32)
@@ -125,7 +125,7 @@ def _lower_linspace(builder: Builder, call: Call) -> Value:
 
 
 def _lower_logspace(builder: Builder, call: Call) -> Value:
-    """`base` to the power of such numbers.
+    """Return `base` to the power of evenly spaced numbers.
 
     On CPUs the ends and their distance alone are rounded; elsewhere everything is, the base, too.
     """

@@ -143,20 +143,20 @@ class AdvancedIndex:
         self.shape = shape
 
     def split(self, point: Sequence[Expr]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-        """Coordinates of the indexed-by tensors, and of the dimensions that stay."""
+        """Return the coordinates of the index tensors, and of the dimensions that stay."""
         inner = tuple(point[self.front : self.front + self.depth])
         rest = (*point[: self.front], *point[self.front + self.depth :])
         return inner, rest
 
     def coordinates(self, point: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Coordinates into the indexed tensor, `placeholder(k)` for the k-th index tensor."""
+        """Return coordinates into the indexed tensor, with `placeholder(k)` for the k-th index tensor."""
         _, rest = self.split(point)
         remaining = iter(rest)
         numbers = {place: k for k, place in enumerate(self.places)}
         return tuple(placeholder(numbers[k]) if k in numbers else next(remaining) for k in range(self.rank))
 
     def map_coordinates(self, maps: Sequence[AxisMap], point: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Coordinates into the indexed tensor where the positions are functions of coordinates."""
+        """Return coordinates into the indexed tensor where positions are functions of coordinates."""
         inner, rest = self.split(point)
         remaining = iter(rest)
         found: dict[int, Expr] = {}

@@ -60,7 +60,7 @@ _CUBIC: Final = -0.75
 
 
 class Interpolation(Enum):
-    """As ATen numbers them."""
+    """Interpolations, numbered as in ATen."""
 
     LINEAR = 0
     NEAREST = 1
@@ -73,7 +73,7 @@ class Interpolation(Enum):
 
 
 class Padding(Enum):
-    """As ATen numbers them."""
+    """Paddings, numbered as in ATen."""
 
     ZEROS = 0
     BORDER = 1
@@ -81,7 +81,7 @@ class Padding(Enum):
 
 
 class Kernel(Enum):
-    """Kernels of ATen's, which differ in rounding, and in what becomes of coordinates that are no numbers."""
+    """ATen's kernels, which round differently and treat coordinates that are NaN differently."""
 
     # scales by half the size; without padding, NaN makes NaN
     VECTORISED = "two dimensions on a CPU"
@@ -142,7 +142,7 @@ def find_taps(coordinate: Scalar, size: Expr, sampling: Sampling) -> tuple[Tap, 
 
 
 def choose_tap(taps: Sequence[Tap], number: Scalar) -> Tap:
-    """Tap `number`, an `i64` known at run time only."""
+    """Return tap `number`, an `i64` that is known at run time only."""
     found = taps[-1]
     for k in reversed(range(len(taps) - 1)):
         mine, tap = eq(number, const(k, DType.I64)), taps[k]
@@ -156,7 +156,7 @@ def choose_tap(taps: Sequence[Tap], number: Scalar) -> Tap:
 
 
 def _position(coordinate: Scalar, extent: Scalar, sampling: Sampling) -> Scalar:
-    """0 is the first element's centre."""
+    """Return the position of a coordinate between elements; 0 is the first element's centre."""
     one, two, half = (like(x, coordinate) for x in (1, 2, 0.5))
     shifted = add(coordinate, one)
     if sampling.corners:
@@ -184,7 +184,7 @@ def _pad_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple
 
 
 def _clip_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
-    """Between the outermost elements; what is no number is one of them."""
+    """Return a position clipped to the outermost elements, and its slope. NaN becomes one of them."""
     zero, one = like(0, position), like(1, position)
     last = sub(extent, one)
     if sampling.kernel is Kernel.SCALAR:
@@ -196,7 +196,9 @@ def _clip_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tupl
 
 
 def _reflect_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
-    """Reflected, as often as it takes, by the outermost elements' centres or edges."""
+    """Return a position reflected by the outermost elements' centres or edges, as often as it takes, and its
+    slope.
+    """
     zero, one, two = (like(x, position) for x in (0, 1, 2))
     low = zero if sampling.corners else like(-0.5, position)
     span = sub(extent, one) if sampling.corners else extent
@@ -239,7 +241,7 @@ def _cubic(raw: Scalar, scale: Scalar, extent: Scalar, sampling: Sampling) -> tu
 
 
 def _inner(x: Scalar) -> Scalar:
-    """Of taps up to 1 away."""
+    """Return the cubic weight of a tap at distance `x` up to 1."""
     slanted = sub(mul(like(_CUBIC + 2, x), x), like(_CUBIC + 3, x))
     return add(mul(mul(slanted, x), x), like(1, x))
 
@@ -249,7 +251,7 @@ def _inner_slope(x: Scalar) -> Scalar:
 
 
 def _outer(x: Scalar) -> Scalar:
-    """Of taps 1 to 2 away."""
+    """Return the cubic weight of a tap at distance `x` from 1 to 2."""
     inner = add(mul(sub(mul(like(_CUBIC, x), x), like(5 * _CUBIC, x)), x), like(8 * _CUBIC, x))
     return sub(mul(inner, x), like(4 * _CUBIC, x))
 
@@ -355,7 +357,7 @@ def _grid_sampler(builder: Builder, call: Call) -> Value:
     kept = _materialize_taps(builder, sampled) if _materializes_taps(builder, sampled) else None
 
     def terms(n: Expr, channel: Expr, at: tuple[Expr, ...]) -> Iterator[tuple[Scalar, Scalar, Scalar]]:
-        """Element, weight and whether it is inside, of each tap."""
+        """Yield element, weight and whether it is inside, for each tap."""
         if kept is not None:
             for place, weight in kept:
                 position = builder.read(place, (n, *at))
@@ -403,8 +405,8 @@ def _materializes_taps(builder: Builder, sampled: _Sampled) -> bool:
 
 
 def _materialize_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, TensorValue]]:
-    """Of each combination of taps, in memory: where the element is in its channel, -1 for outside, and its
-    weight.
+    """Return, for each combination of taps, the element's place in its channel (-1 outside) and its weight,
+    in memory.
     """
     shape, dims = (sampled.grid.shape[0], *sampled.points), len(sampled.sizes)
 
@@ -460,7 +462,7 @@ def _convert_result(
 def _differentiate_grid(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
-    """One sum over channels for each dimension."""
+    """Return the gradient by the grid: one sum over channels for each dimension."""
     n_channels = sampled.image.shape[1]
     shape = (sampled.grid.shape[0], *sampled.points)
 
@@ -537,7 +539,7 @@ def _scatter_gradient(
 def _scatter_gradient_by_tap(
     builder: Builder, sampled: _Sampled, gradient: TensorValue, zeros: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
-    """One tap of all points after the other: what is computed of taps is computed once for all channels."""
+    """Add one tap of all points after the other, so that taps are computed once for all channels."""
     found, wide = zeros, sampled.wide
     for place, weight in _materialize_taps(builder, sampled):
         found = _scatter_tap(builder, sampled, gradient, found, place, weight, wide)

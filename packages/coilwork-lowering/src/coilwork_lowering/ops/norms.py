@@ -88,7 +88,9 @@ def _is_beyond(order: float, in_kernel: float) -> bool:
 
 
 def _powers(order: float) -> tuple[Callable[[Scalar], Scalar], Callable[[Scalar], Scalar]]:
-    """Of an infinite order: infinity, 0 and 1, then their power of 0."""
+    """Return the functions before and after a reduction for an infinite order: elements become infinity, 0 or
+    1, then their power of 0.
+    """
     return (lambda x: op("pow", op("abs", x), like(order, x))), (lambda x: op("pow", x, like(1 / order, x)))
 
 
@@ -206,7 +208,7 @@ def _floats(*values: TensorValue) -> None:
 
 
 def _zero_of_nothing(lower: Lower) -> Lower:
-    """Without rows, columns or results, distances and their gradients are 0."""
+    """Return a rule that gives 0 where there are no rows, columns or results, and else calls `lower`."""
 
     def lower_unless_empty(builder: Builder, call: Call) -> Value:
         operands = [value for value in call.arguments.values() if isinstance(value, TensorValue)]
@@ -286,7 +288,7 @@ def _sum_differences(builder: Builder, call: Call, rows: Expr, body: Callable[..
 
 
 def _pdist(builder: Builder, call: Call) -> Value:
-    """Pair `k` is that of the k-th element above the diagonal, by rows."""
+    """Lower distances between pairs of rows. Pair `k` is the k-th element above the diagonal, by rows."""
     value = call.tensor("self")
     _floats(value)
     order, (rows, width), wide = _order(call), value.shape, call.dtype.compute
@@ -302,7 +304,7 @@ def _pdist(builder: Builder, call: Call) -> Value:
 
 
 def _pair(number: Scalar, rows: Expr) -> tuple[Scalar, Scalar]:
-    """Row and column of an element above the diagonal, by the root of a quadratic equation.
+    """Return row and column of an element above the diagonal, by the root of a quadratic equation.
 
     The root is off by its rounding at most, which a step up or down mends.
     """

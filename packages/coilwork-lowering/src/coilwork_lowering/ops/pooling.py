@@ -203,7 +203,7 @@ def _mean(builder: Builder, call: Call) -> Value:
 
 
 def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide: DType) -> Scalar:
-    """By what the sum over the window of the output element `point` is divided."""
+    """Return what the sum over the window of output element `point` is divided by."""
     override = call.arguments.get("divisor_override")
     if override == 0:
         raise NotLowered("a division by zero, which eager refuses")

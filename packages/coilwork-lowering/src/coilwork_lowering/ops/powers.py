@@ -156,7 +156,7 @@ _STEPS: Final = 3
 
 
 def _power_of_two(exponent: Scalar, dtype: DType) -> Scalar:
-    """2 to an exponent that a normal number of `dtype` has."""
+    """Return 2 to an exponent that a normal number of `dtype` has."""
     integer, mantissa, bias = _FORMATS[dtype]
     bits = op("lshift", add(cast(exponent, integer), const(bias, integer)), const(mantissa, integer))
     return op("bitcast", bits, dtype=dtype)
@@ -182,7 +182,7 @@ def _scale_by_exponent(x: Scalar, exponent: Scalar) -> Scalar:
 
 
 def _ldexp(builder: Builder, call: Call) -> Value:
-    """Wider exponents are cut to 32 bits, as ATen's kernel does."""
+    """Lower `ldexp` of a float. Wider exponents are cut to 32 bits, as ATen's kernel does."""
     if not call.tensor("other").dtype.is_integer or not call.tensor("self").dtype.is_float:
         raise NotLowered("a power of two that is not whole, or times another number than a float")
     operands = [call["self"], call["other"]]

@@ -58,7 +58,7 @@ def skip_stream(builder: Builder, call: Call) -> None:
 
 
 def philox(counter: tuple[Scalar, Scalar], key: Scalar) -> tuple[Scalar, Scalar]:
-    """Two words at random from two words and a key, all `u32`."""
+    """Return two random words from two words and a key, all `u32`."""
     first, second = counter
     factor, half = const(MULTIPLIER, DType.U64), const(32, DType.U64)
     for number in range(ROUNDS):

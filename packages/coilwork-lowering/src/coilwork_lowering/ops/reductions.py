@@ -112,7 +112,7 @@ def take_only_result(results: tuple[TensorValue | None, ...]) -> TensorValue:
 
 
 def accumulation_type(call: Call, source: DType) -> DType:
-    """Sums of integers and bools are `i64`, of low precision floats `f32`."""
+    """Return the type that sums accumulate in: `i64` for integers, `f32` for low-precision floats."""
     wanted = call.dtype
     return DType.F32 if wanted.is_low_precision else wanted
 
@@ -256,7 +256,7 @@ def _lower_any_all(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
 def _moments(
     builder: Builder, call: Call, fakes: Sequence[torch.Tensor | None], root: bool
 ) -> list[TensorValue]:
-    """Variance (or its root) and mean, as far as `fakes` ask for them: (variance, mean)."""
+    """Return variance (or its root) and mean, as far as `fakes` ask for them."""
     value = call.tensor("self")
     positions = list_reduced_dims(call, len(value.shape))
     wide = value.dtype.compute

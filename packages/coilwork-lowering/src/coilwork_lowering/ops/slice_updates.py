@@ -284,7 +284,7 @@ def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
 
 
 def _check_shape(builder: Builder, call: Call, value: TensorValue, source: TensorValue) -> None:
-    """Assert that what replaces a part has its shape, as torch demands."""
+    """Assert that the source of an update has the part's shape, as torch demands."""
     for given, extent in zip(source.shape, part_shape(call.target, value, call.arguments), strict=True):
         lower_assertion(
             builder,
@@ -321,9 +321,7 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
 
 
 def _lower_as_strided_scatter(builder: Builder, call: Call) -> Value:
-    """A box of a tensor is replaced: in the memory that other boxes went to before, else in a copy of the
-    tensor.
-    """
+    """Replace a box of a tensor: in the memory that other boxes went to before, else in a copy."""
     value, source = call.tensor("self"), call.tensor("src")
     size, stride, offset = (call.node.args[k] if k < len(call.node.args) else None for k in (2, 3, 4))
     starts = find_box(call.fakes["self"], size, stride, offset)

@@ -113,8 +113,8 @@ def choose_extremes(
 def _choose_positions(
     builder: Builder, value: TensorValue, dim: int, count: int, *, largest: bool
 ) -> list[Buffer]:
-    """Positions of the first `count` elements in order, one buffer of rows each; of equal ones the first
-    comes first.
+    """Return positions of the first `count` elements in order, one buffer of rows each. Of equal elements the
+    first comes first.
     """
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     point = coordinate_symbols("i", rows)
@@ -364,7 +364,7 @@ def _first_of_pieces(
 def _select_rank(
     builder: Builder, call: Call, value: TensorValue, dim: int, rank: Scalar | TensorValue
 ) -> Value:
-    """Per row, the element that is number `rank` in ascending order, and its position."""
+    """Return, per row, the element that is number `rank` in ascending order, and its position."""
     values, _ = call.result
     ordered, places = _sort_rows(builder, _make_rows(builder, value, dim), descending=False)
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
@@ -398,7 +398,7 @@ def _select_rank(
 
 
 def _last(dtype: DType, *, descending: bool) -> bool | int | float:
-    """No element comes after it in this order."""
+    """Return a value after which no element comes in this order."""
     if dtype.is_float:
         return float("-inf") if descending else float("nan")
     if dtype.is_integer:

@@ -21,11 +21,9 @@ _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
 
 
 def find_box(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
-    """Return where in `whole` the elements begin that `as_strided` with these arguments would show, if they
-    are a box of it.
+    """Return where in `whole` the box begins that `as_strided` with these arguments shows.
 
-    None if they are not, if `whole` has gaps or is itself part of other memory, or if something of this is
-    symbolic.
+    None if they show no box, if `whole` has gaps or is part of other memory, or if a number is symbolic.
     """
     shape, strides = tuple(whole.shape), tuple(whole.stride())
     numbers = (*shape, *strides, *size, *stride, offset, whole.storage_offset())
@@ -58,8 +56,8 @@ def is_in_input_storage(node: object) -> bool:
 
 
 def find_storage_offset(node: object) -> Any:
-    """How much further in its storage `node` begins than its fake tensor says: as far as the input that it is
-    a copy of.
+    """Return how much further `node` begins in its storage than its fake tensor says: as far as the input it
+    copies.
 
     The functions that replace a part of a tensor copy it with its storage; only their fake tensors begin at
     0.
@@ -85,7 +83,7 @@ def find_storage_owner(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _shares_memory(node: torch.fx.Node) -> bool:
-    """Tell whether `node` is its first operand's memory, or parts of it, or one of such parts."""
+    """Tell whether `node` is its first operand's memory, a part of it, or an item of a list of parts."""
     if node.target is operator.getitem:
         return True
     returned = schema_of(node.target).returns if isinstance(node.target, Overload) else ()
@@ -126,8 +124,8 @@ def is_filled_by_updates(node: torch.fx.Node, options: LoweringOptions) -> bool:
 
 
 def is_store_into_new_memory(node: torch.fx.Node, options: LoweringOptions) -> bool:
-    """Tell if `node` stores into memory of any contents, which it alone reads, perhaps through views: then it
-    need not read them, either.
+    """Tell if `node` stores into new memory that it alone reads, perhaps through views, and so need not read
+    it.
 
     Not where the calls that make such memory fall back: they may fill it
     (`torch.use_deterministic_algorithms`).
@@ -150,7 +148,7 @@ def is_store_into_new_memory(node: torch.fx.Node, options: LoweringOptions) -> b
 
 
 def is_box_update(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:
-    """Tell if `user` is `node`, which nobody else needs, but for a box with other contents."""
+    """Tell if `user` is `node`, which nobody else needs, with other contents in a box."""
     if user.target is not _SCATTER or options.falls_back(str(_SCATTER)) or user.kwargs:
         return False
     whole, *others = user.args

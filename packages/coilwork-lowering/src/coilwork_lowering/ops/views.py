@@ -84,7 +84,7 @@ def wrap_start(index: Expr, size: Expr) -> Expr:
 
 
 def slice_bounds(start: Value, end: Value, size: Expr) -> tuple[Expr, Expr]:
-    """Start and end of a slice within `0 .. size`."""
+    """Return start and end of a slice within `0 .. size`."""
     low = as_expr(0) if start is None else _clamp(wrap_start(as_size(start), size), size)
     high = size if end is None else _clamp(wrap_start(as_size(end), size), size)
     return low, high
@@ -111,7 +111,8 @@ def _slice(builder: Builder, call: Call) -> Value:
 def _place_empty_part(
     builder: Builder, call: Call, dim: int, start: Expr, size: Expr, *, is_returned: bool
 ) -> TensorValue | None:
-    """A part without elements behind the only element along `dim`, at eager's place; None of others.
+    """Return a part without elements behind the only element along `dim`, at eager's place; None for other
+    parts.
 
     A map has no variable for a dimension of one element, and so forgets where such a part begins, which its
     caller sees.
@@ -141,7 +142,7 @@ def _select(builder: Builder, call: Call) -> Value:
 
 
 def _bind_storage_offset(builder: Builder, call: Call, dim: int, start: Expr) -> None:
-    """Torch has a symbol for where a part begins, if its sign is unknown."""
+    """Bind torch's symbol for where a part begins, which exists if its sign is unknown."""
     offset = call.result.storage_offset()
     if isinstance(offset, torch.SymInt):
         fake = call.fakes["self"]
@@ -209,8 +210,8 @@ def _flip(builder: Builder, call: Call) -> Value:
 
 
 def _lower_as_strided(builder: Builder, call: Call) -> Value:
-    """Strides and offset count in the storage, so the tensor must lie in its buffer as eager's lies in its
-    own.
+    """Lower `as_strided`. Strides and offset count in the storage, so the tensor must lie in its buffer as in
+    eager.
     """
     fake = call.fakes["self"]
     placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))

@@ -99,7 +99,7 @@ def is_within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = 
 
 
 def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
-    """Windows of one size at regular distances: `count` of them over an input of `size` elements."""
+    """Return `count` windows of one size at regular distances over an input of `size` elements."""
     span = s.dilation * (s.kernel - 1) + 1
 
     def position(o: Expr, tap: Expr) -> Expr:
@@ -174,8 +174,8 @@ def make_adaptive_windows(size: Expr, count: Expr) -> PooledDim:
 
 
 def _share_elements(size: Expr, count: Expr) -> Taps:
-    """Window `o` of `count` reaches from `floor(o * size / count)` to `ceil((o + 1) * size / count)`,
-    exclusive.
+    """Return taps of windows that share elements: window `o` of `count` reaches from `floor(o * size /
+    count)` to `ceil((o + 1) * size / count)`, exclusive.
 
     Element `i` lies in window `o` exactly if `o` lies in window `i` of the windows with both roles exchanged.
     """
@@ -211,8 +211,8 @@ def is_small(taps: Sequence[Taps], limit: int) -> bool:
 def iterate_taps(
     taps: Sequence[Taps], point: Sequence[Expr]
 ) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...], Scalar]]:
-    """Numbers, source coordinates and validity of every tap of `point`, row-major. The counts
-    must be known.
+    """Yield numbers, source coordinates and validity of every tap of `point`, row-major. Counts must be
+    known.
     """
     for numbers in itertools.product(*(range(as_int(t.count) or 0) for t in taps)):
         chosen = tuple(as_expr(k) for k in numbers)
@@ -222,7 +222,7 @@ def iterate_taps(
 def find_tap(
     taps: Sequence[Taps], point: Sequence[Expr], numbers: Sequence[Expr]
 ) -> tuple[tuple[Expr, ...], Scalar]:
-    """Source coordinates and validity of the tap with these numbers."""
+    """Return source coordinates and validity of the tap with these numbers."""
     at = tuple(t.position(o, k) for t, o, k in zip(taps, point, numbers, strict=True))
     mask: Scalar = const(True, DType.BOOL)
     for t, o, k in zip(taps, point, numbers, strict=True):

@@ -218,7 +218,7 @@ def index_add_in_fixed_order(
 
 
 def _is_one_sorted_index(indices: Any) -> bool:
-    """Of the index tensors, FX values or None, there is one, and it never decreases."""
+    """Tell if there is one index tensor among `indices`, FX values or None, and it never decreases."""
     found = [given for given in indices if given is not None]
     return len(found) == 1 and is_in_order(found[0])
 

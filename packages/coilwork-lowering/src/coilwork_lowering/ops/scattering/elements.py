@@ -61,7 +61,7 @@ class Elements:
 
     @property
     def run_length(self) -> Expr:
-        """Elements of a run."""
+        """How many elements a run has."""
         return floordiv(self.count, self.runs)
 
     @property
@@ -77,12 +77,12 @@ class Elements:
 
     @property
     def one_run(self) -> bool:
-        """Keys are rows."""
+        """Tell if keys are rows."""
         return as_int(self.runs) == 1
 
 
 def unflatten(flat: Expr, shape: Shape) -> tuple[Expr, ...]:
-    """Coordinates in `shape` of the row-major position `flat`."""
+    """Return coordinates in `shape` of the row-major position `flat`."""
     found: list[Expr] = []
     below = as_expr(1)
     for place, extent in reversed(tuple(enumerate(shape))):

@@ -98,7 +98,7 @@ def _sum_sorted(
 def _add_in_memory(
     builder: Builder, call: Call, gradient: TensorValue, indices: TensorValue, rows: Expr, padding: Expr
 ) -> TensorValue:
-    """By adding to the rows of a table of zeros."""
+    """Add gradients to the rows of a table of zeros."""
     wide: DType = gradient.dtype.compute
     inner = gradient.shape[len(indices.shape) :]
     depth = len(indices.shape)
@@ -130,7 +130,7 @@ _ONE: Final = const(1, DType.I64)
 
 
 class Mode(Enum):
-    """As ATen numbers them."""
+    """Modes of combining rows, numbered as in ATen."""
 
     SUM = 0
     MEAN = 1
@@ -372,7 +372,7 @@ def _give_elements(
 
 
 def _shares(builder: Builder, bags: Bags, wide: DType) -> TensorValue:
-    """By what the mean of each bag divides."""
+    """Return what the mean of each bag divides by."""
     many = _counts(builder, bags)
     return builder.pointwise(
         (bags.count,), wide, bags.device, lambda point: cast(op("maximum", many(point[0]), _ONE), wide)

@@ -90,7 +90,7 @@ def read_exponent(bits: Scalar) -> Scalar:
 
 
 def power_of_two(exponent: Scalar) -> Scalar:
-    """2 to the `exponent`, an `f64`."""
+    """Return 2 to the `exponent`, an `f64`."""
     biased = cast(add(exponent, const(_WIDE_BIAS, DType.I32)), DType.I64)
     return op("bitcast", op("lshift", biased, const(_WIDE_MANTISSA, DType.I64)), dtype=DType.F64)
 
@@ -108,7 +108,7 @@ def scale_units(units: Scalar, exponent: Scalar) -> Scalar:
 
 
 def classify_number(number: Scalar) -> Scalar:
-    """Return what infinity, its negative, NaN and a number add to a sum that is none."""
+    """Return what infinity, its negative, NaN and a number add to a count of special values."""
     positive, negative = const(1, DType.I64), const(1 << _HALF, DType.I64)
     zero = const(0, DType.I64)
     finite = lt(read_exponent(read_magnitude(number)), const(NO_NUMBER, DType.I32))
@@ -186,8 +186,8 @@ class Points:
         only: Scalar | None = None,
         checked: bool = False,
     ) -> TensorValue:
-        """Zeros, with which `value` of every element and of its key is combined where its row is, in one of
-        its `words`.
+        """Return zeros into which `value` of every element and its key is combined, at its row, in one of its
+        `words`.
 
         Elements of which `adds` does not hold are left out. Where `only`, which is the same for all of them,
         does not hold, nothing is read and nothing is written: the result is memory that holds nothing. With
@@ -410,9 +410,7 @@ _COMMON_BYTES: Final = 16
 
 
 def can_sum_in_fixed_point(elements: Elements, machine: MachineModel) -> bool:
-    """True if the elements are such that this is better than sorting; where sizes are unknown it
-    may not be.
-    """
+    """Tell if fixed point is better than sorting for these elements; False where sizes are unknown."""
     figures = machine.scatters
     count, sums = as_int(elements.count), as_int(elements.sums)
     if count is None or sums is None or elements.ordered or elements.dtype is not DType.F32:
@@ -552,7 +550,9 @@ def _sum_multiples(points: Points, bits: int, common: _Common | None) -> Callabl
 
 
 def _two_words(common: _Common) -> Words:
-    """Multiples of the first unit, or of a sum's own, then those of the second one."""
+    """Return the words of common units: multiples of the first unit, or of a sum's own, then of the second
+    unit.
+    """
     zero, one = const(0, DType.I64), const(1, DType.I64)
 
     def choose_word(number: Scalar) -> Scalar:
@@ -584,8 +584,8 @@ def _is_not_zero(number: Scalar) -> Scalar:
 
 
 def _unit_bits(elements: Elements) -> int:
-    """The exponent of the largest element over that of its sum's unit, such that all elements together are
-    below 2^62.
+    """Return the exponent of the largest element over that of its sum's unit, such that all elements together
+    are below 2^62.
 
     There would be room for one bit more. But elements may be computed again for each pass, and then be
     rounded another way in one of them: past the largest that another has seen.

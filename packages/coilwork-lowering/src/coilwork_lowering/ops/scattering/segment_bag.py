@@ -236,8 +236,8 @@ def number_bags(builder: Builder, bags: Bags) -> TensorValue:
 
 
 def _count_in_one_pass(builder: Builder, bags: Bags) -> TensorValue:
-    """One pass over the elements counts the bags that have begun; on accelerators each element searches by
-    itself.
+    """Return the bag of each element. One pass counts the bags that have begun; accelerators search for each
+    element.
     """
     behind = bags.elements + 1
     none = builder.pointwise((behind,), DType.I64, bags.device, lambda point: const(0, DType.I64))
@@ -304,8 +304,8 @@ def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) ->
 
     Elements in front of the first bag would be written in front of memory.
 
-    On accelerators whoever reads a bag's offsets checks them with `make_order_checks`: a pass of its own would be
-    one more kernel.
+    On accelerators whoever reads a bag's offsets checks them with `make_order_checks`, because a pass of its
+    own would be one more kernel.
     """
     if not has_trait(offsets.device, ATEN_CPU):
         return offsets
@@ -345,7 +345,7 @@ def _make_offset_checks(
 
 
 def make_order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
-    """That of eager's kernels for accelerators: no bag ends before it begins."""
+    """Return the check of eager's kernels for accelerators: no bag ends before it begins."""
     if has_trait(bags.device, ATEN_CPU) or bags.in_bounds:
         return ()
     begin, end = bags.read_start(builder, bag), bags.read_end(builder, bag)

@@ -97,7 +97,7 @@ _SORTED_TYPES: Final = (DType.I8, DType.I16, DType.I32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """Keys in order, and where each was, in `i64`."""
+    """Sorted keys, and the position of each before the sort, in `i64`."""
 
     keys: TensorValue
     places: TensorValue

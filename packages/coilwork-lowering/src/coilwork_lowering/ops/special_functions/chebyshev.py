@@ -102,7 +102,7 @@ def _i1(x: Scalar) -> Scalar:
 
 
 def _k(x: Scalar, order: int, *, scaled: bool) -> Scalar:
-    """Infinite at 0, none below."""
+    """Return a modified Bessel function of the second kind: infinite at 0, NaN below."""
     zero, two, square = like(0, x), like(2, x), mul(x, x)
     logarithm = op("log", div(x, two))
     if order == 0:
@@ -122,7 +122,7 @@ def _k(x: Scalar, order: int, *, scaled: bool) -> Scalar:
 
 
 def _evaluate_asymptotic(x: Scalar, order: int, *, second: bool) -> Scalar:
-    """J or (`second`) Y of a number from 8 on: Abramowitz and Stegun 9.2.5 and 9.2.6."""
+    """Return J, or Y if `second`, of a number from 8 on: Abramowitz and Stegun 9.2.5 and 9.2.6."""
     part = divide_by(_NEAR, x)
     part = mul(part, part)
     p = series_behind(part, tables.P0_FAR if order == 0 else tables.P1_FAR)
@@ -157,7 +157,7 @@ def _j1(x: Scalar) -> Scalar:
 
 
 def _y(x: Scalar, near: Scalar, order: int) -> Scalar:
-    """Negative infinity at 0, none below."""
+    """Return a Bessel function of the second kind: negative infinity at 0, NaN below."""
     zero = like(0, x)
     found = select(le(x, like(_NEAR, x)), near, _evaluate_asymptotic(x, order, second=True))
     found = select(lt(x, zero), like(math.nan, x), found)
@@ -202,8 +202,8 @@ def _airy_ai(x: Scalar) -> Scalar:
 
 
 def _exclude_64_bits(rule: Rule) -> Rule:
-    """Eager's own in `f64` are off by up to 4e-7, which is more than may lie between eager and us: those are
-    left to it.
+    """Return `rule` without `f64`. Eager's own functions are off by up to 4e-7 there, more than we may differ
+    from eager.
     """
 
     def lower(builder: Builder, call: Call) -> Value:
@@ -262,7 +262,9 @@ def _erfcx(x: Scalar) -> Scalar:
 
 
 def _quantile(p: Scalar) -> Scalar:
-    """Cephes' `ndtri`: a series in the middle, and one of `sqrt(-2 log p)` in each tail."""
+    """Return the normal quantile as Cephes' `ndtri`: a series in the middle, one of `sqrt(-2 log p)` in each
+    tail.
+    """
     zero, one, half = (like(value, p) for value in (0, 1, 0.5))
     y = sub(p, half)
     middle = mul(y, series_over(mul(y, y), 0, 0.14, tables.QUANTILE_CENTRE))

@@ -85,8 +85,8 @@ def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _erfinv(y: Scalar) -> Scalar:
-    """In `f32` a polynomial: where erf is flat, the rounding of a step of Newton's method would be far larger
-    than a step.
+    """Return the inverse of erf. `f32` takes a polynomial: where erf is flat, a rounded step of Newton's
+    method would be far off.
     """
     one, size = like(1, y), op("abs", y)
     x = _erfinv_by_steps(y, size) if y.dtype is DType.F64 else _erfinv_of_f32(y)
@@ -126,8 +126,8 @@ def _nextafter(builder: Builder, call: Call) -> Value:
 
 
 def _neighbour(a: Scalar, b: Scalar, *, among: DType) -> Scalar:
-    """Floats of one sign are in the order of their bits. `a` and `b` may be wider than `among`, the result is
-    as they are.
+    """Return the next float after `a` towards `b`, by bits: floats of one sign are in the order of their
+    bits. `a` and `b` may be wider than `among`, and the result has their type.
     """
     kinds = {DType.F32: DType.I32, DType.F64: DType.I64, DType.BF16: DType.U16, DType.F16: DType.U16}
     kind = kinds.get(among)
@@ -150,7 +150,9 @@ def _neighbour(a: Scalar, b: Scalar, *, among: DType) -> Scalar:
 
 
 def digamma(x: Scalar) -> Scalar:
-    """By the recurrence up to 10, from there on asymptotically, and reflected below 0 (Cephes), as ATen."""
+    """Return digamma: by the recurrence up to 10, asymptotically from there on, reflected below 0 (Cephes),
+    as ATen.
+    """
     zero, one, ten = like(0, x), like(1, x), like(_ASYMPTOTIC_FROM, x)
     below = lt(x, zero)
     at, collected = select(below, sub(one, x), x), zero
@@ -247,7 +249,7 @@ _BERNOULLI_NUMBERS: Final = (
 
 
 def _polygamma_of_positive(x: Scalar, order: int) -> Scalar:
-    """Of numbers above 0: `(-1) ** (order + 1) * order! * zeta(order + 1, x)`."""
+    """Return polygamma of numbers above 0: `(-1) ** (order + 1) * order! * zeta(order + 1, x)`."""
     s, one = order + 1, like(1, x)
     total, at = like(0, x), x
     for _ in range(_FIRST):
@@ -348,7 +350,7 @@ def _row(name: str) -> Callable[[Scalar, Scalar], Scalar]:
 
 
 def _exclude_16_bits(rule: Rule) -> Rule:
-    """Return which of them eager has in 16 bits is not the same on every device: it says so itself."""
+    """Return `rule` without 16-bit floats: devices differ in which of them eager has in 16 bits."""
 
     def lower(builder: Builder, call: Call) -> Value:
         if call.dtype.is_low_precision:
