@@ -29,16 +29,16 @@ from coilwork_lowering.torch_compat.sizes import surely
 def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Return decompositions of padding by overload; `table` holds torch's own."""
     aten = torch.ops.aten
-    found: dict[Any, Callable[..., Any]] = {aten.constant_pad_nd.default: _crop}
+    results: dict[Any, Callable[..., Any]] = {aten.constant_pad_nd.default: _crop}
     for k in (1, 2, 3):
         for kind in ("reflection", "replication"):
             padded = getattr(aten, f"{kind}_pad{k}d").default
-            found[padded] = _pad_by_elements(padded, table[padded], k)
+            results[padded] = _pad_by_elements(padded, table[padded], k)
         reflected = getattr(aten, f"reflection_pad{k}d_backward").default
         replicated = getattr(aten, f"replication_pad{k}d_backward").default
-        found[reflected] = _make_pad_gradient(reflected, k, lambda *_: NotImplemented)
-        found[replicated] = _make_pad_gradient(replicated, k, _replicate_backward)
-    return found
+        results[reflected] = _make_pad_gradient(reflected, k, lambda *_: NotImplemented)
+        results[replicated] = _make_pad_gradient(replicated, k, _replicate_backward)
+    return results
 
 
 def _crop(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
@@ -87,10 +87,10 @@ def _make_pad_gradient(
         rows = value.new_empty(value.shape)
         if not _is_surely_contiguous(rows):
             return NotImplemented
-        found = by_parts(gradient, rows, padding)
-        if found is NotImplemented:
-            found = backward(gradient, rows, padding)
-        return _take_format_of(found.clone(memory_format=torch.contiguous_format), value, dims)
+        result = by_parts(gradient, rows, padding)
+        if result is NotImplemented:
+            result = backward(gradient, rows, padding)
+        return _take_format_of(result.clone(memory_format=torch.contiguous_format), value, dims)
 
     return decompose
 
@@ -154,8 +154,8 @@ def _sum_borders(gradient: torch.Tensor, dim: int, before: int, after: int) -> t
 def _surround_with_zeros(value: torch.Tensor, dim: int, before: Any, after: Any) -> torch.Tensor:
     """Return `value` with zeros before and after it along `dim`."""
     pads = [0, 0] * (value.dim() - 1 - dim) + [before, after]
-    found: torch.Tensor = torch.ops.aten.constant_pad_nd.default(value, pads)
-    return found
+    result: torch.Tensor = torch.ops.aten.constant_pad_nd.default(value, pads)
+    return result
 
 
 # ---- Resizing ----
@@ -231,9 +231,9 @@ class _Side:
         """
         first, end = self.window(place)
         slope = 1 / self.scale if self.scale >= 1 else 1.0
-        found = self.filter((element - self.scale * (place + 0.5) + 0.5) * slope)
+        result = self.filter((element - self.scale * (place + 0.5) + 0.5) * slope)
         inside = (element >= first) & (element < end)
-        return torch.where(inside, found, torch.zeros_like(found)), inside
+        return torch.where(inside, result, torch.zeros_like(result)), inside
 
     def taps(self, dtype: torch.dtype, device: torch.device) -> _Taps:
         """The elements that each place of the result reads, `(result, taps)`."""
@@ -280,14 +280,14 @@ def _sides(
     """The two dimensions; None where sizes are not known."""
     if not all(isinstance(n, int) for n in (*image, *result)):
         return None
-    found = []
+    results = []
     for size, places, scale in zip(image, result, scales, strict=True):
         if corners:
             ratio = (size - 1) / (places - 1) if places > 1 else 0.0
         else:
             ratio = 1 / scale if scale is not None and scale > 0 else size / places
-        found.append(_Side(size=size, result=places, scale=ratio, filter=filter, reach=reach))
-    return found
+        results.append(_Side(size=size, result=places, scale=ratio, filter=filter, reach=reach))
+    return results
 
 
 def _combine_taps(value: Tensor, dim: int, taps: _Taps) -> Tensor:
@@ -300,11 +300,11 @@ def _combine_taps(value: Tensor, dim: int, taps: _Taps) -> Tensor:
 
 def _resize_in_steps(value: Tensor, taps: Sequence[_Taps | None]) -> Tensor:
     """The columns, then the rows, each as its taps say if it has some."""
-    found = value
+    result = value
     for dim, along in zip((-1, -2), taps, strict=True):
         if along is not None:
-            found = _combine_taps(found, dim, along)
-    return found
+            result = _combine_taps(result, dim, along)
+    return result
 
 
 def _wide(value: Tensor) -> torch.dtype:
@@ -336,8 +336,8 @@ def _make_resize(filter: Filter, reach: int) -> Callable[..., Any]:
             None if same else side.taps(wide, value.device)
             for side, same in zip(reversed(sides), reversed(kept), strict=True)
         ]
-        found = value.clone() if all(kept) else _resize_in_steps(value.to(wide), taps)
-        return _lay_out_image(found, value.dtype, _is_channels_last(value))
+        result = value.clone() if all(kept) else _resize_in_steps(value.to(wide), taps)
+        return _lay_out_image(result, value.dtype, _is_channels_last(value))
 
     return resize
 

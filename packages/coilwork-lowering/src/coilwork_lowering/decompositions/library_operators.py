@@ -64,16 +64,16 @@ def _steps(
     """The steps of one layer in the order of `x: [T, B, I]`, from a state `[B, H]`."""
     of_input, of_hidden, *biases = weights
     input_bias, hidden_bias = biases if has_biases else (None, None)
-    found = []
+    results = []
     from_input = list(linear(x, of_input, input_bias).unbind(0))
     for gates in reversed(from_input) if reverse else from_input:
         i, f, g, o = (gates + linear(h, of_hidden, hidden_bias)).chunk(4, 1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
         new_c = f * c + i * g
         new_h = o * new_c.tanh()
-        found.append(_Step(h, c, i, f, g, o, new_c, new_h))
+        results.append(_Step(h, c, i, f, g, o, new_c, new_h))
         h, c = new_h, new_c
-    return found[::-1] if reverse else found
+    return results[::-1] if reverse else results
 
 
 def _plain(
@@ -202,8 +202,8 @@ def _transform(value: torch.Tensor, dims: Sequence[int], normalization: int, one
     if order == list(range(value.dim())):
         return NotImplemented
     inner = list(range(len(batch), value.dim()))
-    found = torch.ops.aten._fft_r2c.default(value.permute(order), inner, normalization, onesided)
-    return found.permute([order.index(k) for k in range(value.dim())])
+    result = torch.ops.aten._fft_r2c.default(value.permute(order), inner, normalization, onesided)
+    return result.permute([order.index(k) for k in range(value.dim())])
 
 
 def _sort_descending(value: torch.Tensor, dims: Sequence[int]) -> list[int] | None:
@@ -261,10 +261,10 @@ def _decompose_addition(product: Callable[[torch.Tensor, torch.Tensor], Any]) ->
     def decompose(
         bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
     ) -> Any:
-        found = product(a, b)
-        if found is NotImplemented:
+        result = product(a, b)
+        if result is NotImplemented:
             return NotImplemented
-        scaled = found if alpha == 1 else found * alpha
+        scaled = result if alpha == 1 else result * alpha
         # a factor of 0 keeps NaN out
         if beta == 0:
             return scaled

@@ -68,13 +68,13 @@ _RENAMED: Final[Mapping[str, Callable[..., Any]]] = {
 
 def prim_decompositions() -> dict[Any, Callable[..., Any]]:
     """The table, of `torch.ops.prims`' overloads."""
-    found: dict[str, Callable[..., Any]] = dict(_RENAMED)
+    results: dict[str, Callable[..., Any]] = dict(_RENAMED)
     for name in (*_UNARY.split(), *_BINARY.split()):
         # some are composite, and have no overload of their own to call
-        found[name] = getattr(torch, name)
+        results[name] = getattr(torch, name)
     for name in _BINARY_OF_TENSORS.split():
-        found[name] = getattr(aten, name).Tensor
-    found.update(
+        results[name] = getattr(aten, name).Tensor
+    results.update(
         div=_div,
         cbrt=_cbrt,
         broadcast_in_dim=_broadcast_in_dim,
@@ -94,7 +94,7 @@ def prim_decompositions() -> dict[Any, Callable[..., Any]]:
         full_like=_full_like,
         scalar_tensor=_scalar_tensor,
     )
-    return {getattr(prims, name).default: function for name, function in found.items()}
+    return {getattr(prims, name).default: function for name, function in results.items()}
 
 
 def _div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -140,8 +140,8 @@ def _reshape(a: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
 
 
 def _copy_strided(a: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
-    made = aten.empty_strided.default(a.shape, strides, dtype=a.dtype, device=a.device)
-    copied: torch.Tensor = aten.copy.default(made, a)
+    result = aten.empty_strided.default(a.shape, strides, dtype=a.dtype, device=a.device)
+    copied: torch.Tensor = aten.copy.default(result, a)
     return copied
 
 
@@ -154,8 +154,8 @@ def _extreme(op: Callable[..., Any]) -> Callable[..., Any]:
 
     def extreme(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
         chosen = _list_all_dims(dims, a.dim())
-        found: torch.Tensor = op(a, chosen, False) if chosen else a.clone()
-        return found if output_dtype is None else found.to(output_dtype)
+        result: torch.Tensor = op(a, chosen, False) if chosen else a.clone()
+        return result if output_dtype is None else result.to(output_dtype)
 
     return extreme
 
@@ -163,10 +163,10 @@ def _extreme(op: Callable[..., Any]) -> Callable[..., Any]:
 def _sum(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
     kind = a.dtype if output_dtype is None else output_dtype
     chosen = _list_all_dims(dims, a.dim())
-    found: torch.Tensor = (
+    result: torch.Tensor = (
         aten.sum.dim_IntList(a, chosen, False, dtype=kind) if chosen else a.to(kind, copy=True)
     )
-    return found
+    return result
 
 
 def _prod(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
@@ -179,35 +179,35 @@ def _prod(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = No
 def _var(
     a: torch.Tensor, dims: Sequence[int] | None, correction: float | None = 1, *, output_dtype: Any = None
 ) -> torch.Tensor:
-    found: torch.Tensor = aten.var.correction(a, _list_all_dims(dims, a.dim()), correction=correction)
-    return found if output_dtype is None else found.to(output_dtype)
+    result: torch.Tensor = aten.var.correction(a, _list_all_dims(dims, a.dim()), correction=correction)
+    return result if output_dtype is None else result.to(output_dtype)
 
 
 def _empty(shape: Sequence[Any], *, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
-    made: torch.Tensor = aten.empty.memory_format(shape, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.empty.memory_format(shape, dtype=dtype, device=device)
+    return result
 
 
 def _empty_permuted(
     shape: Sequence[Any], physical_layout: Sequence[int], *, dtype: Any, device: Any, requires_grad: bool
 ) -> torch.Tensor:
-    made: torch.Tensor = aten.empty_permuted.default(shape, physical_layout, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.empty_permuted.default(shape, physical_layout, dtype=dtype, device=device)
+    return result
 
 
 def _full(shape: Sequence[Any], value: Any, *, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
-    made: torch.Tensor = aten.full.default(shape, value, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.full.default(shape, value, dtype=dtype, device=device)
+    return result
 
 
 def _full_like(a: torch.Tensor, value: Any, *, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
-    made: torch.Tensor = aten.full_like.default(a, value, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.full_like.default(a, value, dtype=dtype, device=device)
+    return result
 
 
 def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    made: torch.Tensor = aten.scalar_tensor.default(value, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.scalar_tensor.default(value, dtype=dtype, device=device)
+    return result
 
 
 # ---- Copies between devices ----
@@ -249,10 +249,10 @@ def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
             return NotImplemented
 
         def call_moved(source: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = aten._to_copy.default(
+            result: torch.Tensor = aten._to_copy.default(
                 source, device=device, non_blocking=non_blocking, memory_format=memory_format, **rest
             )
-            return made
+            return result
 
         return (
             call_moved(value.to(dtype))

@@ -84,12 +84,12 @@ def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any],
     """`a` times a logarithm of `b`, where a zero makes it zero: both in one type, to which CPUs round the
     logarithm.
     """
-    found = torch.result_type(a, b)
-    dtype = found if found.is_floating_point else torch.get_default_dtype()
+    result = torch.result_type(a, b)
+    dtype = result if result.is_floating_point else torch.get_default_dtype()
     device = (a if isinstance(a, torch.Tensor) else b).device
     if dtype not in _HALVES or not has_trait(device.type, ATEN_CPU):
         return theirs(round_to_type(a, dtype), round_to_type(b, dtype))
-    a, b = (_tensor(one, dtype, device) for one in (a, b))
+    a, b = (_tensor(item, dtype, device) for item in (a, b))
     product = torch.where(a == 0, torch.zeros((), dtype=dtype, device=device), a * logarithm(b))
     return torch.where(torch.isnan(b), b, product)
 
@@ -97,8 +97,8 @@ def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any],
 def _tensor(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.to(dtype)
-    made: torch.Tensor = aten.full.default([], round_to_type(value, dtype), dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.full.default([], round_to_type(value, dtype), dtype=dtype, device=device)
+    return result
 
 
 def _promote_both(theirs: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -266,7 +266,7 @@ def _decompose_linspace(theirs: Callable[..., Any], start: Any, end: Any, *rest:
     dtype = named.get("dtype")
     if (torch.get_default_dtype() if dtype is None else dtype) in _HALVES:
         return NotImplemented
-    ends = (int(one) if isinstance(one, bool) else one for one in (start, end))
+    ends = (int(item) if isinstance(item, bool) else item for item in (start, end))
     return theirs(*ends, *rest, **named)
 
 

@@ -73,10 +73,10 @@ def _renormalize_embedding(table: Tensor, indices: Tensor, max_norm: float, norm
     if table.dim() != 2 or table.dtype not in _FLOATS or not surely(indices.numel() > 0):
         return NotImplemented
     rows = indices.reshape(-1).to(torch.int64)
-    found = torch.ops.aten.index.Tensor(table, [rows])
-    norms = torch.linalg.vector_norm(found, norm_type, 1, keepdim=True)
+    result = torch.ops.aten.index.Tensor(table, [rows])
+    norms = torch.linalg.vector_norm(result, norm_type, 1, keepdim=True)
     factors = (max_norm / (norms.to(torch.float64) + _EPSILON)).to(table.dtype)
-    kept = torch.where(norms > max_norm, found * factors, found)
+    kept = torch.where(norms > max_norm, result * factors, result)
     return torch.ops.aten.index_put.default(table, [rows], kept)
 
 
@@ -147,14 +147,14 @@ def _segment_reduce(
     shape = [size + 1 if k == at else size for k, size in enumerate(_shape(data, ends))]
     begun = torch.full(shape, neutral if initial is None else initial, dtype=wide.dtype, device=data.device)
     where = _positions(data, starts, ends)
-    found = torch.ops.aten.scatter_reduce.two(begun, at, where, wide, kind).narrow(at, 0, ends.shape[at])
+    result = torch.ops.aten.scatter_reduce.two(begun, at, where, wide, kind).narrow(at, 0, ends.shape[at])
     if reduce == "mean":
-        count = _append_dimensions(ends - starts, found)
+        count = _append_dimensions(ends - starts, result)
         if initial is None:
-            found = torch.where(count > 0, found / count, math.nan)
+            result = torch.where(count > 0, result / count, math.nan)
         else:
-            found = torch.where(count > 0, found / count, found)
-    return found.to(data.dtype).contiguous()
+            result = torch.where(count > 0, result / count, result)
+    return result.to(data.dtype).contiguous()
 
 
 def _find_borders(
@@ -262,8 +262,8 @@ def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
 def _scatter_one_number(operator: Callable[..., Any]) -> Callable[..., Any]:
     def scatter(value: torch.Tensor, dim: int, index: torch.Tensor, source: Any, **keywords: Any) -> Any:
         """A tensor without dimensions is one of a single element."""
-        operands = [one for one in (value, index, source) if isinstance(one, torch.Tensor)]
-        if all(one.dim() > 0 for one in operands):
+        operands = [item for item in (value, index, source) if isinstance(item, torch.Tensor)]
+        if all(item.dim() > 0 for item in operands):
             return NotImplemented
         given = _row(source) if isinstance(source, torch.Tensor) else source
         return operator(_row(value), dim, _row(index), given, **keywords).view(value.shape)
@@ -408,6 +408,6 @@ def _gradient_of_masked_scatter(gradient: torch.Tensor, mask: torch.Tensor, size
     places = torch.where(chosen, chosen.cumsum(0) - 1, count)
     # of those that go to the same place all are zeros
     given = torch.where(chosen, gradient.reshape(-1), 0)
-    made = gradient.new_zeros(count + 1)
-    placed = torch.ops.aten.index_put.default(made, [places], given)
+    result = gradient.new_zeros(count + 1)
+    placed = torch.ops.aten.index_put.default(result, [places], given)
     return placed[:count].view(sizes).clone()

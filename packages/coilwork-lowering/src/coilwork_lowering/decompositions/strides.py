@@ -40,7 +40,7 @@ def predict_elementwise_strides(shape: Sequence[Any], *operands: torch.Tensor) -
         return dense_strides(shape, order)
     if _are_alike(shape, operands):
         return list(operands[0].stride())
-    order = _sort_dimensions(shape, [_broadcast_strides(one, shape) for one in operands])
+    order = _sort_dimensions(shape, [_broadcast_strides(item, shape) for item in operands])
     return None if order is None else dense_strides(shape, order)
 
 
@@ -59,21 +59,21 @@ def _dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> list
     # of volumes it is not asked whether they are channels-last
     formats = [list(range(len(shape)))[::-1], *([[1, 3, 2, 0]] if len(shape) == 4 else [])]
     for order in formats:
-        if all(_has_shape(one, shape) and _is_dense(one, order) for one in operands):
+        if all(_has_shape(item, shape) and _is_dense(item, order) for item in operands):
             return order
     return None
 
 
 def _are_alike(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     """Tell if all operands have the whole shape, and the same strides without gaps."""
-    if not all(_has_shape(one, shape) for one in operands):
+    if not all(_has_shape(item, shape) for item in operands):
         return False
     strides = operands[0].stride()
     order = sorted(
         range(len(shape)), key=lambda k: [surely(strides[k] > step) for step in strides].count(True)
     )
     return _is_dense(operands[0], order) and all(
-        surely(a == b) for one in operands for a, b in zip(one.stride(), strides, strict=True)
+        surely(a == b) for item in operands for a, b in zip(item.stride(), strides, strict=True)
     )
 
 
@@ -112,12 +112,12 @@ def _sort_dimensions(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> 
     for first in range(1, len(order)):
         here = first
         for before in range(first - 1, -1, -1):
-            found = _compare(shape, strides, order[before], order[here])
-            if found is None:
+            result = _compare(shape, strides, order[before], order[here])
+            if result is None:
                 return None
-            if found < 0:
+            if result < 0:
                 break
-            if found > 0:
+            if result > 0:
                 order[before], order[here] = order[here], order[before]
                 here = before
     return order
@@ -187,7 +187,7 @@ _NOWHERE: Final = -(1 << 62)
 
 def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Return what replaces entries of `table`, torch's own."""
-    found: dict[Any, Callable[..., Any]] = {
+    results: dict[Any, Callable[..., Any]] = {
         aten.max_unpool2d.default: _like_input(_put_within_planes(table[aten.max_unpool2d.default]), 0),
         aten.max_unpool3d.default: _put_within_planes(table[aten.max_unpool3d.default]),
         aten.native_dropout_backward.default: _dropout_backward(table[aten.native_dropout_backward.default]),
@@ -205,17 +205,17 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.soft_margin_loss.default: _compute_in_first_type(table[aten.soft_margin_loss.default]),
     }
     for op in _LAID_OUT_AS_A_SUM:
-        found[op] = partial(_lay_out_as_sum, table[op])
+        results[op] = partial(_lay_out_as_sum, table[op])
     for op, order in _ITERATED.items():
-        found[op] = partial(_lay_out_as_iterated, table[op], order)
+        results[op] = partial(_lay_out_as_iterated, table[op], order)
     norms = list_operators(lambda info: info.norm == "batch")
     gradients = list_operators(lambda info: info.norm == "batch gradient")
     for position, names in ((0, norms), (1, gradients)):
         packets = [getattr(aten, name) for name in names]
         for op in [getattr(packet, overload) for packet in packets for overload in packet.overloads()]:
             if op in table:
-                found[op] = _like_input(table[op], position)
-    return found
+                results[op] = _like_input(table[op], position)
+    return results
 
 
 def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -397,7 +397,7 @@ def _lay_out_as_sum(theirs: Callable[..., Any], *args: Any) -> Any:
     among operands and own results.
     """
     result: torch.Tensor = theirs(*args)
-    a, b = (one for one in args if isinstance(one, torch.Tensor))
+    a, b = (item for item in args if isinstance(item, torch.Tensor))
     return lay_out(result, predict_elementwise_strides(result.shape, a, b) or result.stride())
 
 
@@ -405,15 +405,15 @@ def _lay_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args
     """Return results laid out as by the kernel that takes the arguments in `order`; each has the shape of
     them all.
     """
-    found = theirs(*args, **kwargs)
-    results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
+    result = theirs(*args, **kwargs)
+    results: tuple[torch.Tensor, ...] = result if isinstance(result, tuple) else (result,)
     operands = [args[position] for position in order]
     shape = torch.broadcast_tensors(*operands)[0].shape
     wanted = predict_elementwise_strides(shape, *operands)
-    if wanted is None or any(one.dim() != len(shape) for one in results):
-        return found
-    placed = tuple(lay_out(one, wanted) for one in results)
-    return placed if isinstance(found, tuple) else placed[0]
+    if wanted is None or any(item.dim() != len(shape) for item in results):
+        return result
+    placed = tuple(lay_out(item, wanted) for item in results)
+    return placed if isinstance(result, tuple) else placed[0]
 
 
 def _require_one_layout(op: Any) -> Callable[..., Any]:
@@ -432,16 +432,18 @@ def _require_one_layout(op: Any) -> Callable[..., Any]:
             return op(*_promote_both(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
         total = aten.add.Tensor(a, b)
         wanted = predict_elementwise_strides(total.shape, a, b)
-        if wanted is None or not any(_has_other_strides(one, total.shape, wanted) for one in (a, b)):
+        if wanted is None or not any(_has_other_strides(item, total.shape, wanted) for item in (a, b)):
             return NotImplemented
-        copies = [lay_out(one.expand(total.shape).contiguous(), wanted) for one in (a, b)]
-        if any(_has_other_strides(one, total.shape, wanted) for one in copies):
+        copies = [lay_out(item.expand(total.shape).contiguous(), wanted) for item in (a, b)]
+        if any(_has_other_strides(item, total.shape, wanted) for item in copies):
             return NotImplemented
         # of one dimension's stride, too, that is never taken: it would be compared with others
         strides = copies[0].stride()
         dense = [
-            one if _has_strides(one, strides) and not _has_other_strides(one, total.shape, strides) else copy
-            for one, copy in zip((a, b), copies, strict=True)
+            item
+            if _has_strides(item, strides) and not _has_other_strides(item, total.shape, strides)
+            else copy
+            for item, copy in zip((a, b), copies, strict=True)
         ]
         return op(*dense, **kwargs)
 

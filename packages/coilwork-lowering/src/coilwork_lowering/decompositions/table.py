@@ -208,7 +208,7 @@ def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
 def _group_norm(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def native_group_norm(value: torch.Tensor, weight: Any, bias: Any, *sizes: Any) -> Any:
         """Return the group norm scaled by vectors; torch's own takes matrices for those, too."""
-        if any(one is not None and one.dim() != 1 for one in (weight, bias)):
+        if any(item is not None and item.dim() != 1 for item in (weight, bias)):
             return NotImplemented
         return theirs(value, weight, bias, *sizes)
 
@@ -216,10 +216,10 @@ def _group_norm(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _batch_norms() -> list[Any]:
-    found = [
+    results = [
         getattr(torch.ops.aten, name).default for name in list_operators(lambda info: info.norm == "batch")
     ]
-    return [*found, torch.ops.aten._native_batch_norm_legit.no_stats]
+    return [*results, torch.ops.aten._native_batch_norm_legit.no_stats]
 
 
 def _require_channels(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -238,8 +238,8 @@ def _mse_loss(theirs: Callable[..., Any]) -> Callable[..., Any]:
         once.
         """
         if torch.result_type(value, target) not in (torch.float16, torch.bfloat16):
-            found: torch.Tensor = theirs(value, target, reduction)
-            return found
+            result: torch.Tensor = theirs(value, target, reduction)
+            return result
         distance = value - target
         squares = distance * distance
         if reduction == 0:
@@ -255,8 +255,8 @@ def _smooth_l1_loss_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
     ) -> torch.Tensor:
         """Return the gradient, NaN where the distance is NaN. Torch's takes the sign of NaN, which is 0."""
         distance = value - target
-        found = theirs(gradient, value, target, reduction, beta)
-        return torch.where(torch.isnan(distance), distance, found)
+        result = theirs(gradient, value, target, reduction, beta)
+        return torch.where(torch.isnan(distance), distance, result)
 
     return smooth_l1_loss_backward
 
@@ -273,11 +273,11 @@ def _elu_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
         """Return the gradient, NaN where the value is NaN on a CPU. Torch's own takes NaN for positive,
         eager's vectors do not.
         """
-        found: torch.Tensor = theirs(gradient, alpha, scale, input_scale, is_result, value)
+        result: torch.Tensor = theirs(gradient, alpha, scale, input_scale, is_result, value)
         return (
-            found
+            result
             if not has_trait(value.device.type, ATEN_CPU)
-            else torch.where(torch.isnan(value), value, found)
+            else torch.where(torch.isnan(value), value, result)
         )
 
     return elu_backward
@@ -292,8 +292,8 @@ def _unsafe_masked_index(theirs: Callable[..., Any]) -> Callable[..., Any]:
             index if index is None else torch.where(index < 0, index + size, index)
             for index, size in zip(indices, value.shape, strict=False)
         ]
-        found: torch.Tensor = theirs(value, mask, counted, fill)
-        return found
+        result: torch.Tensor = theirs(value, mask, counted, fill)
+        return result
 
     return unsafe_masked_index
 
@@ -302,8 +302,8 @@ def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return elements of the flattened tensor, contiguous. Torch's own reads the value of a 0-dimensional
     `index` on the host.
     """
-    found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index.contiguous()])
-    return found
+    result: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index.contiguous()])
+    return result
 
 
 def _copy_strided_view(
@@ -435,8 +435,8 @@ def _decompose_masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: t
     before = chosen.reshape(-1).cumsum(0) - 1
     # where nothing is chosen, any position will do
     position = torch.where(chosen.reshape(-1), before, 0)
-    found = source.reshape(-1)[position].view(chosen.shape)
-    return torch.where(chosen, found, old).contiguous()
+    result = source.reshape(-1)[position].view(chosen.shape)
+    return torch.where(chosen, result, old).contiguous()
 
 
 def _make_pool_gradient(dims: int) -> Callable[..., Any]:
@@ -466,7 +466,7 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
         if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
             return theirs(start, end, steps, dtype=dtype, device=where, **rest)
         wide = torch.float64 if has_trait(where.type, ATEN_CPU) else torch.float32
-        ends = [_truncate(one, dtype) for one in (start, end)]
+        ends = [_truncate(item, dtype) for item in (start, end)]
         return theirs(*ends, steps, dtype=wide, device=where, **rest).to(dtype)
 
     return linspace
@@ -479,8 +479,8 @@ def _unique_along_first_dim(operator: Callable[..., Any]) -> Callable[..., Any]:
         """
         if value.dim() == 0 or dim % value.dim() == 0 or not has_trait(value.device.type, ATEN_CPU):
             return NotImplemented
-        found, *others = operator(value.movedim(dim, 0), 0, *rest, **keywords)
-        return found.movedim(0, dim), *others
+        result, *others = operator(value.movedim(dim, 0), 0, *rest, **keywords)
+        return result.movedim(0, dim), *others
 
     return unique
 

@@ -105,9 +105,9 @@ def find_flight(
     """`in_flight` and `until` of a call of `target`: buffers by argument, and those that its
     results lie in.
     """
-    found = flight_of(target)
-    if found is None:
+    result = flight_of(target)
+    if result is None:
         return (), ()
-    used = [name for argument in found.uses for name in operands.get(argument, ())]
+    used = [name for argument in result.uses for name in operands.get(argument, ())]
     until = tuple(dict.fromkeys(name for name in results if name))
     return tuple(dict.fromkeys((*used, *until))), until

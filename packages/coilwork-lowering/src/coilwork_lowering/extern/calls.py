@@ -291,7 +291,7 @@ def call_extern(
     in_flight, until = find_flight(
         target, passed.named, [_handle(o, v) for o, v in zip(outputs, values, strict=True)]
     )
-    made = Extern(
+    created = Extern(
         target=call.target,
         args=passed.positional,
         kwargs=passed.keywords,
@@ -314,7 +314,7 @@ def call_extern(
         barrier=is_barrier(target),
         origins=builder.origins,
     )
-    builder.add(made if recast is None else recast(made))
+    builder.add(created if recast is None else recast(created))
     for mutation in passed.mutated:
         builder.buffers.overwrite(mutation.source, mutation.output)
     for output, value in zip(outputs, values, strict=True):
@@ -345,17 +345,17 @@ def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
         return value
     for name in ("_conj_physical", "_conj"):
         source = value.buffer
-        made = builder.declare(source.shape, source.dtype, source.device, strides=source.strides)
+        created = builder.declare(source.shape, source.dtype, source.device, strides=source.strides)
         builder.add(
             Extern(
                 target=f"aten.{name}.default",
                 args=(Ref(source.name),),
-                outputs=(made,),
+                outputs=(created,),
                 aliases=((0, source.name),) if name == "_conj" else (),
                 origins=builder.origins,
             )
         )
-        value = whole(made)
+        value = whole(created)
     return value
 
 
@@ -377,8 +377,8 @@ def _bind_read_size(builder: Builder, call: Call, read: Expr, known: Expr, unmet
 
 
 def _result_list(call: Call) -> list[Any]:
-    results = [one for _, one in list_results(call.result)]
-    return [None if _is_left_out(call, number) else one for number, one in enumerate(results)]
+    results = [item for _, item in list_results(call.result)]
+    return [None if _is_left_out(call, number) else item for number, item in enumerate(results)]
 
 
 def _is_left_out(call: Call, number: int) -> bool:
@@ -398,12 +398,12 @@ def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str,
     packet = target.overloadpacket
     if "out" not in packet.overloads() or target._overloadname != "default":
         return "", ()
-    found = packet.out
+    result = packet.out
     device = results[0].device.type if results else "cpu"
     # compiling for a device that this build of torch lacks: what the CPU writes in place, others do too
-    if not (has_kernel(found, device) or has_kernel(found, "cpu")):
+    if not (has_kernel(result, device) or has_kernel(result, "cpu")):
         return "", ()
-    ours, theirs = schema_of(target), schema_of(found)
+    ours, theirs = schema_of(target), schema_of(result)
     outs = [a.name for a in theirs.arguments if a.alias_info is not None and a.alias_info.is_write]
     same = [a.name for a in theirs.arguments if a.name not in outs] == [a.name for a in ours.arguments]
     if not same or len(outs) != len(results):
@@ -506,15 +506,15 @@ def _list_undefined_sizes(builder: Builder, call: Call, number: int, result: Any
     """
     if not isinstance(result, torch.Tensor):
         return []
-    found: list[int] = []
+    results: list[int] = []
     sizes: list[Any] = list(result.shape)
     for axis, size in enumerate(sizes):
         if isinstance(size, torch.SymInt) and builder.sizes.tells(
             size, f"size{axis}_of_{number}_{call.node.name}"
         ):
             builder.sizes.expr(size)
-            found.append(axis)
-    return found
+            results.append(axis)
+    return results
 
 
 def _one_output(

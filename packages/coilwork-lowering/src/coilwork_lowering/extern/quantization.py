@@ -83,12 +83,12 @@ def require_floats(
         MistracedError: one is; capture says that it is of floats, and gives all rounds and branches that
             type.
     """
-    found = next(_iterate_quantized(values), None)
-    if found is None:
+    result = next(_iterate_quantized(values), None)
+    if result is None:
         return
     raise MistracedError(
         "mistraced",
-        f"a tensor of type {found.dtype.torch_name} is what {operator} gives from region to region",
+        f"a tensor of type {result.dtype.torch_name} is what {operator} gives from region to region",
         node=node.format_node() or node.name,
         origins=origins,
         reason=(
@@ -104,17 +104,21 @@ def require_floats(
 
 def list_quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
     """Return calls in `graph`, which may be a joint one, whose results are quantised, in order."""
-    found: dict[torch.fx.Node, None] = {}
+    results: dict[torch.fx.Node, None] = {}
     for node in graph.nodes:
         if node.op != "call_function":
             continue
         if isinstance(node.target, Overload) and is_quantizing(node.target):
-            found[node] = None
+            results[node] = None
             continue
         dequantizes = isinstance(node.target, Overload) and qualified_name(node.target).startswith(_ENDING)
-        if not dequantizes and _shows_floats(node) and any(given in found for given in node.all_input_nodes):
-            found[node] = None
-    return tuple(found)
+        if (
+            not dequantizes
+            and _shows_floats(node)
+            and any(given in results for given in node.all_input_nodes)
+        ):
+            results[node] = None
+    return tuple(results)
 
 
 def _shows_floats(node: torch.fx.Node) -> bool:

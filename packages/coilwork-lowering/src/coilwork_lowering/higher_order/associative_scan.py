@@ -95,19 +95,19 @@ def extract_combination(traced: Traced, point: Sequence[Expr]) -> Combination | 
     given = traced.inputs[: 2 * count]
     if len(given) < 2 * count or any(result.shape != traced.results[0].shape for result in traced.results):
         return None
-    known = {one.name: one for one in traced.inputs if isinstance(one, Buffer)}
+    known = {item.name: item for item in traced.inputs if isinstance(item, Buffer)}
     bodies = _bodies(traced.nodes, known)
-    found = []
+    results = []
     for result in traced.results:
         access = load(result.buffer.name, result.at(point), result.dtype)
         body = _expand_body(access, known, bodies)
         if body is None:
             return None
-        found.append(body)
-    places = {one.name: k for k, one in enumerate(given) if isinstance(one, Buffer)}
-    narrow = any(isinstance(one, Buffer) and one.dtype.is_low_precision for one in given)
+        results.append(body)
+    places = {item.name: k for k, item in enumerate(given) if isinstance(item, Buffer)}
+    narrow = any(isinstance(item, Buffer) and item.dtype.is_low_precision for item in given)
     try:
-        return _make_function(tuple(found), places, tuple(point), widen=narrow)
+        return _make_function(tuple(results), places, tuple(point), widen=narrow)
     except _ElsewhereError:
         return None
 
@@ -161,8 +161,8 @@ def _expand_body(body: Scalar, known: Mapping[str, Buffer], bodies: Mapping[str,
             return None
         mapping = dict(zip(producer.ranges, access.index, strict=True))
         (replaced[access],) = substitute_ranges((producer.body,), mapping)
-    (made,) = rewrite((body,), lambda one: replaced.get(one, one))
-    return made
+    (result,) = rewrite((body,), lambda one: replaced.get(one, one))
+    return result
 
 
 def _make_function(
@@ -241,14 +241,14 @@ def _op(node: Scalar, operands: Sequence[Scalar], *, widen: bool) -> Scalar:
 
 def find_needed(function: Combine, outputs: Collection[int]) -> tuple[int, ...]:
     """The values of a tuple that the results `outputs` of a scan by `function` depend on, in order."""
-    found = set(outputs)
-    pending = list(found)
+    result = set(outputs)
+    pending = list(result)
     while pending:
         for node in postorder((function.results[pending.pop()],)):
-            if isinstance(node, Parameter) and node.position % function.count not in found:
-                found.add(node.position % function.count)
+            if isinstance(node, Parameter) and node.position % function.count not in result:
+                result.add(node.position % function.count)
                 pending.append(node.position % function.count)
-    return tuple(sorted(found))
+    return tuple(sorted(result))
 
 
 def keep_values(function: Combine, kept: Sequence[int]) -> Combine:
@@ -308,8 +308,8 @@ def _lower_scan(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
         )
     function = traced(gm)
     point = coordinate_symbols("i", shape)
-    found = extract_combination(function, point[1:])
-    if found is None:
+    results = extract_combination(function, point[1:])
+    if results is None:
         raise NotLowered("a function that does not combine element by element")
     reverse = _is_reversed(node)
     along = (shape[0] - 1 - point[0], *point[1:]) if reverse else point
@@ -317,19 +317,19 @@ def _lower_scan(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     bodies = [
         *(
             to_dtype(builder.read(value, along), result.dtype)
-            for value, result in zip(values, found.function.results)
+            for value, result in zip(values, results.function.results)
         ),
-        *(_load_outer(value, builder, given, values[0].device) for value in found.invariant),
+        *(_load_outer(value, builder, given, values[0].device) for value in results.invariant),
     ]
     used = _find_used(node)
-    kept = find_needed(found.function, used)
+    kept = find_needed(results.function, used)
     body, *more = [simplify(bodies[k]) for k in kept]
     order = _memory_order(builder.result_strides(fakes[0]))
     ranges = node_ranges("i", shape)
     outputs = {
         k: builder.declare(
             tuple(shape[d] for d in order),
-            found.function.results[k].dtype,
+            results.function.results[k].dtype,
             values[k].device,
             strides=[builder.result_strides(fakes[k])[d] for d in order],
         )
@@ -339,7 +339,7 @@ def _lower_scan(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     builder.add(
         Scan(
             outputs=tuple(outputs.get(k) for k in kept),
-            kind=keep_values(found.function, kept),
+            kind=keep_values(results.function, kept),
             ranges=tuple(ranges[d] for d in order),
             axis=ranges[0],
             body=body,
@@ -378,7 +378,7 @@ def _result(
 
 
 def _names(inputs: Sequence[object]) -> list[str]:
-    return [one.name if isinstance(one, Buffer) else "" for one in inputs]
+    return [item.name if isinstance(item, Buffer) else "" for item in inputs]
 
 
 def _load_outer(value: Scalar, builder: Builder, given: dict[str, Value], device: str) -> Scalar:
@@ -392,8 +392,8 @@ def _load_outer(value: Scalar, builder: Builder, given: dict[str, Value], device
             raise NotLowered("a function that reads a number from the run")
         return builder.read(builder.moved(outer, device), one.index)
 
-    (made,) = rewrite((value,), visit)
-    return made
+    (result,) = rewrite((value,), visit)
+    return result
 
 
 def _find_used(node: torch.fx.Node) -> set[int]:
@@ -439,19 +439,19 @@ def expand_other_scans(
     ]
     if not others:
         return gm
-    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
-    made.meta.update(gm.meta)
-    for node in list(made.graph.nodes):
+    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
+    for node in list(result.graph.nodes):
         if node.name in others:
-            _expand_scan(made, node)
-    made.recompile()
-    return made
+            _expand_scan(result, node)
+    result.recompile()
+    return result
 
 
 def _find_function(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.GraphModule:
-    found = gm.get_submodule(str(getattr(node.args[0], "target", "")))
-    assert isinstance(found, torch.fx.GraphModule)
-    return found
+    result = gm.get_submodule(str(getattr(node.args[0], "target", "")))
+    assert isinstance(result, torch.fx.GraphModule)
+    return result
 
 
 def _expand_scan(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
@@ -488,9 +488,9 @@ def _expand_scan(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
 
 def _step(function: torch.fx.GraphModule, count: int) -> torch.fx.GraphModule:
     """`function`, which gives what is carried to the next row, and once more as the row's results."""
-    made = torch.fx.GraphModule(function, copied_graph(function.graph))
-    output = made.graph.output_node()
+    result = torch.fx.GraphModule(function, copied_graph(function.graph))
+    output = result.graph.output_node()
     results: Any = output.args[0]
     assert len(results) == count
     output.args = ((*results, *results),)
-    return made
+    return result

@@ -94,7 +94,7 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     extra_pairs = [pass_operand(builder, v, node) for v in _items(extra)]
     layouts = [placed for _, placed in (*carried_pairs, *extra_pairs)]
     taken = [layouts[position] for position in _find_overwritten(body)]
-    mutates = tuple(_rename_memory(builder, one.buffer) for one in taken if one is not None)
+    mutates = tuple(_rename_memory(builder, item.buffer) for item in taken if item is not None)
     builder.add(
         While(
             condition=nested(condition, f"{node.name}_condition", layouts, ()),

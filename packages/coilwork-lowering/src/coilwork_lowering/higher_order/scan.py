@@ -46,18 +46,18 @@ def copy_call(
     operands: Sequence[Any],
 ) -> list[Any]:
     """Copy what `combine`, which is attribute `name` of `gm`, does with `operands`; its results."""
-    made: dict[torch.fx.Node, Any] = dict(
+    result: dict[torch.fx.Node, Any] = dict(
         zip(combine.graph.find_nodes(op="placeholder"), operands, strict=True)
     )
     for inner in combine.graph.nodes:
         if inner.op == "get_attr":
-            made[inner] = gm.graph.get_attr(f"{name}.{inner.target}")
-            made[inner].meta.update(inner.meta)
+            result[inner] = gm.graph.get_attr(f"{name}.{inner.target}")
+            result[inner].meta.update(inner.meta)
         elif inner.op == "call_function":
-            arguments = map_arg((inner.args, inner.kwargs), made.__getitem__)
-            made[inner] = _new(gm.graph, inner.target, *arguments)
-            made[inner].meta = {**inner.meta, **copy_origin(node)}
-    results: Any = map_arg(combine.graph.output_node().args[0], made.__getitem__)
+            arguments = map_arg((inner.args, inner.kwargs), result.__getitem__)
+            result[inner] = _new(gm.graph, inner.target, *arguments)
+            result[inner].meta = {**inner.meta, **copy_origin(node)}
+    results: Any = map_arg(combine.graph.output_node().args[0], result.__getitem__)
     return list(results)
 
 
@@ -68,17 +68,17 @@ def insert_call(
     values: Any = map_arg(args, lambda other: other.meta["val"])
     mode = mode_among(other.meta.get("val") for other in node.all_input_nodes)
     assert mode is not None
-    made = _new(graph, target, args, kwargs)
+    result = _new(graph, target, args, kwargs)
     with mode:
-        made.meta = {**copy_origin(node), "val": target(*values, **kwargs)}
-    return made
+        result.meta = {**copy_origin(node), "val": target(*values, **kwargs)}
+    return result
 
 
 def _new(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
-    made = graph.call_function(target)
+    result = graph.call_function(target)
     # not when it is made, where torch warns of sizes that are no nodes, which lowering knows
-    made.args, made.kwargs = args, kwargs
-    return made
+    result.args, result.kwargs = args, kwargs
+    return result
 
 
 def copy_origin(node: torch.fx.Node) -> Mapping[str, Any]:
@@ -127,7 +127,7 @@ def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> li
     given = _Operands(
         number=insert_call(gm.graph, node, aten.full.default, ([], 0), dtype=torch.int64, device=device),
         carried=carried,
-        stacks=[_stack(gm.graph, node, count, one) for one in per_row if isinstance(one, fx.Node)],
+        stacks=[_stack(gm.graph, node, count, item) for item in per_row if isinstance(item, fx.Node)],
         rows=rows,
         others=others,
     )
@@ -143,7 +143,7 @@ def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> li
     loop.meta = {**copy_origin(node), "val": (given.number.meta["val"], *last)}
     values = [*last, *(stack.meta["val"] for stack in given.stacks)]
     items = iter([_item(loop, 1 + k, value) for k, value in enumerate(values)])
-    return [next(items) if isinstance(one, fx.Node) else None for one in (*carried, *per_row)]
+    return [next(items) if isinstance(item, fx.Node) else None for item in (*carried, *per_row)]
 
 
 def _stack(graph: fx.Graph, node: fx.Node, count: int | torch.SymInt, row: fx.Node) -> fx.Node:
@@ -171,27 +171,27 @@ def _condition(node: fx.Node, given: _Operands, count: int | torch.SymInt) -> fx
 
 def _body(node: fx.Node, given: _Operands, combine: fx.GraphModule) -> fx.GraphModule:
     """`combine` of what is carried and one row; returns the next row's number and what is carried to it."""
-    made = fx.GraphModule({}, fx.Graph())
-    made.combine = combine
-    graph = made.graph
+    created = fx.GraphModule({}, fx.Graph())
+    created.combine = combine
+    graph = created.graph
     taken = _placeholders(graph, given)
     slices = [insert_call(graph, node, aten.index.Tensor, (row, [taken.number])) for row in taken.rows]
-    results = copy_call(made, node, combine, "combine", [*taken.carried, *slices, *taken.others])
-    per_row = [one for one in results[len(given.carried) :] if isinstance(one, fx.Node)]
+    results = copy_call(created, node, combine, "combine", [*taken.carried, *slices, *taken.others])
+    per_row = [item for item in results[len(given.carried) :] if isinstance(item, fx.Node)]
     for stack, result in zip(taken.stacks, per_row, strict=True):
         new = insert_call(graph, node, aten.index_put.default, (stack, [taken.number], result))
         insert_call(graph, node, aten.copy_.default, (stack, new))
     following = insert_call(graph, node, aten.add.Tensor, (taken.number, 1))
     graph.output((following, *results[: len(given.carried)]))
-    made.recompile()
-    return made
+    created.recompile()
+    return created
 
 
 def _placeholders(graph: fx.Graph, given: _Operands) -> _Operands:
     def take_row(operand: Any, name: str) -> fx.Node:
-        made = graph.placeholder(name)
-        made.meta["val"] = operand.meta["val"] if isinstance(operand, fx.Node) else operand
-        return made
+        result = graph.placeholder(name)
+        result.meta["val"] = operand.meta["val"] if isinstance(operand, fx.Node) else operand
+        return result
 
     def take_rows(operands: Sequence[Any], name: str) -> list[fx.Node]:
         return [take_row(operand, f"{name}_{k}") for k, operand in enumerate(operands)]
@@ -216,15 +216,15 @@ def unroll_scans(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm` itself if it calls no `scan` and no `map`, else a copy that does without."""
     if not any(is_scan(node) for node in gm.graph.nodes):
         return gm
-    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
-    made.meta.update(gm.meta)
-    for node in list(made.graph.nodes):
+    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
+    for node in list(result.graph.nodes):
         if is_scan(node):
-            _unroll(made, node)
-    for node in made.graph.find_nodes(op="get_attr"):
+            _unroll(result, node)
+    for node in result.graph.find_nodes(op="get_attr"):
         if not node.users:
-            made.graph.erase_node(node)
-    return made
+            result.graph.erase_node(node)
+    return result
 
 
 def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
@@ -241,16 +241,16 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         _, rows, _ = split_operands(node)
         count = rows[0].meta["val"].shape[0]
         if type(count) is int and count * len(combine.graph.nodes) <= _MOST_NODES:
-            made = _call_each_row(gm, node, combine, count)
+            created = _call_each_row(gm, node, combine, count)
         else:
-            made = build_loop(gm, node, combine)
+            created = build_loop(gm, node, combine)
     for user in list(node.users):
         # the results are taken apart at once
         assert user.target is operator.getitem
         number: Any = user.args[1]
-        found = made[number]
-        if isinstance(found, torch.fx.Node):
-            user.replace_all_uses_with(found)
+        result = created[number]
+        if isinstance(result, torch.fx.Node):
+            user.replace_all_uses_with(result)
         gm.graph.erase_node(user)
     gm.graph.erase_node(node)
 
@@ -267,9 +267,9 @@ def _call_each_row(
         results = copy_call(gm, node, combine, name, [*carried, *slices, *others])
         carried, stacked = results[: len(carried)], [*stacked, results[len(carried) :]]
     columns = [
-        insert_call(gm.graph, node, torch.ops.aten.stack.default, (list(one),))
-        if isinstance(one[0], torch.fx.Node)
+        insert_call(gm.graph, node, torch.ops.aten.stack.default, (list(item),))
+        if isinstance(item[0], torch.fx.Node)
         else None
-        for one in zip(*stacked, strict=True)
+        for item in zip(*stacked, strict=True)
     ]
     return [*carried, *columns]

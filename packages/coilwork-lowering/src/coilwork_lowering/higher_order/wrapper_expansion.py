@@ -37,13 +37,13 @@ def expand_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModul
     meanings = dense_meanings()
     if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
         return gm
-    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
-    made.meta.update(gm.meta)
-    for node in list(made.graph.nodes):
+    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
+    for node in list(result.graph.nodes):
         if node.op == "call_function" and node.target in meanings:
-            expand_call(made, node, meanings[node.target])
+            expand_call(result, node, meanings[node.target])
             note(node)
-    return made
+    return result
 
 
 def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[..., Any]) -> None:
@@ -71,10 +71,10 @@ def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable
     results: Any = torch.fx.map_arg(inner.output_node().args[0], replaced.__getitem__)
     for user in list(node.users):
         # the operator returns a tuple, of which nothing but items can be used
-        found = results[user.args[1]]
-        if isinstance(found, torch.fx.Node):
-            _unify_sizes(found.meta.get("val"), user.meta.get("val"))
-            user.replace_all_uses_with(found)
+        result = results[user.args[1]]
+        if isinstance(result, torch.fx.Node):
+            _unify_sizes(result.meta.get("val"), user.meta.get("val"))
+            user.replace_all_uses_with(result)
         gm.graph.erase_node(user)
     gm.graph.erase_node(node)
     for attribute in held:
@@ -100,11 +100,11 @@ def _replace_nodes(argument: Any, given: Mapping[torch.fx.Node, Any]) -> Any:
         case torch.fx.Node():
             return given[argument]
         case list():
-            return [_replace_nodes(one, given) for one in argument]
+            return [_replace_nodes(item, given) for item in argument]
         case tuple():
-            return tuple(_replace_nodes(one, given) for one in argument)
+            return tuple(_replace_nodes(item, given) for item in argument)
         case dict():
-            return {key: _replace_nodes(one, given) for key, one in argument.items()}
+            return {key: _replace_nodes(item, given) for key, item in argument.items()}
     return argument
 
 
@@ -129,13 +129,13 @@ def expand_functionalized_calls(gm: torch.fx.GraphModule, note: Note) -> torch.f
     wrappers = functionalized_calls(_copy_view)
     if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
         return gm
-    made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
-    made.meta.update(gm.meta)
-    for node in list(made.graph.nodes):
+    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
+    for node in list(result.graph.nodes):
         if _is_wrapped(node, wrappers):
-            expand_call(made, node, wrappers[node.target])
+            expand_call(result, node, wrappers[node.target])
             note(node)
-    return made
+    return result
 
 
 def _copy_view(value: torch.Tensor) -> torch.Tensor:
@@ -177,12 +177,12 @@ def expand_control_deps(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm` itself if it ties no calls, else a copy that makes them where they stand."""
     if not any(_is_tied(node) for node in gm.graph.nodes):
         return gm
-    made = fx.GraphModule(gm, copied_graph(gm.graph))
-    made.meta.update(gm.meta)
+    result = fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
     # from behind: the last of them are tied to earlier ones, which they name
-    for node in reversed([node for node in made.graph.nodes if _is_tied(node)]):
-        _expand_wrapper(made, node)
-    return made
+    for node in reversed([node for node in result.graph.nodes if _is_tied(node)]):
+        _expand_wrapper(result, node)
+    return result
 
 
 def _is_tied(node: fx.Node) -> bool:
@@ -196,9 +196,9 @@ def _expand_wrapper(gm: fx.GraphModule, node: fx.Node) -> None:
     inner: fx.Graph = subgraph.graph
     values: dict[fx.Node, Any] = dict(zip(inner.find_nodes(op="placeholder"), node.args[2:], strict=True))
     with gm.graph.inserting_before(node):
-        for one in inner.nodes:
-            if one.op == "call_function":
-                values[one] = gm.graph.node_copy(one, values.__getitem__)
+        for item in inner.nodes:
+            if item.op == "call_function":
+                values[item] = gm.graph.node_copy(item, values.__getitem__)
     returned: Any = fx.map_arg(inner.output_node().args[0], values.__getitem__)
     for user in list(node.users):
         if user.target is operator.getitem:

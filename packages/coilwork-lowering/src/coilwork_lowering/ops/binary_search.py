@@ -78,8 +78,8 @@ def descend_tree(builder: Builder, tree: TensorValue, count: int, before: Before
         way = before(boundary)
         ways.append(way)
         node = add(add(node, node), cast(way, DType.I32))
-    found = sub(node, _int(1 << steps))
-    return found if count == (1 << steps) - 1 else minimum(found, _int(count))
+    result = sub(node, _int(1 << steps))
+    return result if count == (1 << steps) - 1 else minimum(result, _int(count))
 
 
 def _choose_boundary(boundaries: list[Scalar], ways: list[Scalar]) -> Scalar:
@@ -191,10 +191,10 @@ def _lower_search(
 
         def search_tree(point: tuple[Expr, ...]) -> Scalar:
             value = to_dtype(builder.read(values, point), compute)
-            found = descend_tree(
+            result = descend_tree(
                 builder, tree, count, lambda b: _precedes(to_dtype(b, compute), value, right=right)
             )
-            return to_dtype(found, call.dtype)
+            return to_dtype(result, call.dtype)
 
         return builder.pointwise(
             call.shape(builder), call.dtype, call.device, search_tree, strides=call.strides(builder)
@@ -205,8 +205,8 @@ def _lower_search(
     def body(point: tuple[Expr, ...]) -> Scalar:
         value = to_dtype(builder.read(values, point), compute)
         row = point[:-1] if len(ordered.shape) > 1 else ()
-        found = _search_row(builder, ordered, row, value, right=right, order=places)
-        return to_dtype(found, call.dtype)
+        result = _search_row(builder, ordered, row, value, right=right, order=places)
+        return to_dtype(result, call.dtype)
 
     return builder.pointwise(
         call.shape(builder), call.dtype, call.device, body, strides=call.strides(builder)
@@ -265,17 +265,17 @@ def lower_bound(
     """
     (count,) = ordered.shape
     width, bits = choose_position_type(count), _bits(count if most is None else as_expr(most))
-    found, end = (const(0, width), cast(index(count), width)) if between is None else between
+    result, end = (const(0, width), cast(index(count), width)) if between is None else between
     at_once = 1 if between is not None else 2
     for low in reversed(range(0, bits, at_once)):
-        first = found
+        first = result
         for part in range(1, 1 << min(at_once, bits - low)):
             further = add(first, const(part << low, width))
             inside = op("le", further, end)
             last = sub(further, const(1, width))
             element = builder.read(ordered, (placeholder(0),), indirect=(last,), mask=inside)
-            found = select(both(inside, before(element)), further, found)
-    return found
+            result = select(both(inside, before(element)), further, result)
+    return result
 
 
 def choose_position_type(count: Expr) -> DType:

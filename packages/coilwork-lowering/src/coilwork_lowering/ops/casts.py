@@ -77,11 +77,11 @@ def _is_wider_somewhere(node: torch.fx.Node) -> bool:
     seen, stack = {node}, [node]
     while stack:
         for user in stack.pop().users:
-            made = user.meta.get("val")
-            for one in made if isinstance(made, list | tuple) else (made,):
-                if not isinstance(one, torch.Tensor):
+            result = user.meta.get("val")
+            for item in result if isinstance(result, list | tuple) else (result,):
+                if not isinstance(item, torch.Tensor):
                     continue
-                if one.dtype.is_floating_point and one.dtype.itemsize > narrow.itemsize:
+                if item.dtype.is_floating_point and item.dtype.itemsize > narrow.itemsize:
                     return True
             if user not in seen and viewed_by(user) in seen:
                 seen.add(user)
@@ -146,12 +146,12 @@ def _number_range(dtype: DType) -> tuple[float, float] | None:
     """The least and the largest number of a type; None for types without an order. Unsigned ones take what
     wraps, too.
     """
-    found = getattr(torch, dtype.torch_name)
+    result = getattr(torch, dtype.torch_name)
     if dtype.is_float:
-        return -torch.finfo(found).max, torch.finfo(found).max
+        return -torch.finfo(result).max, torch.finfo(result).max
     if not dtype.is_integer:
         return None
-    whole = torch.iinfo(found)
+    whole = torch.iinfo(result)
     return (whole.min if whole.min < 0 else -whole.max), whole.max
 
 
@@ -162,5 +162,5 @@ def _fits(number: float, limits: tuple[float, float]) -> bool:
 def _clamp_to_type(bound: float, dtype: DType) -> float:
     """`bound` as a number of `dtype`, which may not reach as far."""
     low, high = _number_range(dtype) or (-math.inf, math.inf)
-    found = min(max(bound, low), high)
-    return int(found) if dtype.is_integer else float(found)
+    result = min(max(bound, low), high)
+    return int(result) if dtype.is_integer else float(result)

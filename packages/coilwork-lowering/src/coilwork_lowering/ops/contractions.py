@@ -64,15 +64,15 @@ def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
     added = row.added if beta != 0 and call.arguments.get(row.added) is not None else ""
     tensors = [call.tensor(name) for name in (row.left, row.right, added) if name]
     types = _FACTORS.get(row.factors, frozenset({call.dtype}))
-    alike = all(one.dtype in types for one in tensors[:2]) and all(
-        one.dtype is call.dtype for one in tensors[2:]
+    alike = all(item.dtype in types for item in tensors[:2]) and all(
+        item.dtype is call.dtype for item in tensors[2:]
     )
-    if not alike or any(one.device != call.device for one in (*tensors, *(scales or ()))):
+    if not alike or any(item.device != call.device for item in (*tensors, *(scales or ()))):
         raise NotLowered("a product of several types, or on several devices")
     first, second, *summand = (
         _place(builder, row, call, name) for name in (row.left, row.right, added) if name
     )
-    scaling = None if scales is None else [builder.placed(one, None).buffer for one in scales]
+    scaling = None if scales is None else [builder.placed(item, None).buffer for item in scales]
     output = builder.declare(
         call.shape(builder), call.dtype, call.device, strides=builder.sizes.exprs(call.fake.stride())
     )
@@ -106,19 +106,19 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
     names = (row.left, row.right, *(("scale_a", "scale_b") if row.has_scales else ()))
     tensors = [call.tensor(name) for name in names]
     types = _FACTORS.get(row.factors, frozenset({call.dtype}))
-    if any(one.dtype not in types for one in tensors[:2]):
+    if any(item.dtype not in types for item in tensors[:2]):
         raise NotLowered("a product of several types")
-    if any(one.dtype is not DType.F32 or len(one.shape) > 2 for one in tensors[2:]):
+    if any(item.dtype is not DType.F32 or len(item.shape) > 2 for item in tensors[2:]):
         raise NotLowered("scales of parts of a row")
     has_ends = call.arguments.get(row.ends) is not None
-    if any(one.device != call.device for one in (*tensors, *([call.tensor(row.ends)] if has_ends else []))):
+    if any(item.device != call.device for item in (*tensors, *([call.tensor(row.ends)] if has_ends else []))):
         raise NotLowered("a product on several devices")
     # a library's kernels ask how factors lie
     first, second = (
         builder.placed(call.tensor(name), builder.sizes.exprs(call.fakes[name].stride())).buffer
         for name in (row.left, row.right)
     )
-    scales = [builder.placed(one, None).buffer for one in tensors[2:]]
+    scales = [builder.placed(item, None).buffer for item in tensors[2:]]
     ends = builder.placed(call.tensor(row.ends), None).buffer if has_ends else None
     output = builder.declare(
         call.shape(builder), call.dtype, call.device, strides=builder.sizes.exprs(call.fake.stride())
@@ -235,7 +235,7 @@ def _convolution(builder: Builder, call: Call) -> Value:
 def _convolution_backward(builder: Builder, call: Call) -> Value:
     windows = _windows(call)
     operands = [_take_image(builder, call, name) for name in ("grad_output", "input", "weight")]
-    outputs = tuple(None if one is None else _declare_image(builder, call, one) for one in call.result)
+    outputs = tuple(None if item is None else _declare_image(builder, call, item) for item in call.result)
     if all(output is None for output in outputs):
         raise NotLowered("no gradient is wanted")
     gradient, value, weight = (_whole(name, buffer) for name, buffer in zip("gxw", operands, strict=True))
@@ -271,7 +271,7 @@ def _windows(call: Call) -> tuple[Window, ...]:
     value, rank = call.tensor("input"), len(call.tensor("weight").shape) - 2
     if len(value.shape) != rank + 2 or rank < 1:
         raise NotLowered("a convolution without a batch")
-    if any(as_int(size) == 0 for one in tensors for size in one.shape):
+    if any(as_int(size) == 0 for item in tensors for size in item.shape):
         raise NotLowered("a convolution of nothing")
     lists = [call.integers(name) for name in ("stride", "padding", "dilation", "output_padding")]
     if not call["transposed"]:

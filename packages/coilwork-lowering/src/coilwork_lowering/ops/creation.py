@@ -167,9 +167,9 @@ def _lower_spaced_numbers(
     def body(point: tuple[Expr, ...]) -> Scalar:
         (at,) = point
         forward, backward = add(start, times(step, at)), sub(end, times(step, count - 1 - at))
-        found = function(round_step(select(lt(index(at), index(count // 2)), forward, backward)))
+        result = function(round_step(select(lt(index(at), index(count // 2)), forward, backward)))
         alone = eq(index(count), index(as_expr(1)))
-        return to_dtype(select(alone, cast(single, found.dtype), found), dtype)
+        return to_dtype(select(alone, cast(single, result.dtype), result), dtype)
 
     return builder.pointwise(call.shape(builder), dtype, call.device, body)
 

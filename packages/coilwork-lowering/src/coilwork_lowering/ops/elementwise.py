@@ -130,7 +130,7 @@ def promote_operands(
     Those in `but` are not.
     """
     there = [
-        (isinstance(value, TensorValue) and value.dtype is common) or any(value is one for one in but)
+        (isinstance(value, TensorValue) and value.dtype is common) or any(value is item for item in but)
         for value in operands
     ]
 

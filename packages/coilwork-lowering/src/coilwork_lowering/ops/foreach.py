@@ -67,9 +67,9 @@ def _lower_each(
 
 def _operator(target: str) -> Overload:
     _, name, overload = target.split(".")
-    found = getattr(getattr(torch.ops.aten, name), overload)
-    assert isinstance(found, Overload)
-    return found
+    result = getattr(getattr(torch.ops.aten, name), overload)
+    assert isinstance(result, Overload)
+    return result
 
 
 def _item(value: Any, k: int) -> Any:

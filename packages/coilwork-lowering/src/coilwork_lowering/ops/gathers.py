@@ -159,22 +159,22 @@ class AdvancedIndex:
         """Return coordinates into the indexed tensor where positions are functions of coordinates."""
         inner, rest = self.split(point)
         remaining = iter(rest)
-        found: dict[int, Expr] = {}
+        results: dict[int, Expr] = {}
         for place, tensor, (axis, position) in zip(self.places, self.tensors, maps, strict=True):
             own = inner[len(inner) - len(tensor.shape) :]
-            found[place] = position(own[axis] if own else as_expr(0))
-        return tuple(found[k] if k in found else next(remaining) for k in range(self.rank))
+            results[place] = position(own[axis] if own else as_expr(0))
+        return tuple(results[k] if k in results else next(remaining) for k in range(self.rank))
 
     def positions(self, builder: Builder, point: Sequence[Expr], call: Call) -> tuple[Scalar, ...]:
         """The positions at `point`, counted from the front."""
         inner, _ = self.split(point)
         # torch decomposes such operators into writes by index
         wraps = not find_target_info(call.captured).counts_from_start
-        found = []
+        results = []
         for place, tensor in zip(self.places, self.tensors, strict=True):
             own = inner[len(inner) - len(tensor.shape) :]
-            found.append(read_position(builder, tensor, own, self.shape[place], wraps=wraps))
-        return tuple(found)
+            results.append(read_position(builder, tensor, own, self.shape[place], wraps=wraps))
+        return tuple(results)
 
     def checks(self, builder: Builder, point: Sequence[Expr], call: Call) -> tuple[Check, ...]:
         """Every position lies in its dimension."""
@@ -210,7 +210,7 @@ def _find_axis_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap,
     """Return where each index tensor points as a function of one of its coordinates, if all are known when
     compiling.
     """
-    found = []
+    results = []
     for place, node in zip(plan.places, nodes, strict=True):
         size, values = as_int(plan.shape[place]), known_values(node)
         axis = None if values is None else axis_of(values.shape)
@@ -219,8 +219,8 @@ def _find_axis_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap,
         position = position_map(values, size)
         if position is None:
             return None
-        found.append((axis, position))
-    return tuple(found)
+        results.append((axis, position))
+    return tuple(results)
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -143,16 +143,16 @@ def find_taps(coordinate: Scalar, size: Expr, sampling: Sampling) -> tuple[Tap, 
 
 def choose_tap(taps: Sequence[Tap], number: Scalar) -> Tap:
     """Return tap `number`, an `i64` that is known at run time only."""
-    found = taps[-1]
+    result = taps[-1]
     for k in reversed(range(len(taps) - 1)):
         mine, tap = eq(number, const(k, DType.I64)), taps[k]
-        found = Tap(
-            at=select(mine, tap.at, found.at),
-            inside=select(mine, tap.inside, found.inside),
-            weight=select(mine, tap.weight, found.weight),
-            slope=select(mine, tap.slope, found.slope),
+        result = Tap(
+            at=select(mine, tap.at, result.at),
+            inside=select(mine, tap.inside, result.inside),
+            weight=select(mine, tap.weight, result.weight),
+            slope=select(mine, tap.slope, result.slope),
         )
-    return found
+    return result
 
 
 def _position(coordinate: Scalar, extent: Scalar, sampling: Sampling) -> Scalar:
@@ -207,11 +207,11 @@ def _reflect_position(position: Scalar, extent: Scalar, sampling: Sampling) -> t
     rest = op("fmod", distance, span)
     flips = op("floor", div(distance, span))
     is_even = eq(op("fmod", flips, two), zero)
-    found = add(select(is_even, rest, sub(span, rest)), low)
+    result = add(select(is_even, rest, sub(span, rest)), low)
     turned = select(is_even, one, neg(one))
     sign = select(lt(from_low, zero), neg(turned), turned)
     nothing = eq(span, zero)
-    return select(nothing, zero, found), select(nothing, zero, sign)
+    return select(nothing, zero, result), select(nothing, zero, sign)
 
 
 def _tap(position: Scalar, extent: Scalar, weight: Scalar, slope: Scalar) -> Tap:
@@ -232,12 +232,12 @@ def _cubic(raw: Scalar, scale: Scalar, extent: Scalar, sampling: Sampling) -> tu
         (_inner(below), neg(_inner_slope(below))),
         (_outer(sub(two, above)), neg(_outer_slope(sub(two, above)))),
     )
-    found = []
+    results = []
     for k, (weight, slope) in enumerate(weights):
         position, _ = _pad_position(add(low, like(k - 1, raw)), extent, sampling)
         # reflected by edges, whole numbers stay whole but for rounding
-        found.append(_tap(op("trunc", position), extent, weight, mul(slope, scale)))
-    return tuple(found)
+        results.append(_tap(op("trunc", position), extent, weight, mul(slope, scale)))
+    return tuple(results)
 
 
 def _inner(x: Scalar) -> Scalar:
@@ -264,11 +264,11 @@ def split_combination(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...
     """The numbers of the taps of each dimension, of which there are `each`, from the number of a combination
     of them.
     """
-    found = []
+    results = []
     for _ in range(dims):
-        found.append(op("mod", number, const(each, DType.I64)))
+        results.append(op("mod", number, const(each, DType.I64)))
         number = op("floordiv", number, const(each, DType.I64))
-    return tuple(reversed(found))
+    return tuple(reversed(results))
 
 
 def count_combinations(interpolation: Interpolation, dims: int) -> Expr:
@@ -310,12 +310,12 @@ class _Sampled:
         mask: Scalar | None = None,
     ) -> list[tuple[Tap, ...]]:
         """The taps along each image dimension of the grid's `point`, `(n, *point)`."""
-        found = []
+        results = []
         for k, size in enumerate(self.sizes):
             at = (*point, as_expr(len(self.sizes) - 1 - k))
             read = builder.read(self.grid, at, indirect=indirect, mask=mask)
-            found.append(find_taps(cast(read, self.wide), size, self.sampling))
-        return found
+            results.append(find_taps(cast(read, self.wide), size, self.sampling))
+        return results
 
     def element(self, builder: Builder, n: Expr, channel: Expr, taps: Sequence[Tap]) -> Scalar:
         """The element at `taps`, one for each dimension; 0 outside the image."""
@@ -437,12 +437,12 @@ def _backward(builder: Builder, call: Call) -> Value:
     sampled, gradient = _prepare_sampling(call), call.tensor("grad_output")
     mask = call["output_mask"]
     by_image, by_grid = call.result
-    found: list[Value] = [None, None]
+    results: list[Value] = [None, None]
     if mask[0]:
-        found[0] = _convert_result(builder, _differentiate_image(builder, sampled, gradient), by_image)
+        results[0] = _convert_result(builder, _differentiate_image(builder, sampled, gradient), by_image)
     if mask[1]:
-        found[1] = _convert_result(builder, _differentiate_grid(builder, sampled, gradient), by_grid)
-    return tuple(found)
+        results[1] = _convert_result(builder, _differentiate_grid(builder, sampled, gradient), by_grid)
+    return tuple(results)
 
 
 def _convert_result(
@@ -476,9 +476,9 @@ def _differentiate_grid(
                 slope = add(slope, select(_inside(taps), part, like(0, part)))
             return mul(slope, cast(builder.read(gradient, (n, axes[0], *at)), sampled.wide))
 
-        (found,) = builder.reduce("sum", shape, (n_channels,), sampled.grid.device, body, (sampled.wide,))
-        assert found is not None
-        return found
+        (result,) = builder.reduce("sum", shape, (n_channels,), sampled.grid.device, body, (sampled.wide,))
+        assert result is not None
+        return result
 
     sums = [sum_along(dim) for dim in reversed(range(len(sampled.sizes)))]
 
@@ -523,7 +523,7 @@ def _scatter_gradient(
         part = mul(given, _product([tap.weight for tap in taps(point)]))
         return select(_inside(taps(point)), part, like(0, part))
 
-    found = scatter_into(
+    result = scatter_into(
         builder,
         zeros,
         shape,
@@ -533,17 +533,17 @@ def _scatter_gradient(
         "add",
         lambda point: (),
     )
-    return lambda point: builder.read(found, point)
+    return lambda point: builder.read(result, point)
 
 
 def _scatter_gradient_by_tap(
     builder: Builder, sampled: _Sampled, gradient: TensorValue, zeros: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     """Add one tap of all points after the other, so that taps are computed once for all channels."""
-    found, wide = zeros, sampled.wide
+    result, wide = zeros, sampled.wide
     for place, weight in _materialize_taps(builder, sampled):
-        found = _scatter_tap(builder, sampled, gradient, found, place, weight, wide)
-    return lambda point: builder.read(found, point)
+        result = _scatter_tap(builder, sampled, gradient, result, place, weight, wide)
+    return lambda point: builder.read(result, point)
 
 
 def _scatter_tap(

@@ -78,7 +78,7 @@ class _Side:
 
 def _sides(call: Call, sizes: Shape) -> tuple[_Side, ...]:
     """The two dimensions of the images of these `sizes`."""
-    found = []
+    results = []
     named = (call.integers(name) for name in ("kernel_size", "dilation", "padding", "stride"))
     for size, kernel, dilation, padding, step in zip(sizes, *named, strict=True):
         if min(kernel, dilation, step) < 1 or padding < 0:
@@ -94,8 +94,8 @@ def _sides(call: Call, sizes: Shape) -> tuple[_Side, ...]:
             ceil_mode=False,
             count_include_pad=True,
         )
-        found.append(_Side(size=size, count=count, shape=shape))
-    return tuple(found)
+        results.append(_Side(size=size, count=count, shape=shape))
+    return tuple(results)
 
 
 def _lower_unfold(builder: Builder, call: Call) -> Value:
@@ -111,8 +111,8 @@ def _lower_unfold(builder: Builder, call: Call) -> Value:
         at, mask = find_tap(taps, point[rank + 2 :], point[rank : rank + 2])
         return builder.read(value, (*point[:rank], *at), mask=mask)
 
-    made = builder.pointwise(shape, call.dtype, call.device, body)
-    return view_maps.reshape(made, _flat(shape, rank))
+    result = builder.pointwise(shape, call.dtype, call.device, body)
+    return view_maps.reshape(result, _flat(shape, rank))
 
 
 def _flat(shape: Shape, rank: int) -> Shape:
@@ -177,12 +177,12 @@ def _sum_taps(
     assert total is not None
     if call.dtype is wide:
         return total
-    made = total
+    result = total
     return builder.pointwise(
         shape,
         call.dtype,
         call.device,
-        lambda point: cast(builder.read(made, point), call.dtype),
+        lambda point: cast(builder.read(result, point), call.dtype),
         strides=strides,
     )
 

@@ -187,12 +187,12 @@ def _slope(difference: Scalar, distance: Scalar, order: float) -> Scalar:
     if math.isinf(order):
         return mul(sign, select(eq(size, distance), one, zero))
     if order == 2:
-        found = div(difference, distance)
+        result = div(difference, distance)
     else:
         above = div(float_power(size, order - 1), float_power(distance, order - 1))
-        found = mul(sign, above)
-    found = select(eq(distance, zero), zero, found)
-    return select(eq(size, zero), zero, found) if order < 1 else found
+        result = mul(sign, above)
+    result = select(eq(distance, zero), zero, result)
+    return select(eq(size, zero), zero, result) if order < 1 else result
 
 
 def _order(call: Call) -> float:
@@ -237,11 +237,11 @@ def _cdist(builder: Builder, call: Call) -> Value:
     def difference(point: tuple[Expr, ...], k: Expr) -> Scalar:
         *batch, i, j = point
         wide = call.dtype.compute
-        found = sub(
+        result = sub(
             cast(builder.read(left, (*batch, i, k)), wide), cast(builder.read(right, (*batch, j, k)), wide)
         )
         # eager's largest difference is the largest of the numbers among them
-        return select(op("isnan", found), like(0, found), found) if math.isinf(order) else found
+        return select(op("isnan", result), like(0, result), result) if math.isinf(order) else result
 
     return _combine_norm(builder, call, order, left.shape[-1], difference)
 

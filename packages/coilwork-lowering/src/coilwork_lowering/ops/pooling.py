@@ -170,9 +170,9 @@ def _reduce_windows(
     assert total is not None
     if finish is None and dtype is wide:
         return total
-    made = total
+    result = total
     return builder.pointwise(
-        shape, dtype, device, lambda point: convert_total(point, builder.read(made, point)), strides=strides
+        shape, dtype, device, lambda point: convert_total(point, builder.read(result, point)), strides=strides
     )
 
 
@@ -306,15 +306,15 @@ def _small_position(
 
     def body(point: Point) -> Scalar:
         outer, inner = point[:-rank], point[-rank:]
-        found = list(iterate_taps(taps, inner))
-        origin = flat_position(found[0][1], sizes)
-        furthest = flat_position(found[-1][1], sizes) - origin
+        result = list(iterate_taps(taps, inner))
+        origin = flat_position(result[0][1], sizes)
+        furthest = flat_position(result[-1][1], sizes) - origin
         # distances from the window's corner are small: half as many bits to carry along
         narrow = DType.I32 if fits_32_bits(furthest) else DType.I64
         start = tuple(d.first(o) for d, o in zip(dims, inner, strict=True))
-        best = element(point, (*outer, *found[0][1]), found[0][2])
+        best = element(point, (*outer, *result[0][1]), result[0][2])
         distance = cast(index(flat_position(start, sizes) - origin), narrow)
-        for _, at, mask in found[1:]:
+        for _, at, mask in result[1:]:
             new = element(point, (*outer, *at), mask)
             taken = _wins(new, best)
             distance = select(taken, cast(index(flat_position(at, sizes) - origin), narrow), distance)
@@ -359,11 +359,11 @@ def _large_position(
             miss = const(-1 if last else 2**62, DType.I64)
             return select(both(mask, hit(new, best)), index(flat_position(at, sizes)), miss)
 
-        (found,) = builder.reduce(
+        (result,) = builder.reduce(
             "max" if last else "min", shape, axes, device, body, [DType.I64], strides=strides
         )
-        assert found is not None
-        return found
+        assert result is not None
+        return result
 
     equal = search(lambda new, best: op("eq", new, best), last=False)
     if not value.dtype.is_float:
@@ -406,9 +406,9 @@ def _start(sample: Scalar, place: Expr, size: int, places: int, window: int, ste
         return last
     step = round_to(like((size - window) / (places - 1), sample), step_type)
     at = round_to(add(cast(index(place), sample.dtype), sample), step_type)
-    ends = (cast(round_to(mul(one, step), step_type), DType.I64) for one in (at, sample))
-    found = sub(*ends)
-    return select(eq(index(place), index(as_expr(places - 1))), last, found)
+    ends = (cast(round_to(mul(item, step), step_type), DType.I64) for item in (at, sample))
+    result = sub(*ends)
+    return select(eq(index(place), index(as_expr(places - 1))), last, result)
 
 
 def _pool(builder: Builder, call: Call) -> Value:

@@ -46,8 +46,8 @@ def skip_stream(builder: Builder, call: Call) -> None:
     """Leave out the numbers of `call`, which ATen draws, so that other calls keep theirs."""
     if call.target not in _STREAM_OPERATORS:
         return
-    made = call.result[0] if isinstance(call.result, tuple | list) else call.result
-    device = device_text(made.device)
+    result = call.result[0] if isinstance(call.result, tuple | list) else call.result
+    device = device_text(result.device)
     if not builder.options.draws(device.partition(":")[0]):
         return
     graph_seed(builder, device)

@@ -112,7 +112,7 @@ def take_only_result(results: tuple[TensorValue | None, ...]) -> TensorValue:
 
 
 def accumulation_type(call: Call, source: DType) -> DType:
-    """Return the type that sums accumulate in: `i64` for integers, `f32` for low-precision floats."""
+    """Return the type that sums accumulate in: `i64` for integers and bools, `f32` for narrow floats."""
     wanted = call.dtype
     return DType.F32 if wanted.is_low_precision else wanted
 
@@ -164,10 +164,10 @@ def reduce_extreme(
 ) -> TensorValue:
     """The largest or smallest element, of those that there must be; NaN wins."""
     wide = value.dtype.compute
-    found = reduce_over(
+    result = reduce_over(
         builder, call, value, positions, _extreme_kind(kind, wide), lambda x: cast(x, wide), [wide]
     )
-    return finish_reduction(builder, call, take_only_result(found), fake, positions)
+    return finish_reduction(builder, call, take_only_result(result), fake, positions)
 
 
 def require_elements(
@@ -214,8 +214,8 @@ def find_extreme_position(
     """
     wide = DType.U8 if value.dtype.is_bool else value.dtype.compute
     arg: ReduceKind = "argmax" if kind == "max" else "argmin"
-    found = reduce_over(builder, call, value, positions, arg, lambda x: cast(x, wide), [DType.I64])
-    return finish_reduction(builder, call, take_only_result(found), fake, positions)
+    result = reduce_over(builder, call, value, positions, arg, lambda x: cast(x, wide), [DType.I64])
+    return finish_reduction(builder, call, take_only_result(result), fake, positions)
 
 
 def _lower_extreme_position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
@@ -247,8 +247,8 @@ def _lower_any_all(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
         value = call.tensor("self")
         # any.dims and all.dims reduce nothing for an empty list; elsewhere there is no list
         positions = list_reduced_dims(call, len(value.shape), empty_is_all=False)
-        found = take_only_result(reduce_over(builder, call, value, positions, kind, truth, [DType.BOOL]))
-        return finish_reduction(builder, call, found, call.fake, positions)
+        result = take_only_result(reduce_over(builder, call, value, positions, kind, truth, [DType.BOOL]))
+        return finish_reduction(builder, call, result, call.fake, positions)
 
     return lower
 
@@ -295,12 +295,12 @@ def _moments(
     assert fakes[0] is not None
     wanted = dtype_of(fakes[0].dtype)
     spread = map_elements(builder, squares, lambda x: cast(variance(x), wanted), wanted)
-    found = [finish_reduction(builder, call, spread, fakes[0], positions)]
+    result = [finish_reduction(builder, call, spread, fakes[0], positions)]
     if mean is not None and fakes[1] is not None:
         if _updates_one_by_one(call.node) and as_int(elements) != 1:
             mean = _nan_beside_infinity(builder, mean, squares)
-        found.append(finish_reduction(builder, call, mean, fakes[1], positions))
-    return found
+        result.append(finish_reduction(builder, call, mean, fakes[1], positions))
+    return result
 
 
 def _updates_one_by_one(node: torch.fx.Node) -> bool:
@@ -316,8 +316,8 @@ def _nan_beside_infinity(builder: Builder, mean: TensorValue, squares: TensorVal
     strides = mean.buffer.strides if is_whole(mean) else None
 
     def body(point: tuple[Expr, ...]) -> Scalar:
-        found = builder.read(mean, point)
-        return select(op("isnan", builder.read(squares, point)), like(math.nan, found), found)
+        result = builder.read(mean, point)
+        return select(op("isnan", builder.read(squares, point)), like(math.nan, result), result)
 
     return builder.pointwise(mean.shape, mean.dtype, mean.device, body, strides=strides)
 
@@ -394,8 +394,8 @@ def _make_running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
         values, positions = call.result
         if device_text(values.device) != value.device:
             raise NotLowered("a scan across devices")
-        found = _append_scan(builder, call, kind, value, dim, value.dtype.compute, [values, positions])
-        return (finish_reduction(builder, call, whole(found[0]), values, ()), whole(found[1]))
+        result = _append_scan(builder, call, kind, value, dim, value.dtype.compute, [values, positions])
+        return (finish_reduction(builder, call, whole(result[0]), values, ()), whole(result[1]))
 
     return lower
 

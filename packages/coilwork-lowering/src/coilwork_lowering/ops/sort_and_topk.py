@@ -80,11 +80,11 @@ def choose_extremes(
 
     def position(point: tuple[Expr, ...]) -> Scalar:
         row = (*point[:dim], *point[dim + 1 :])
-        found = builder.read(whole(chosen[-1]), row)
+        result = builder.read(whole(chosen[-1]), row)
         for number in reversed(range(count - 1)):
             mine = eq(index(point[dim]), const(number, DType.I64))
-            found = select(mine, builder.read(whole(chosen[number]), row), found)
-        return found
+            result = select(mine, builder.read(whole(chosen[number]), row), result)
+        return result
 
     places = builder.pointwise(
         shape,
@@ -99,7 +99,7 @@ def choose_extremes(
         at = (*point[:dim], placeholder(0), *point[dim + 1 :])
         return builder.read(value, at, indirect=(builder.read(places, point),))
 
-    found = builder.pointwise(
+    result = builder.pointwise(
         shape,
         value.dtype,
         device,
@@ -107,7 +107,7 @@ def choose_extremes(
         strides=builder.result_strides(values),
         name=f"{call.node.name}_values",
     )
-    return (found, places)
+    return (result, places)
 
 
 def _choose_positions(
@@ -344,7 +344,7 @@ def _first_of_pieces(
     candidates = Rows(
         shape=(*around, as_expr(pieces * count), *behind), device=value.device, dim=dim, element=candidate
     )
-    found, ranks = _sort_rows(
+    result, ranks = _sort_rows(
         builder, candidates, descending=largest, stable=True, count=count, strides=(strides[0], None)
     )
 
@@ -358,7 +358,7 @@ def _first_of_pieces(
     places = builder.pointwise(
         ranks.shape, DType.I64, value.device, position, strides=strides[1], name=f"{builder.hint}_indices"
     )
-    return (found, places)
+    return (result, places)
 
 
 def _select_rank(
@@ -377,7 +377,7 @@ def _select_rank(
         return select(eq(index(axis), wanted), cast(here, other.dtype), other)
 
     def pick(source: TensorValue, other: Scalar) -> TensorValue:
-        (found,) = builder.reduce(
+        (result,) = builder.reduce(
             "any" if other.dtype.is_bool else "max",
             rows,
             (value.shape[dim],),
@@ -385,16 +385,16 @@ def _select_rank(
             lambda row, axes: keep_if_ranked(source, other, row, axes[0]),
             (other.dtype,),
         )
-        assert found is not None
-        return found
+        assert result is not None
+        return result
 
-    found = pick(ordered, const(least, wide))
+    result = pick(ordered, const(least, wide))
     if wide is not value.dtype:
-        found = map_elements(builder, found, lambda x: cast(x, value.dtype), value.dtype)
+        result = map_elements(builder, result, lambda x: cast(x, value.dtype), value.dtype)
     at = pick(places, const(0, DType.I64))
     if len(values.shape) > len(rows):
-        found, at = view_maps.insert(found, (dim,)), view_maps.insert(at, (dim,))
-    return (found, at)
+        result, at = view_maps.insert(result, (dim,)), view_maps.insert(at, (dim,))
+    return (result, at)
 
 
 def _last(dtype: DType, *, descending: bool) -> bool | int | float:

@@ -133,18 +133,18 @@ def is_store_into_new_memory(node: torch.fx.Node, options: LoweringOptions) -> b
     changed = node.args[0] if node.args else None
     if not isinstance(changed, torch.fx.Node):
         return False
-    made = owner_of(changed)
-    name = str(made.target)
+    result = owner_of(changed)
+    name = str(result.target)
     if (
-        not find_info(operator_of(made.target)).is_uninitialized
+        not find_info(operator_of(result.target)).is_uninitialized
         or options.falls_back(name)
         or not name.startswith("aten.")
     ):
         return False
-    memory = {made, *views_of(made)}
+    memory = {result, *views_of(result)}
     others: set[torch.fx.Node] = set()
     torch.fx.node.map_arg((node.args[1:], node.kwargs), others.add)
-    return memory.isdisjoint(others) and all(reader is node for reader in readers_of(made))
+    return memory.isdisjoint(others) and all(reader is node for reader in readers_of(result))
 
 
 def is_box_update(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:

@@ -150,7 +150,7 @@ def _sides(call: Call, grad: TensorValue, shape: Sequence[Expr], *, exact: bool)
     rank = len(shape) - 2
     scales = [v for name, v in call.arguments.items() if name.startswith("scales")]
     corners = bool(call["align_corners"])
-    wide, found = grad.dtype.compute, []
+    wide, result = grad.dtype.compute, []
     for size, count, scale in zip(shape[2:], grad.shape[2:], scales, strict=True):
         n, m = as_int(size), as_int(count)
         if n is None or m is None or not (scale is None or isinstance(scale, float | int)):
@@ -163,9 +163,9 @@ def _sides(call: Call, grad: TensorValue, shape: Sequence[Expr], *, exact: bool)
             ratio = 1 / scale if scale is not None and scale > 0 else n / m
         side = Resizing(size=n, count=m, scale=ratio, corners=corners, cubic=cubic)
         window = resized_window(side, getattr(torch, wide.torch_name), exact=exact)
-        found.append(_Side(side=side, window=window, wide=wide))
-    assert len(found) == rank
-    return found
+        result.append(_Side(side=side, window=window, wide=wide))
+    assert len(result) == rank
+    return result
 
 
 def _backward(builder: Builder, call: Call) -> Value:
@@ -246,8 +246,8 @@ def _sum_sides(
                     total = weighed if total is None else add(total, weighed)
             return total
 
-        found = sum_along((), _TRUE)
-        return cast(const(0, wide) if found is None else found, dtype)
+        result = sum_along((), _TRUE)
+        return cast(const(0, wide) if result is None else result, dtype)
 
     if all(w <= _WRITTEN_OUT for w in widths):
         return builder.pointwise(shape, dtype, call.device, sum_taps, strides=strides)
@@ -256,9 +256,9 @@ def _sum_sides(
     assert total is not None
     if dtype is wide:
         return total
-    made = total
+    created = total
     return builder.pointwise(
-        shape, dtype, call.device, lambda point: cast(builder.read(made, point), dtype), strides=strides
+        shape, dtype, call.device, lambda point: cast(builder.read(created, point), dtype), strides=strides
     )
 
 

@@ -225,7 +225,7 @@ def _lower_as_strided(builder: Builder, call: Call) -> Value:
     if not provably_nonneg(offset):
         raise NotLowered("as_strided reaches memory before the tensor's buffer")
     shape, strides = call.shape(builder), builder.sizes.exprs(call.fake.stride())
-    if not all(provably_nonneg(one) for one in (*shape, *strides)):
+    if not all(provably_nonneg(item) for item in (*shape, *strides)):
         raise NotLowered("sizes or strides that may be negative, which eager refuses")
     reach = offset + replace(owner, shape=shape, strides=strides).span
     if not provably_le(reach, owner.span):

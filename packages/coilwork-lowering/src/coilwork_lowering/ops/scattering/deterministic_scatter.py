@@ -54,10 +54,10 @@ def index_put_in_fixed_order(
         return (*rest[: plan.front], *unflatten(flat, depth), *rest[plan.front :])
 
     def key(flat: Expr) -> Scalar:
-        found: Scalar = const(0, DType.I64)
+        result: Scalar = const(0, DType.I64)
         for extent, position in zip(indexed, plan.positions(builder, value_point(flat), call), strict=True):
-            found = add(mul(found, index(extent)), position)
-        return found
+            result = add(mul(result, index(extent)), position)
+        return result
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         spot = (*point[: plan.front], *unflatten(position, depth), *point[plan.front :])
@@ -197,8 +197,8 @@ def index_add_in_fixed_order(
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         spot = (*point[:dim], position, *point[dim:])
-        found = to_dtype(builder.read(source, spot, indirect=(place,), mask=mask), wide)
-        return mul(scalar_operand(builder, call["alpha"], (), wide), found)
+        result = to_dtype(builder.read(source, spot, indirect=(place,), mask=mask), wide)
+        return mul(scalar_operand(builder, call["alpha"], (), wide), result)
 
     elements = Elements(
         count=source.shape[dim],
@@ -219,8 +219,8 @@ def index_add_in_fixed_order(
 
 def _is_one_sorted_index(indices: Any) -> bool:
     """Tell if there is one index tensor among `indices`, FX values or None, and it never decreases."""
-    found = [given for given in indices if given is not None]
-    return len(found) == 1 and is_in_order(found[0])
+    results = [given for given in indices if given is not None]
+    return len(results) == 1 and is_in_order(results[0])
 
 
 def _add_elements(
@@ -250,17 +250,17 @@ def _add_elements(
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         place = rows(point)
-        found = builder.read(sums.values, place)
+        result = builder.read(sums.values, place)
         count = sums.count_of(place[0]) if mean or not with_old else const(0, DType.I64)
         before = to_dtype(builder.read(value, point), elements.dtype)
         if with_old and (filled is None or filled.value != 0):
-            found = add(before, found)
+            result = add(before, result)
         if mean:
             parts = add(count, const(1, DType.I64)) if with_old else maximum(count, const(1, DType.I64))
-            found = div(found, cast(parts, elements.dtype))
+            result = div(result, cast(parts, elements.dtype))
         if not with_old:
-            found = select(lt(const(0, DType.I64), count), found, before)
-        return to_dtype(found, value.dtype)
+            result = select(lt(const(0, DType.I64), count), result, before)
+        return to_dtype(result, value.dtype)
 
     return builder.pointwise(
         value.shape,

@@ -83,17 +83,17 @@ class Elements:
 
 def unflatten(flat: Expr, shape: Shape) -> tuple[Expr, ...]:
     """Return coordinates in `shape` of the row-major position `flat`."""
-    found: list[Expr] = []
+    results: list[Expr] = []
     below = as_expr(1)
     for place, extent in reversed(tuple(enumerate(shape))):
         outermost = all(as_int(e) == 1 for e in shape[:place])
         quotient = floordiv(flat, below)
         if as_int(extent) == 1:
-            found.append(as_expr(0))
+            results.append(as_expr(0))
         else:
-            found.append(quotient if outermost else mod(quotient, extent))
+            results.append(quotient if outermost else mod(quotient, extent))
         below = below * extent
-    return tuple(reversed(found))
+    return tuple(reversed(results))
 
 
 def flatten(coordinates: Sequence[Expr], shape: Shape) -> Expr:

@@ -50,12 +50,12 @@ def _dense_backward(builder: Builder, call: Call) -> Value:
         raise NotLowered("gradients scaled by how often an index occurs")
     rows, padding = as_size(call["num_weights"]), as_size(call["padding_idx"])
     sums = _sum_sorted if needs_fixed_order(builder, call.device, gradient.dtype) else _add_in_memory
-    found = sums(builder, call, gradient, indices, rows, padding)
+    result = sums(builder, call, gradient, indices, rows, padding)
     return builder.pointwise(
-        found.shape,
+        result.shape,
         call.dtype,
         call.device,
-        lambda point: to_dtype(builder.read(found, point), call.dtype),
+        lambda point: to_dtype(builder.read(result, point), call.dtype),
         strides=call.strides(builder),
         name=call.node.name,
     )
@@ -211,13 +211,13 @@ def _forward(builder: Builder, call: Call) -> Value:
     many = _counts(builder, bags)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
-        found = builder.read(total, point)
+        result = builder.read(total, point)
         if mode is Mode.SUM:
-            return to_dtype(found, weight.dtype)
+            return to_dtype(result, weight.dtype)
         count = many(point[0])
         if mode is Mode.MEAN:
-            found = div(found, cast(op("maximum", count, like(1, count)), wide))
-        return to_dtype(select(gt(count, like(0, count)), found, like(0, found)), weight.dtype)
+            result = div(result, cast(op("maximum", count, like(1, count)), wide))
+        return to_dtype(select(gt(count, like(0, count)), result, like(0, result)), weight.dtype)
 
     combined = builder.pointwise(
         shape,
@@ -264,8 +264,8 @@ def _counts(builder: Builder, bags: Bags) -> Callable[[Expr], Scalar]:
     """How many elements of a bag count, in `i64`."""
     if bags.padding < 0:
         return lambda bag: bags.length(builder, bag)
-    found = bags.reduce(builder, "sum", (), 0, DType.I64, lambda one: const(1, DType.I64))
-    return lambda bag: builder.read(found, (bag,))
+    result = bags.reduce(builder, "sum", (), 0, DType.I64, lambda one: const(1, DType.I64))
+    return lambda bag: builder.read(result, (bag,))
 
 
 def _first_of_largest(
@@ -300,12 +300,12 @@ def _backward(builder: Builder, call: Call) -> Value:
     rows = as_size(call["num_weights"])
     bags = _read_bags(builder, call, rows, gradient.shape[0])
     given = _give_largest if mode is Mode.MAX else _give_elements
-    found = given(builder, call, bags, gradient, mode)
+    result = given(builder, call, bags, gradient, mode)
     return builder.pointwise(
         (rows, gradient.shape[1]),
         call.dtype,
         call.device,
-        lambda point: to_dtype(found(point), call.dtype),
+        lambda point: to_dtype(result(point), call.dtype),
         strides=call.strides(builder),
     )
 
@@ -322,14 +322,14 @@ def _give_elements(
         bag = cast(builder.read(places, (at,), indirect=indirect, mask=mask), DType.I64)
         inside = both(mask, lt(bag, index(bags.count)))
         read = builder.read(gradient, (placeholder(0), column), indirect=(bag,), mask=inside)
-        found = cast(read, wide)
+        result = cast(read, wide)
         if shares is not None:
             share = builder.read(shares, (placeholder(0),), indirect=(bag,), mask=inside, other=1)
-            found = div(found, share)
+            result = div(result, share)
         if isinstance(by_sample, TensorValue):
             own = builder.read(by_sample, (at,), indirect=indirect, mask=mask)
-            found = mul(found, cast(own, wide))
-        return found
+            result = mul(result, cast(own, wide))
+        return result
 
     if needs_fixed_order(builder, bags.device, gradient.dtype):
 

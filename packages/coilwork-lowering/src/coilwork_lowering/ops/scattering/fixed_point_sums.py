@@ -113,8 +113,8 @@ def classify_number(number: Scalar) -> Scalar:
     zero = const(0, DType.I64)
     finite = lt(read_exponent(read_magnitude(number)), const(NO_NUMBER, DType.I32))
     infinite = select(lt(number, const(0.0, DType.F32)), negative, positive)
-    found = select(op("isnan", number), add(positive, negative), infinite)
-    return select(finite, zero, found)
+    result = select(op("isnan", number), add(positive, negative), infinite)
+    return select(finite, zero, result)
 
 
 def sum_not_numbers(total: Scalar) -> Scalar:
@@ -170,9 +170,9 @@ class Points:
 
         one_behind_the_other = self._elements.one_run or self._stored is not None
         axes = (self._elements.count,) if one_behind_the_other else (length, self._elements.runs)
-        (found,) = self._builder.reduce(which, (), axes, self._device, body, (DType.I32,))
-        assert found is not None
-        return self._builder.read(found, ())
+        (result,) = self._builder.reduce(which, (), axes, self._device, body, (DType.I32,))
+        assert result is not None
+        return self._builder.read(result, ())
 
     def combine(
         self,
@@ -209,7 +209,7 @@ class Points:
                 into=zeros.buffer.name,
                 ranges=node_ranges("i", self._shape),
                 index=(point[0], as_expr(0) if words is None else placeholder(1), placeholder(0), point[2]),
-                indirect=tuple(simplify(_mask_reads(only, one)) for one in indirect),
+                indirect=tuple(simplify(_mask_reads(only, item)) for item in indirect),
                 value=simplify(_mask_reads(only, value(number, key))),
                 mode=mode,
                 mask=only if mask is None else simplify(_mask_reads(only, _conjoin(only, mask))),
@@ -268,16 +268,16 @@ class Points:
     def _checks(self, point: tuple[Expr, ...], only: Scalar | None) -> tuple[Check, ...]:
         if not self._builder.options.checks:
             return ()
-        found = tuple(self._elements.checks(self._flat(point)))
+        result = tuple(self._elements.checks(self._flat(point)))
         if only is None:
-            return found
+            return result
         return tuple(
             Check(
                 condition=simplify(either(invert(only), _mask_reads(only, check.condition))),
                 message=check.message,
                 error=check.error,
             )
-            for check in found
+            for check in result
         )
 
     def _key(self, point: tuple[Expr, ...]) -> Scalar:
@@ -325,7 +325,7 @@ class Points:
         def flat(point: tuple[Expr, ...]) -> Expr:
             return point[1] * length + point[0]
 
-        made = builder.pointwise(
+        result = builder.pointwise(
             (length, elements.runs),
             dtype,
             self._device,
@@ -335,7 +335,7 @@ class Points:
             name=name,
         )
         # a view: what reads it finds memory, and no expression to compute once more
-        return builder.view(made.buffer, (elements.count,), (as_expr(1),), as_expr(0))
+        return builder.view(result.buffer, (elements.count,), (as_expr(1),), as_expr(0))
 
 
 def find_uniform_number(builder: Builder, elements: Elements) -> float | None:
@@ -346,15 +346,15 @@ def find_uniform_number(builder: Builder, elements: Elements) -> float | None:
     def visit(node: Scalar) -> Scalar:
         if not isinstance(node, Load) or node.mask is not None:
             return node
-        found = builder.number_everywhere(whole(builder.buffers[node.buffer]))
-        return node if found is None else found
+        result = builder.number_everywhere(whole(builder.buffers[node.buffer]))
+        return node if result is None else result
 
     value = elements.value(flat, index(flat), point, const(True, DType.BOOL))
-    found = simplify(rewrite((value,), visit)[0])
-    if not isinstance(found, Const):
+    result = simplify(rewrite((value,), visit)[0])
+    if not isinstance(result, Const):
         return None
     # a literal stands for the nearest `f32`
-    return float(torch.tensor(found.value, dtype=torch.float32).item())
+    return float(torch.tensor(result.value, dtype=torch.float32).item())
 
 
 def _neighbours(elements: Elements, near: int, few: int) -> int:
@@ -376,10 +376,10 @@ def _conjoin(first: Scalar | None, second: Scalar) -> Scalar:
 
 def _combine_conditions(*conditions: Scalar | None) -> Scalar | None:
     """Tell if all of those that are given hold; None if none is."""
-    found: Scalar | None = None
+    result: Scalar | None = None
     for condition in conditions:
-        found = found if condition is None else _conjoin(found, condition)
-    return found
+        result = result if condition is None else _conjoin(result, condition)
+    return result
 
 
 def _mask_reads(where: Scalar | None, value: Scalar) -> Scalar:
@@ -432,8 +432,8 @@ def sum_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Sum
         if not counts:
             one = const(1, DType.I32)
             checked = alike is not None
-            made = points.combine(DType.I32, "add", lambda number, key: one, name="counts", checked=checked)
-            counts.append(made)
+            result = points.combine(DType.I32, "add", lambda number, key: one, name="counts", checked=checked)
+            counts.append(result)
         return cast(points.read_row(counts[0], row), DType.I64)
 
     if alike is not None:
@@ -453,10 +453,10 @@ def _repeat_number(count_of: Callable[[Expr], Scalar], number: float) -> Callabl
 
     def value(row: Expr) -> Scalar:
         count = count_of(row)
-        found = mul(cast(count, DType.F64), const(number, DType.F64))
+        result = mul(cast(count, DType.F64), const(number, DType.F64))
         # of no infinities, zero
         some = lt(const(0, DType.I64), count)
-        return cast(select(some, found, const(0.0, DType.F64)), DType.F32)
+        return cast(select(some, result, const(0.0, DType.F64)), DType.F32)
 
     return value
 
@@ -536,15 +536,15 @@ def _sum_multiples(points: Points, bits: int, common: _Common | None) -> Callabl
         total, exponent = points.read_row(multiples, row), points.read_row(exponents, row, only=own)
         height = sub(exponent, const(BIAS + bits, DType.I32))
         if common is None:
-            found = scale_units(total, height)
+            result = scale_units(total, height)
         else:
             height = select(common.serve, sub(common.top, const(BIAS + bits, DType.I32)), height)
             used = both(common.serve, common.second)
-            found = _join_units(
+            result = _join_units(
                 total, points.read_row(multiples, row, word=1, only=used), height, common.step
             )
         special = eq(exponent, const(NO_NUMBER, DType.I32))
-        return select(special, sum_not_numbers(total), cast(found, DType.F32))
+        return select(special, sum_not_numbers(total), cast(result, DType.F32))
 
     return value
 

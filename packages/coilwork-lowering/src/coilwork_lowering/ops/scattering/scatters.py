@@ -106,25 +106,25 @@ def scatter_into(
             shape, point = group_columns(shape, width)
     positions = tuple(simplify(s) for s in indirect(point))
     source = simplify(value(point))
-    made = builder.is_unfilled(old.buffer)
+    result = builder.is_unfilled(old.buffer)
     output = old.buffer
-    if not made:
+    if not result:
         output = builder.declare_successor(old.buffer)
     builder.add(
         Scatter(
             output=output,
-            into=None if made else old.buffer.name,
+            into=None if result else old.buffer.name,
             ranges=node_ranges("i", shape),
             index=tuple(index(point)) if is_whole(old) else old.at(index(point)),
             indirect=positions,
             value=source,
             mode=mode,
-            sparse=made,
+            sparse=result,
             checks=tuple(checks(point)) if builder.options.checks else (),
             origins=builder.origins,
         )
     )
-    if made:
+    if result:
         return old
     builder.buffers.overwrite(old.buffer.name, output)
     return replace(old, buffer=output)

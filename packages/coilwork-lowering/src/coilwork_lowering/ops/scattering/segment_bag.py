@@ -152,13 +152,13 @@ class Bags:
                 readable=counted,
                 of_bag=lambda tensor: builder.read(tensor, point),
             )
-            found = select(counted, value(one), nothing)
+            result = select(counted, value(one), nothing)
             # rows end where the condition says
-            return select(inside, found, nothing)
+            return select(inside, result, nothing)
 
-        (found,) = builder.reduce(kind, (self.count, *inner), (self.elements,), self.device, body, (dtype,))
-        assert found is not None
-        return found
+        (result,) = builder.reduce(kind, (self.count, *inner), (self.elements,), self.device, body, (dtype,))
+        assert result is not None
+        return result
 
     def is_reduced_by_bag(self, builder: Builder) -> bool:
         """Tell if bags are reduced each by itself, not element by element into memory."""
@@ -222,15 +222,15 @@ def number_bags(builder: Builder, bags: Bags) -> TensorValue:
 
     def bag(point: tuple[Expr, ...]) -> Scalar:
         begun = lower_bound(builder, bags.offsets, lambda first: le(cast(first, DType.I64), index(point[0])))
-        found = sub(begun, const(1, width))
+        result = sub(begun, const(1, width))
         if has_trait(bags.device, ATEN_CPU) or bags.in_bounds:
-            return found
+            return result
         # the first bag has what lies in front of its offset, the last one what lies behind an offset that
         # ends it
-        found = op("maximum", found, const(0, width))
+        result = op("maximum", result, const(0, width))
         if provably_eq(count, bags.count):
-            return found
-        return op("minimum", found, cast(index(bags.count - 1), width))
+            return result
+        return op("minimum", result, cast(index(bags.count - 1), width))
 
     return builder.pointwise((bags.elements,), width, bags.device, bag, name=f"{builder.hint}_bags")
 

@@ -121,12 +121,12 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     count = as_int(keys.shape[0])
     assert count is not None
     length, pieces = _pieces(count, builder.machine_of(device).sorts)
-    found = _sort_pieces(builder, device, keys, length, pieces)
-    ranks = _ranks(builder, device, found.keys, length, pieces)
+    result = _sort_pieces(builder, device, keys, length, pieces)
+    ranks = _ranks(builder, device, result.keys, length, pieces)
     shape = (as_expr(pieces), as_expr(length))
     point = coordinate_symbols("i", shape)
-    key = builder.read(found.keys, point)
-    place = add(builder.read(found.places, point), index(point[0] * length))
+    key = builder.read(result.keys, point)
+    place = add(builder.read(result.places, point), index(point[0] * length))
     rank = builder.read(ranks, point)
     merged = Ordered(
         keys=_scatter_by_rank(builder, device, shape, key, rank, name="sorted"),
@@ -294,8 +294,8 @@ def _sort_keys(builder: Builder, device: str, elements: Elements, keys: TensorVa
     if elements.ordered:
         return _Order(keys=keys, offset=offset, places=None)
     if can_sort_in_pieces(builder, device, elements.count, keys.dtype):
-        found = sort_in_pieces(builder, device, keys)
-        return _Order(keys=found.keys, offset=offset, places=found.places)
+        result = sort_in_pieces(builder, device, keys)
+        return _Order(keys=result.keys, offset=offset, places=result.places)
     ranges = node_ranges("i", keys.shape)
     ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
     places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
@@ -367,11 +367,11 @@ def _sum_pieces(
         value = elements.value(placeholder(0), place, point[1:], inside)
         return select(inside, value, const(0, elements.dtype))
 
-    (found,) = builder.reduce(
+    (result,) = builder.reduce(
         "sum", (pieces, *elements.inner), (as_expr(PIECE),), device, body, (elements.dtype,)
     )
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 def _rows(

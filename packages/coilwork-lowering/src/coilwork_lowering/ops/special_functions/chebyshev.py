@@ -57,8 +57,8 @@ def compute_in_64_bits(function: Callable[..., Scalar]) -> Callable[..., Scalar]
     """`function`, computed in `f64`: as eager's kernels in `f32`, or better."""
 
     def wide(*operands: Scalar) -> Scalar:
-        found = function(*(cast(operand, DType.F64) for operand in operands))
-        return cast(found, operands[0].dtype)
+        result = function(*(cast(operand, DType.F64) for operand in operands))
+        return cast(result, operands[0].dtype)
 
     return wide
 
@@ -89,8 +89,8 @@ def _i1e(x: Scalar) -> Scalar:
     size = op("abs", x)
     near = mul(series_over(size, 0, _NEAR, tables.I1_NEAR), size)
     far = div(series_behind(divide_by(_NEAR, size), tables.I1_FAR), op("sqrt", size))
-    found = select(le(size, like(_NEAR, x)), near, far)
-    return select(lt(x, like(0, x)), neg(found), found)
+    result = select(le(size, like(_NEAR, x)), near, far)
+    return select(lt(x, like(0, x)), neg(result), result)
 
 
 def _i0(x: Scalar) -> Scalar:
@@ -116,9 +116,9 @@ def _k(x: Scalar, order: int, *, scaled: bool) -> Scalar:
         near = mul(near, op("exp", x))
     else:
         far = mul(far, op("exp", neg(x)))
-    found = select(le(x, two), near, far)
-    found = select(lt(x, zero), like(math.nan, x), found)
-    return select(eq(x, zero), like(math.inf, x), found)
+    result = select(le(x, two), near, far)
+    result = select(lt(x, zero), like(math.nan, x), result)
+    return select(eq(x, zero), like(math.inf, x), result)
 
 
 def _evaluate_asymptotic(x: Scalar, order: int, *, second: bool) -> Scalar:
@@ -130,10 +130,10 @@ def _evaluate_asymptotic(x: Scalar, order: int, *, second: bool) -> Scalar:
     angle = sub(x, like((2 * order + 1) * math.pi / 4, x))
     sine, cosine = op("sin", angle), op("cos", angle)
     if second:
-        found = add(mul(p, sine), mul(q, cosine))
+        result = add(mul(p, sine), mul(q, cosine))
     else:
-        found = sub(mul(p, cosine), mul(q, sine))
-    return mul(found, op("sqrt", div(like(2 / math.pi, x), x)))
+        result = sub(mul(p, cosine), mul(q, sine))
+    return mul(result, op("sqrt", div(like(2 / math.pi, x), x)))
 
 
 def _evaluate_near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
@@ -159,9 +159,9 @@ def _j1(x: Scalar) -> Scalar:
 def _y(x: Scalar, near: Scalar, order: int) -> Scalar:
     """Return a Bessel function of the second kind: negative infinity at 0, NaN below."""
     zero = like(0, x)
-    found = select(le(x, like(_NEAR, x)), near, _evaluate_asymptotic(x, order, second=True))
-    found = select(lt(x, zero), like(math.nan, x), found)
-    return select(eq(x, zero), like(-math.inf, x), found)
+    result = select(le(x, like(_NEAR, x)), near, _evaluate_asymptotic(x, order, second=True))
+    result = select(lt(x, zero), like(math.nan, x), result)
+    return select(eq(x, zero), like(-math.inf, x), result)
 
 
 def _y0(x: Scalar) -> Scalar:
@@ -176,8 +176,8 @@ def _y1(x: Scalar) -> Scalar:
 
 def _spherical_j0(x: Scalar) -> Scalar:
     zero = like(0, x)
-    found = select(eq(x, zero), like(1, x), div(op("sin", x), x))
-    return select(op("isinf", x), zero, found)
+    result = select(eq(x, zero), like(1, x), div(op("sin", x), x))
+    return select(op("isinf", x), zero, result)
 
 
 def _airy_ai(x: Scalar) -> Scalar:
@@ -195,10 +195,10 @@ def _airy_ai(x: Scalar) -> Scalar:
     decaying = mul(mul(decaying, like(0.5 / math.sqrt(math.pi), x)), op("exp", neg(z)))
     decaying = div(decaying, fourth)
     near = series_over(x, _AIRY_OSCILLATES, _AIRY_DECAYS, tables.AI_NEAR)
-    found = select(lt(x, like(_AIRY_OSCILLATES, x)), oscillating, near)
-    found = select(gt(x, like(_AIRY_DECAYS, x)), decaying, found)
-    found = select(gt(x, like(_AIRY_VANISHES, x)), like(0, x), found)
-    return select(op("isinf", x), like(math.nan, x), found)
+    result = select(lt(x, like(_AIRY_OSCILLATES, x)), oscillating, near)
+    result = select(gt(x, like(_AIRY_DECAYS, x)), decaying, result)
+    result = select(gt(x, like(_AIRY_VANISHES, x)), like(0, x), result)
+    return select(op("isinf", x), like(math.nan, x), result)
 
 
 def _exclude_64_bits(rule: Rule) -> Rule:
@@ -255,10 +255,10 @@ _TAIL: Final = 8.0
 def _erfcx(x: Scalar) -> Scalar:
     size, one = op("abs", x), like(1, x)
     u = div(sub(size, like(_CENTRE, x)), add(size, like(_CENTRE, x)))
-    found = div(evaluate_series(u, tables.ERFCX), add(one, add(size, size)))
-    found = select(gt(size, like(_FAR, x)), divide_by(1 / math.sqrt(math.pi), size), found)
+    result = div(evaluate_series(u, tables.ERFCX), add(one, add(size, size)))
+    result = select(gt(size, like(_FAR, x)), divide_by(1 / math.sqrt(math.pi), size), result)
     square = op("exp", mul(x, x))
-    return select(lt(x, like(0, x)), sub(add(square, square), found), found)
+    return select(lt(x, like(0, x)), sub(add(square, square), result), result)
 
 
 def _quantile(p: Scalar) -> Scalar:
@@ -276,11 +276,11 @@ def _quantile(p: Scalar) -> Scalar:
     rest = div(select(le(x, like(_TAIL, p)), near, far), x)
     tail = sub(rest, sub(x, div(op("log", x), x)))
     tail = select(above, neg(tail), tail)
-    found = select(le(op("abs", y), like(_MIDDLE, p)), middle, tail)
-    found = select(eq(p, zero), like(-math.inf, p), found)
-    found = select(eq(p, one), like(math.inf, p), found)
+    result = select(le(op("abs", y), like(_MIDDLE, p)), middle, tail)
+    result = select(eq(p, zero), like(-math.inf, p), result)
+    result = select(eq(p, one), like(math.inf, p), result)
     outside = op("bitwise_or", lt(p, zero), gt(p, one))
-    return select(outside, like(math.nan, p), found)
+    return select(outside, like(math.nan, p), result)
 
 
 # ---- Chebyshev polynomials ----
@@ -302,18 +302,18 @@ def _evaluate_by_angle(
     odd = eq(op("fmod", n, like(2, x)), one)
     beyond = below(n, far)
     beyond = select(odd, neg(beyond), beyond)
-    found = inside(n, op("acos", x))
-    found = select(gt(x, one), above(n, far), found)
-    found = select(lt(x, neg(one)), beyond, found)
-    found = select(eq(x, one), at_one, found)
-    found = select(eq(x, neg(one)), select(odd, neg(at_minus_one), at_minus_one), found)
+    result = inside(n, op("acos", x))
+    result = select(gt(x, one), above(n, far), result)
+    result = select(lt(x, neg(one)), beyond, result)
+    result = select(eq(x, one), at_one, result)
+    result = select(eq(x, neg(one)), select(odd, neg(at_minus_one), at_minus_one), result)
     # of an infinite number eager's recurrence subtracts infinities, from the third degree on
     high = select(gt(n, like(2, n)), like(math.nan, x), select(odd, x, size))
-    found = select(op("isinf", x), high, found)
-    found = select(eq(n, like(0, x)), one, found)
+    result = select(op("isinf", x), high, result)
+    result = select(eq(n, like(0, x)), one, result)
     # degrees that are no int64, NaN among them, are negative to eager
-    found = select(lt(n, like(2.0**63, n)), found, like(0, x))
-    return select(gt(n, like(-1, n)), found, like(0, x))
+    result = select(lt(n, like(2.0**63, n)), result, like(0, x))
+    return select(gt(n, like(-1, n)), result, like(0, x))
 
 
 def _plus(n: Scalar, more: float) -> Scalar:
@@ -357,7 +357,7 @@ def _fourth_kind(x: Scalar, n: Scalar) -> Scalar:
 
 
 def _make_polynomial_rules() -> tuple[Rule, ...]:
-    found = []
+    results = []
     for letter, function in (
         ("t", _first_kind),
         ("u", _second_kind),
@@ -374,8 +374,8 @@ def _make_polynomial_rules() -> tuple[Rule, ...]:
         for name, chosen in (("chebyshev", plain), ("shifted_chebyshev", shift_argument)):
             base = f"special_{name}_polynomial_{letter}"
             targets = f"{base} {base}.x_scalar {base}.n_scalar"
-            found.append(pointwise_rule(targets, compute_in_64_bits(chosen), kind=TO_FLOAT))
-    return tuple(found)
+            results.append(pointwise_rule(targets, compute_in_64_bits(chosen), kind=TO_FLOAT))
+    return tuple(results)
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -162,16 +162,16 @@ def digamma(x: Scalar) -> Scalar:
         at = select(small, add(at, one), at)
     inverse = div(one, mul(at, at))
     series = mul(inverse, _polynomial(inverse, _DIGAMMA_COEFFICIENTS))
-    found = sub(sub(add(collected, op("log", at)), div(like(0.5, x), at)), series)
-    found = select(eq(at, ten), add(collected, like(_DIGAMMA_OF_10, x)), found)
+    result = sub(sub(add(collected, op("log", at)), div(like(0.5, x), at)), series)
+    result = select(eq(at, ten), add(collected, like(_DIGAMMA_OF_10, x)), result)
     # the tangent of a rounded product would be off near integers
     wide = cast(x, DType.F64)
     fraction = sub(wide, op("trunc", wide))
     pi = const(math.pi, DType.F64)
     slope = cast(div(pi, op("tan", mul(pi, fraction))), x.dtype)
-    reflected = select(eq(x, op("trunc", x)), like(math.nan, x), sub(found, slope))
+    reflected = select(eq(x, op("trunc", x)), like(math.nan, x), sub(result, slope))
     pole = op("copysign", like(math.inf, x), op("neg", x))
-    return select(eq(x, zero), pole, select(below, reflected, found))
+    return select(eq(x, zero), pole, select(below, reflected, result))
 
 
 def _parts(x: Scalar) -> tuple[Scalar, Scalar]:
@@ -281,10 +281,10 @@ def _cotangent_slope(x: Scalar, order: int) -> Scalar:
         ]
     angle = mul(like(math.pi, x), sub(x, op("round", x)))
     cotangent = div(op("cos", angle), op("sin", angle))
-    found = like(polynomial[-1], x)
+    result = like(polynomial[-1], x)
     for coefficient in reversed(polynomial[:-1]):
-        found = add(mul(found, cotangent), like(coefficient, x))
-    return mul(found, like(math.pi**order, x))
+        result = add(mul(result, cotangent), like(coefficient, x))
+    return mul(result, like(math.pi**order, x))
 
 
 def trigamma(x: Scalar) -> Scalar:
@@ -312,9 +312,9 @@ def _polygamma(order: int) -> Callable[[Scalar], Scalar]:
         zero, below = like(0, x), lt(x, like(0.5, x))
         value = _polygamma_of_positive(select(below, sub(like(1, x), x), x), order)
         reflected = sub(mul(like((-1) ** order, x), value), mul(like(math.pi, x), _cotangent_slope(x, order)))
-        found = select(below, reflected, value)
+        result = select(below, reflected, value)
         pole = both(le(x, zero), eq(x, op("trunc", x)))
-        return select(pole, like(math.inf if order % 2 else -math.inf, x), found)
+        return select(pole, like(math.inf if order % 2 else -math.inf, x), result)
 
     return function
 
