@@ -1,15 +1,19 @@
-"""Layers of `torch.nn.LSTM` that torch hands to oneDNN: where oneDNN lacks them, and their gradients."""
+"""LSTM layers and Fourier transforms where CPU libraries need help."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
 from lowering_backend import Recorder
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork_lowering import decompositions
 from coilwork_lowering.decompositions import library_operators
 
 LAYERS = [
@@ -94,3 +98,30 @@ def test_gradients_of_states() -> None:
     result, _ = deepcopy(model).double()(x.double(), wide)
     for one, other in zip(found, torch.autograd.grad(result.square().sum(), wide), strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
+
+
+ORDERS = list(itertools.permutations(range(3)))
+TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the last": torch.fft.rfft,
+    "the first": lambda x: torch.fft.rfft(x, dim=0),
+    "both halves": lambda x: torch.fft.fft(x, dim=1),
+    "the first two": lambda x: torch.fft.rfft2(x, dim=(0, 1)),
+    "two, the other way": lambda x: torch.fft.rfft2(x, dim=(2, 0)),
+    "all": torch.fft.rfftn,
+    "inverse": lambda x: torch.fft.ihfft(x, dim=1),
+    "of integers": lambda x: torch.fft.rfft(x.long(), dim=1),
+}
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_strides(name: str, mode: Any) -> None:
+    function = TRANSFORMS[name]
+    for order in ORDERS:
+        dense = torch.arange(60.0).sin().view([(3, 4, 5)[k] for k in order])
+        value = dense.permute([order.index(k) for k in range(3)])
+        wanted = function(value)
+        gm = make_fx(function, tracing_mode=mode, decomposition_table=decompositions())(value)
+        (output,) = gm.graph.find_nodes(op="output")
+        assert tuple(map(int, output.args[0].meta["val"].stride())) == wanted.stride(), order
+        torch.testing.assert_close(gm(value), wanted, check_stride=True)

@@ -1,15 +1,18 @@
-"""Atomic updates of large tables on a GPU: the same columns of all rows together."""
+"""Scatters: by groups of columns, and of one element per row as pointwise code."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from lowering_against_eager import assert_as_eager
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.index import as_int
-from coilwork_ir.loops import Scatter
+from coilwork_ir.loops import Pointwise, Scatter
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.target import target
@@ -82,3 +85,31 @@ def test_numbers_stay() -> None:
     x, source = torch.randn(16, 32), torch.randn(16, 32)
     index = torch.randint(16, (16, 32))
     assert torch.equal(interpret_graph(graph, [x, index, source])[0], largest(x, index, source))
+
+
+X, LABELS, SHARES = (
+    torch.arange(15.0).view(3, 5),
+    torch.tensor([[4], [0], [2]]),
+    torch.tensor([[0.5], [2], [3]]),
+)
+
+
+@pytest.mark.parametrize(
+    "placed",
+    [
+        lambda x, i, s: x.new_zeros(3, 5).scatter(1, i, s),
+        lambda x, i, s: x.new_zeros(3, 5).scatter_add(1, i, s),
+        lambda x, i, s: torch.full_like(x, 2.0).scatter_add(1, i, s),
+        lambda x, i, s: torch.zeros_like(x, dtype=torch.int32).scatter_add(1, i, s.int()),
+    ],
+    ids=["stored", "added", "added to a number", "integers"],
+)
+def test_what_is_placed_is_computed_where_it_is_read(placed: Callable[..., Tensor]) -> None:
+    lowered = assert_as_eager(lambda x, i, s: placed(x, i, s) + x, X, LABELS, SHARES)
+    assert {type(node) for node in lowered.graph.nodes} == {Pointwise}
+
+
+def test_several_elements_per_row_are_added_in_memory() -> None:
+    two = torch.tensor([[4, 4], [0, 1], [2, 2]])
+    lowered = assert_as_eager(lambda x, i: x.new_zeros(3, 5).scatter_add(1, i, x[:, :2]), X, two)
+    assert {type(node) for node in lowered.graph.nodes} != {Pointwise}
