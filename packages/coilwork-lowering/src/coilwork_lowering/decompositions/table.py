@@ -379,8 +379,6 @@ def _pow(value: torch.Tensor, exponent: Any) -> Any:
 def _round(value: torch.Tensor, *, decimals: int) -> Any:
     """Return `value` rounded to `decimals` digits. In 16 bits eager rounds between the steps, and no power of
     ten holds many digits: both are left to eager.
-
-    So is what no power of ten holds.
     """
     if decimals == 0:
         return torch.ops.aten.round.default(value)

@@ -257,7 +257,7 @@ def _fill_lists(result: Any, values: Iterator[Value]) -> Value:
 
 
 # Results that are there if an argument is true.
-_LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {
+_OPTIONAL_RESULTS: Final[Mapping[tuple[str, int], str]] = {
     ("aten._native_multi_head_attention.default", 1): "need_weights"
 }
 
@@ -385,7 +385,7 @@ def _is_left_out(call: Call, number: int) -> bool:
     """Tell if the kernel makes no tensor of result `number`, which is None then. Torch's meta function says
     an empty one.
     """
-    flag = _LEFT_OUT.get((call.target, number))
+    flag = _OPTIONAL_RESULTS.get((call.target, number))
     return flag is not None and call.arguments[flag] is False
 
 

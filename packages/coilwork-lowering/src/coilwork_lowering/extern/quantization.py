@@ -26,7 +26,7 @@ from coilwork_lowering.torch_compat.operators import (
     schema_of,
 )
 
-_ENDING: Final = "aten.dequantize"
+_DEQUANTIZE: Final = "aten.dequantize"
 
 
 def find_quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | None:
@@ -35,14 +35,14 @@ def find_quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DTy
     if is_quantizing(target):
         given = arguments.get("dtype")
         return dtype_of(given) if isinstance(given, torch.dtype) else None
-    return None if name.startswith(_ENDING) else _operand_type(arguments)
+    return None if name.startswith(_DEQUANTIZE) else _operand_type(arguments)
 
 
 def is_dequantizing(name: str, arguments: Mapping[str, Value]) -> bool:
     """Tell whether a call of `name` makes floats of quantised tensors: contiguous ones, or channels-last,
     which capture takes for its operands.
     """
-    return name.startswith(_ENDING) and _operand_type(arguments) is not None
+    return name.startswith(_DEQUANTIZE) and _operand_type(arguments) is not None
 
 
 def require_kernel(
@@ -111,7 +111,9 @@ def list_quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
         if isinstance(node.target, Overload) and is_quantizing(node.target):
             results[node] = None
             continue
-        dequantizes = isinstance(node.target, Overload) and qualified_name(node.target).startswith(_ENDING)
+        dequantizes = isinstance(node.target, Overload) and qualified_name(node.target).startswith(
+            _DEQUANTIZE
+        )
         if (
             not dequantizes
             and _shows_floats(node)

@@ -403,7 +403,7 @@ def _find_used(node: torch.fx.Node) -> set[int]:
 
 
 def _is_reversed(node: torch.fx.Node) -> bool:
-    """Tell if all that is scanned has been turned round for this."""
+    """Tell if every scanned tensor was flipped for this scan."""
     rows: Any = node.args[1]
     return all(
         isinstance(row, torch.fx.Node) and row.target is aten.flip.default and row.args[1] in ([0], (0,))
@@ -479,7 +479,7 @@ def _expand_scan(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
             item.meta = {**copy_origin(node), "val": rest[k].meta["val"]}
             results.append(insert_call(gm.graph, node, aten.cat.default, ([first[k], item],)))
     for user in list(node.users):
-        # the results are taken apart at once
+        # every user takes an item of the results
         number: Any = user.args[1]
         user.replace_all_uses_with(results[number])
         gm.graph.erase_node(user)

@@ -208,7 +208,7 @@ def _placeholders(graph: fx.Graph, given: _Operands) -> _Operands:
 # ---- Unrolling ----
 
 
-# nodes that may be written out for one scan; as many take about ten seconds to compile
+# Nodes that one scan may be unrolled to; as many take about ten seconds to compile
 _MOST_NODES: Final = 8192
 
 
@@ -245,7 +245,7 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         else:
             created = build_loop(gm, node, combine)
     for user in list(node.users):
-        # the results are taken apart at once
+        # every user takes an item of the results
         assert user.target is operator.getitem
         number: Any = user.args[1]
         result = created[number]

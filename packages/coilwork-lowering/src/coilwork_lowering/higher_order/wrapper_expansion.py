@@ -28,7 +28,7 @@ from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, sure
 # ---- Meanings ----
 
 
-# told of each node when it is written out, which asks torch for meanings and may add guards
+# Called with each node that is expanded, because torch may add guards when it is asked for meanings.
 Note: TypeAlias = Callable[[torch.fx.Node], None]
 
 
@@ -47,8 +47,8 @@ def expand_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModul
 
 
 def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[..., Any]) -> None:
-    """Replace `node`, in place, by what `meaning` calls with its arguments. The results must be taken apart
-    at once.
+    """Replace `node`, in place, by what `meaning` calls with its arguments. All users of the node
+    must take items of its results.
     """
     held = {n: gm.get_submodule(str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"}
     nodes = [n for n in node.all_input_nodes if n not in held]

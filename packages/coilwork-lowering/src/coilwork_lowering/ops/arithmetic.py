@@ -114,13 +114,13 @@ def make_row_rules(operators: Mapping[str, OpInfo]) -> tuple[Rule, ...]:
 def _row_rule(info: OpInfo) -> Rule:
     return pointwise_rule(
         " ".join(f"{info.name}.{overload}" for overload in info.overloads),
-        row(info.scalar_op),
+        make_row_function(info.scalar_op),
         kind=_KINDS[info.scalar_types],
         rounds="always" if info.scalar_types == "bool" else "never",
     )
 
 
-def row(name: str) -> ScalarFunction:
+def make_row_function(name: str) -> ScalarFunction:
     """The op table's row `name` as a function."""
 
     def apply(*operands: Scalar) -> Scalar:
@@ -240,7 +240,7 @@ def _lower_div_mode(builder: Builder, call: Call) -> Value:
         operands = [call["self"], call["other"]]
         common = common_type([call.fakes["self"], call.fakes["other"]])
         taken = operands[1:] if is_single(call["other"]) else []
-        divide = promote_operands(row("div"), operands, common, but=taken)
+        divide = promote_operands(make_row_function("div"), operands, common, but=taken)
         return elementwise(builder, call, divide, operands=operands, compute=[compute] * 2)
     return _lower_rounded_div(builder, call, mode)
 
@@ -254,7 +254,7 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes["other"]])
     if compute.is_bool:
         raise NotLowered("integer division of bools")
-    function = row("floordiv" if mode == "floor" else "truncdiv")
+    function = make_row_function("floordiv" if mode == "floor" else "truncdiv")
     if is_single(call["other"]):
         function = promote_operands(function, operands, call.dtype, but=operands[1:])
     elif call.dtype.is_low_precision and (mode == "trunc" or has_trait(call.device, ATEN_CPU)):
@@ -312,7 +312,7 @@ def _remainder(name: str) -> Lower:
         return elementwise(
             builder,
             call,
-            promote_operands(row(name), operands, call.dtype),
+            promote_operands(make_row_function(name), operands, call.dtype),
             operands=operands,
             compute=[compute] * 2,
             checks=make_divisor_checks(builder, call, compute),
@@ -421,7 +421,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("mul.Tensor mul.Scalar", mul, single="other"),
     pointwise_rule(
         "div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar",
-        row("div"),
+        make_row_function("div"),
         kind=TO_FLOAT,
         single="other",
         by_number=_multiply_by_reciprocal,

@@ -31,7 +31,7 @@ from coilwork_lowering.scalar_math import add, both, ge, gt, index, invert, lt, 
 
 
 # Levels of which every thread holds all boundaries: beyond, a read is cheaper than the selections.
-_HELD: Final = 3
+_REGISTER_LEVELS: Final = 3
 
 Before = Callable[[Scalar], Scalar]
 
@@ -65,7 +65,7 @@ def descend_tree(builder: Builder, tree: TensorValue, count: int, before: Before
     Of a value that compares with nothing, NaN, all do.
     """
     steps = count.bit_length()
-    held = min(_HELD, steps)
+    held = min(_REGISTER_LEVELS, steps)
     node: Scalar = _int(1)
     ways: list[Scalar] = []
     for level in range(steps):
@@ -109,7 +109,7 @@ def _largest(dtype: DType) -> Literal_:
 # Steps of a search through boundaries of unknown number.
 _MOST_STEPS: Final = 32
 _INT32_MAX: Final = 2**31 - 1
-_NOT_A_PLACE: Final = "torch.searchsorted(): sorter index out of range"
+_SORTER_MESSAGE: Final = "torch.searchsorted(): sorter index out of range"
 
 
 def _search_row(
@@ -161,7 +161,7 @@ def _check_order(builder: Builder, order: TensorValue, count: Expr) -> TensorVal
     def checks(point: tuple[Expr, ...]) -> tuple[Check, ...]:
         place = cast(builder.read(order, point), DType.I64)
         within = both(ge(place, const(0, DType.I64)), lt(place, index(count)))
-        return (Check(condition=within, message=_NOT_A_PLACE, error="RuntimeError"),)
+        return (Check(condition=within, message=_SORTER_MESSAGE, error="RuntimeError"),)
 
     return builder.pointwise(
         order.shape, order.dtype, order.device, lambda point: builder.read(order, point), checks=checks

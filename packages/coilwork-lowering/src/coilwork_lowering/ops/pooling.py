@@ -122,7 +122,7 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
 
 
 def _count_unrolled(dims: Sequence[PooledDim], device: torch.device) -> int:
-    """How many elements of a window are written out."""
+    """How many elements of a window are unrolled."""
     uneven = any(d.is_uneven for d in dims) and not _is_left_to_aten(device)
     return _UNROLLED_UNEVEN if uneven else UNROLLED
 

@@ -42,7 +42,7 @@ from coilwork_lowering.scalar_math import (
 
 
 # the longest product that is no slower and no less accurate than the library's power
-_LONGEST: Final = 4
+_LARGEST_EXPONENT: Final = 4
 
 
 def integer_power(base: Scalar, exponent: int) -> Scalar:
@@ -67,7 +67,7 @@ def float_power(base: Scalar, exponent: float) -> Scalar:
         return op("sqrt", base)
     if exponent == -0.5:
         return op("rsqrt", base)
-    if float(exponent).is_integer() and abs(exponent) <= _LONGEST:
+    if float(exponent).is_integer() and abs(exponent) <= _LARGEST_EXPONENT:
         power = integer_power(base, abs(int(exponent)))
         return power if exponent >= 0 else op("div", like(1, base), power)
     return op("pow", base, like(exponent, base))

@@ -50,7 +50,7 @@ from coilwork_lowering.scalar_math import (
 Point: TypeAlias = tuple[Expr, ...]
 
 # On accelerators: a cubic enlargement to twice the size, and a linear one in three dimensions, have as many.
-_WRITTEN_OUT: Final = 64
+_UNROLLED_TAPS: Final = 64
 _FALSE: Final = const(False, DType.BOOL)
 _TRUE: Final = const(True, DType.BOOL)
 
@@ -176,7 +176,7 @@ def _backward(builder: Builder, call: Call) -> Value:
     strides = call.strides(builder)
     width = math.prod(side.window.width for side in sides)
     on_cpu = has_trait(call.device, PROCESSOR)
-    limit = UNROLLED if on_cpu else _WRITTEN_OUT
+    limit = UNROLLED if on_cpu else _UNROLLED_TAPS
     if on_cpu and width <= limit and _is_atens(call, grad, sides):
         raise NotLowered("few results with computed weights, which a CPU has no vectors for")
     if width <= limit:
@@ -249,7 +249,7 @@ def _sum_sides(
         result = sum_along((), _TRUE)
         return cast(const(0, wide) if result is None else result, dtype)
 
-    if all(w <= _WRITTEN_OUT for w in widths):
+    if all(w <= _UNROLLED_TAPS for w in widths):
         return builder.pointwise(shape, dtype, call.device, sum_taps, strides=strides)
     axes = tuple(as_expr(w) for w in widths)
     (total,) = builder.reduce("sum", shape, axes, call.device, term, [wide], strides=strides)

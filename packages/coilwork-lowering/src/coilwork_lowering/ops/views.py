@@ -74,7 +74,7 @@ def _squeeze(builder: Builder, call: Call) -> Value:
 
 
 def wrap_start(index: Expr, size: Expr) -> Expr:
-    """A position counted from the front; one of unknown sign is told apart in the expression itself."""
+    """Return a position counted from the front; the expression itself decides about one of unknown sign."""
     if provably_nonneg(index):
         return index
     if provably_nonneg(-index - 1):

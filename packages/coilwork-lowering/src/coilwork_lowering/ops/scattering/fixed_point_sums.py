@@ -65,7 +65,7 @@ _WIDE_MANTISSA, _WIDE_BIAS = 52, 1023
 # The exponent of infinities and NaN. How many there are of either sign, a NaN for both, is counted in halves
 # of the sum.
 NO_NUMBER: Final = 255
-_HALF: Final = 32
+_HALF_BITS: Final = 32
 # Of an `f32`, all bits but the sign. Those of the largest NaN are as many as there are.
 _UNSIGNED: Final = (1 << 31) - 1
 
@@ -109,7 +109,7 @@ def scale_units(units: Scalar, exponent: Scalar) -> Scalar:
 
 def classify_number(number: Scalar) -> Scalar:
     """Return what infinity, its negative, NaN and a number add to a count of special values."""
-    positive, negative = const(1, DType.I64), const(1 << _HALF, DType.I64)
+    positive, negative = const(1, DType.I64), const(1 << _HALF_BITS, DType.I64)
     zero = const(0, DType.I64)
     finite = lt(read_exponent(read_magnitude(number)), const(NO_NUMBER, DType.I32))
     infinite = select(lt(number, const(0.0, DType.F32)), negative, positive)
@@ -120,8 +120,8 @@ def classify_number(number: Scalar) -> Scalar:
 def sum_not_numbers(total: Scalar) -> Scalar:
     """The sum of what is no number, and of numbers, by how many of either sign were added."""
     infinity = float("inf")
-    negative = op("rshift", total, const(_HALF, DType.I64))
-    positive = sub(total, op("lshift", negative, const(_HALF, DType.I64)))
+    negative = op("rshift", total, const(_HALF_BITS, DType.I64))
+    positive = sub(total, op("lshift", negative, const(_HALF_BITS, DType.I64)))
     some, others = (lt(const(0, DType.I64), count) for count in (positive, negative))
     one_sign = select(some, const(infinity, DType.F32), const(-infinity, DType.F32))
     return select(both(some, others), const(float("nan"), DType.F32), one_sign)
@@ -403,7 +403,7 @@ def _mask_reads(where: Scalar | None, value: Scalar) -> Scalar:
 
 
 # Elements whose sums are sure to have 30 bits: see `_unit_bits`.
-_MOST: Final = 1 << 31
+_MOST_ELEMENTS: Final = 1 << 31
 # Bytes of a sum: an integer and an exponent, or two integers.
 _OWN_BYTES: Final = 12
 _COMMON_BYTES: Final = 16
@@ -418,7 +418,7 @@ def can_sum_in_fixed_point(elements: Elements, machine: MachineModel) -> bool:
     single = all(as_int(extent) == 1 for extent in elements.inner)
     shared = sums * figures.most_per_sum >= count
     fits = sums <= count * figures.most_sums_per_element + figures.few_sums
-    return single and 0 < count < _MOST and shared and fits
+    return single and 0 < count < _MOST_ELEMENTS and shared and fits
 
 
 def sum_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Sums:

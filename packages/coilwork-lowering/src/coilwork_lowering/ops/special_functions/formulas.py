@@ -23,6 +23,7 @@ from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.ops.arithmetic import make_row_function
 from coilwork_lowering.ops.elementwise import (
     DEFAULT,
     TO_FLOAT,
@@ -238,9 +239,9 @@ def _mvlgamma(builder: Builder, call: Call) -> Value:
 
 
 # Of derivatives beyond it more terms are wanted.
-_HIGHEST: Final = 8
+_HIGHEST_ORDER: Final = 8
 # Terms that are added one by one.
-_FIRST: Final = 12
+_SUMMED_TERMS: Final = 12
 # Bernoulli's numbers B(2), B(4), ...
 _BERNOULLI_NUMBERS: Final = (
     *(1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6),
@@ -252,7 +253,7 @@ def _polygamma_of_positive(x: Scalar, order: int) -> Scalar:
     """Return polygamma of numbers above 0: `(-1) ** (order + 1) * order! * zeta(order + 1, x)`."""
     s, one = order + 1, like(1, x)
     total, at = like(0, x), x
-    for _ in range(_FIRST):
+    for _ in range(_SUMMED_TERMS):
         total = add(total, div(one, integer_power(at, s)))
         at = add(at, one)
     inverse = div(one, at)
@@ -319,9 +320,9 @@ def _polygamma(order: int) -> Callable[[Scalar], Scalar]:
     return function
 
 
-def _lower(builder: Builder, call: Call) -> Value:
+def _lower_polygamma(builder: Builder, call: Call) -> Value:
     order = call.integer("n")
-    if not 0 <= order <= _HIGHEST:
+    if not 0 <= order <= _HIGHEST_ORDER:
         raise NotLowered("a high derivative of digamma")
     compute = compute_type(TO_FLOAT, [call.fakes["self"]])
     function = (digamma, trigamma)[order] if order < 2 else compute_in_64_bits(_polygamma(order))
@@ -345,10 +346,6 @@ def _lcm(a: Scalar, b: Scalar) -> Scalar:
     return select(eq(divisor, zero), zero, size)
 
 
-def _row(name: str) -> Callable[[Scalar, Scalar], Scalar]:
-    return lambda a, b: op(name, a, b)
-
-
 def _exclude_16_bits(rule: Rule) -> Rule:
     """Return `rule` without 16-bit floats: devices differ in which of them eager has in 16 bits."""
 
@@ -363,7 +360,7 @@ def _exclude_16_bits(rule: Rule) -> Rule:
 def _orthogonal_polynomial(name: str, row: str) -> Rule:
     base = f"special_{name}_polynomial_{row.rpartition(' ')[2]}"
     targets = f"{base} {base}.x_scalar {base}.n_scalar"
-    return pointwise_rule(targets, _row(row.partition(" ")[0]), kind=TO_FLOAT)
+    return pointwise_rule(targets, make_row_function(row.partition(" ")[0]), kind=TO_FLOAT)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -372,16 +369,18 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("frexp.Tensor"), _frexp),
     pointwise_rule("erfinv special_erfinv", _erfinv, kind=TO_FLOAT),
     Rule(overloads("nextafter"), _nextafter),
-    Rule(overloads("polygamma special_polygamma"), _lower),
-    pointwise_rule("gcd", _row("gcd")),
+    Rule(overloads("polygamma special_polygamma"), _lower_polygamma),
+    pointwise_rule("gcd", make_row_function("gcd")),
     pointwise_rule("lcm", _lcm),
     *(
         _exclude_16_bits(rule)
         for rule in (
-            pointwise_rule("igamma", _row("igamma"), kind=TO_FLOAT),
-            pointwise_rule("igammac", _row("igammac"), kind=TO_FLOAT),
+            pointwise_rule("igamma", make_row_function("igamma"), kind=TO_FLOAT),
+            pointwise_rule("igammac", make_row_function("igammac"), kind=TO_FLOAT),
             pointwise_rule(
-                "special_zeta special_zeta.self_scalar special_zeta.other_scalar", _row("zeta"), kind=TO_FLOAT
+                "special_zeta special_zeta.self_scalar special_zeta.other_scalar",
+                make_row_function("zeta"),
+                kind=TO_FLOAT,
             ),
             _orthogonal_polynomial("hermite", "hermite_h h"),
             _orthogonal_polynomial("hermite", "hermite_he he"),
