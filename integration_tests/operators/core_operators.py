@@ -117,7 +117,7 @@ def _name(overload: Overload) -> str:
 
 def _kind(overload: Overload, table: dict[Any, Any]) -> str:
     rule = RULES.get(_name(overload))
-    if rule in (*contractions.RULES, *contractions.C_RULES):
+    if rule in contractions.RULES:
         # nodes of the graph, of which the scheduler decides who computes them: where it pays, kernels do
         return "ATen"
     if rule is not None:
