@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.scalar import Scalar, cast, const, op
+from coilwork_ir.scalar import Scalar, cast, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
@@ -61,11 +61,6 @@ def compute_in_64_bits(function: Callable[..., Scalar]) -> Callable[..., Scalar]
         return cast(result, operands[0].dtype)
 
     return wide
-
-
-def make_constant(value: float) -> Scalar:
-    """A constant in `f64`."""
-    return const(value, DType.F64)
 
 
 # ---- Bessel and Airy functions ----
