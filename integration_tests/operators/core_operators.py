@@ -12,7 +12,7 @@ import torch
 import torch._prims
 
 from coilwork_lowering import decompositions
-from coilwork_lowering.ops import convolutions, products
+from coilwork_lowering.ops import contractions
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload
 
@@ -117,7 +117,7 @@ def _name(overload: Overload) -> str:
 
 def _kind(overload: Overload, table: dict[Any, Any]) -> str:
     rule = RULES.get(_name(overload))
-    if rule in (*products.RULES, *convolutions.RULES):
+    if rule in contractions.RULES:
         # nodes of the graph, of which the scheduler decides who computes them: where it pays, kernels do
         return "ATen"
     if rule is not None:

@@ -29,7 +29,9 @@ EPS = torch.finfo(torch.float32).eps
 
 @pytest.fixture(autouse=True)
 def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
+    monkeypatch.setattr(
+        "coilwork_lowering.ops.scattering.segment_sums.has_few_rows", lambda elements, machine: False
+    )
     one = change_figures(find_like_model("cpu"), {"scatters.many_elements": 1})
     monkeypatch.setattr("coilwork_ir.machine.data_file.read_model", lambda path: one)
 

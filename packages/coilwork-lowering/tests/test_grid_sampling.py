@@ -107,7 +107,9 @@ def test_one_of_the_gradients() -> None:
 def test_gradients_of_images_row_by_row(
     dims: int, mode: int, few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: few)
+    monkeypatch.setattr(
+        "coilwork_lowering.ops.scattering.segment_sums.has_few_rows", lambda elements, machine: few
+    )
     image, grid = image_and_grid(dims, torch.float64)
     gradient = torch.randn(2, 3, *grid.shape[1:-1], dtype=torch.float64)
     function = backward(dims, mode, ZEROS, False)

@@ -15,7 +15,7 @@ from torch._higher_order_ops import scan
 from torch._higher_order_ops.map import map as mapped
 
 from coilwork_ir.loops import While
-from coilwork_lowering.higher_order import unrolled_scans
+from coilwork_lowering.higher_order import scan as unrolled_scans
 
 COUNTS = (5, 2, 7, 3)
 

@@ -19,7 +19,7 @@ from coilwork_ir.machine import change_figures, find_like_model
 from coilwork_ir.scalar import const
 from coilwork_lowering import LoweringOptions
 from coilwork_lowering.ops.scattering.elements import Elements
-from coilwork_lowering.ops.scattering.small_table_sum import are_few
+from coilwork_lowering.ops.scattering.segment_sums import has_few_rows
 
 aten = torch.ops.aten
 
@@ -83,9 +83,11 @@ def test_when_rows_are_few() -> None:
     # text
     h200 = find_like_model("cuda")
     for few in (elements(16384, 2, 768), elements(1 << 24, 1, 1)):
-        assert are_few(few, h200)
+        assert has_few_rows(few, h200)
         # where a sort takes no time, rows are never few
-        assert not are_few(few, change_figures(h200, {"scatters.sort_us": 0.0, "scatters.step_us": 0.0}))
-    assert not are_few(elements(16384, 50257, 768), h200) and not are_few(elements(16384, 512, 768), h200)
-    assert not are_few(elements(symbol("s0", lo=0), 2, 768), h200)
-    assert not are_few(replace(elements(16384, 2, 768), ordered=True), h200)
+        assert not has_few_rows(few, change_figures(h200, {"scatters.sort_us": 0.0, "scatters.step_us": 0.0}))
+    assert not has_few_rows(elements(16384, 50257, 768), h200) and not has_few_rows(
+        elements(16384, 512, 768), h200
+    )
+    assert not has_few_rows(elements(symbol("s0", lo=0), 2, 768), h200)
+    assert not has_few_rows(replace(elements(16384, 2, 768), ordered=True), h200)

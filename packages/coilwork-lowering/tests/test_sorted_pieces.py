@@ -25,7 +25,9 @@ SORTED = LoweringOptions(accumulation="sorted", sorts_in_memory=False, find_mode
 
 @pytest.fixture(autouse=True)
 def many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
+    monkeypatch.setattr(
+        "coilwork_lowering.ops.scattering.segment_sums.has_few_rows", lambda elements, machine: False
+    )
 
 
 def gradient(rows: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -1,5 +1,5 @@
-"""What AOTAutograd takes apart before lowering.
+"""What AOTAutograd decomposes before lowering.
 
-Open `table.py` first: it says which operators. `own.py` lists the decompositions that differ from torch's;
-the other files hold them by family.
+Open `table.py` first: it says which operators, and has the decompositions that correct torch's. The other
+files hold them by family.
 """

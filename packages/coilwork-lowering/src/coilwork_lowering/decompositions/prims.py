@@ -1,9 +1,13 @@
-"""What `torch.ops.prims` means in ATen's operators, which are those that are lowered.
+"""Operators of `torch.ops.prims` in terms of ATen's, and copies between devices.
 
-A prim takes operands of one type and shape, so the ATen operator of its kind, given the same, promotes and
-broadcasts nothing. What a prim copies where ATen would make a view, is copied here. Left out are those that
-are calls in any case (transforms of Fourier's, `svd`, random numbers), those that write to an operand
-(`copy_to`, `resize`), and those that give no tensors.
+A prim takes operands of one type and shape, so the ATen operator of its kind promotes and broadcasts nothing.
+A prim that copies where ATen makes a view is copied here. Prims that are calls in any case (Fourier
+transforms, `svd`, random numbers), that write to an operand (`copy_to`, `resize`), or that return no tensors
+are left out.
+
+A copy to another device is one call of ATen's, in one element type; types are converted on the faster device.
+Torch's own decomposition ends in `prims.device_put`, which is the same copy again, and imports another
+compiler to ask what a device can do.
 """
 
 from __future__ import annotations
@@ -13,6 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
+
+# ---- Prims ----
+
 
 aten: Final = torch.ops.aten
 prims: Final = torch.ops.prims
@@ -59,13 +68,13 @@ _RENAMED: Final[Mapping[str, Callable[..., Any]]] = {
 
 def prim_decompositions() -> dict[Any, Callable[..., Any]]:
     """The table, of `torch.ops.prims`' overloads."""
-    found: dict[str, Callable[..., Any]] = dict(_RENAMED)
+    results: dict[str, Callable[..., Any]] = dict(_RENAMED)
     for name in (*_UNARY.split(), *_BINARY.split()):
         # some are composite, and have no overload of their own to call
-        found[name] = getattr(torch, name)
+        results[name] = getattr(torch, name)
     for name in _BINARY_OF_TENSORS.split():
-        found[name] = getattr(aten, name).Tensor
-    found.update(
+        results[name] = getattr(aten, name).Tensor
+    results.update(
         div=_div,
         cbrt=_cbrt,
         broadcast_in_dim=_broadcast_in_dim,
@@ -85,11 +94,11 @@ def prim_decompositions() -> dict[Any, Callable[..., Any]]:
         full_like=_full_like,
         scalar_tensor=_scalar_tensor,
     )
-    return {getattr(prims, name).default: function for name, function in found.items()}
+    return {getattr(prims, name).default: function for name, function in results.items()}
 
 
 def _div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of integers, rounded towards 0."""
+    """Return the quotient; that of integers is rounded towards 0."""
     if a.dtype.is_floating_point or a.dtype.is_complex:
         return torch.true_divide(a, b)
     return torch.div(a, b, rounding_mode="trunc")
@@ -100,7 +109,7 @@ def _cbrt(a: torch.Tensor) -> torch.Tensor:
 
 
 def _broadcast_in_dim(a: torch.Tensor, shape: Sequence[Any], dimensions: Sequence[int]) -> torch.Tensor:
-    """Dimension `k` of `a` becomes `dimensions[k]`; the others are new."""
+    """Return `a` with dimension `k` as `dimensions[k]`; other dimensions are new."""
     for place in range(len(shape)):
         if place not in dimensions:
             a = a.unsqueeze(place)
@@ -122,7 +131,7 @@ def _collapse_view(a: torch.Tensor, start: int, end: int) -> torch.Tensor:
 
 
 def _split_dim(a: torch.Tensor, dim: int, outer: Any) -> torch.Tensor:
-    """Dimension `dim` as two, of which the first is of size `outer`."""
+    """Return `a` with dimension `dim` as two, the first of size `outer`."""
     return a.view((*a.shape[:dim], outer, a.shape[dim] // outer, *a.shape[dim + 1 :]))
 
 
@@ -131,38 +140,38 @@ def _reshape(a: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
 
 
 def _copy_strided(a: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
-    made = aten.empty_strided.default(a.shape, strides, dtype=a.dtype, device=a.device)
-    copied: torch.Tensor = aten.copy.default(made, a)
+    result = aten.empty_strided.default(a.shape, strides, dtype=a.dtype, device=a.device)
+    copied: torch.Tensor = aten.copy.default(result, a)
     return copied
 
 
-def _every(dims: Sequence[int] | None, rank: int) -> list[int]:
+def _list_all_dims(dims: Sequence[int] | None, rank: int) -> list[int]:
     return list(range(rank)) if dims is None else list(dims)
 
 
 def _extreme(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Along no dimensions nothing is to be done, where ATen takes all of them."""
+    """Return an extreme by `op` that reduces nothing along no dimensions, where ATen takes all of them."""
 
     def extreme(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
-        chosen = _every(dims, a.dim())
-        found: torch.Tensor = op(a, chosen, False) if chosen else a.clone()
-        return found if output_dtype is None else found.to(output_dtype)
+        chosen = _list_all_dims(dims, a.dim())
+        result: torch.Tensor = op(a, chosen, False) if chosen else a.clone()
+        return result if output_dtype is None else result.to(output_dtype)
 
     return extreme
 
 
 def _sum(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
     kind = a.dtype if output_dtype is None else output_dtype
-    chosen = _every(dims, a.dim())
-    found: torch.Tensor = (
+    chosen = _list_all_dims(dims, a.dim())
+    result: torch.Tensor = (
         aten.sum.dim_IntList(a, chosen, False, dtype=kind) if chosen else a.to(kind, copy=True)
     )
-    return found
+    return result
 
 
 def _prod(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = None) -> torch.Tensor:
     kind = a.dtype if output_dtype is None else output_dtype
-    for dim in sorted(_every(dims, a.dim()), reverse=True):
+    for dim in sorted(_list_all_dims(dims, a.dim()), reverse=True):
         a = aten.prod.dim_int(a, dim, False, dtype=kind)
     return a.to(kind, copy=not dims)
 
@@ -170,32 +179,89 @@ def _prod(a: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: Any = No
 def _var(
     a: torch.Tensor, dims: Sequence[int] | None, correction: float | None = 1, *, output_dtype: Any = None
 ) -> torch.Tensor:
-    found: torch.Tensor = aten.var.correction(a, _every(dims, a.dim()), correction=correction)
-    return found if output_dtype is None else found.to(output_dtype)
+    result: torch.Tensor = aten.var.correction(a, _list_all_dims(dims, a.dim()), correction=correction)
+    return result if output_dtype is None else result.to(output_dtype)
 
 
 def _empty(shape: Sequence[Any], *, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
-    made: torch.Tensor = aten.empty.memory_format(shape, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.empty.memory_format(shape, dtype=dtype, device=device)
+    return result
 
 
 def _empty_permuted(
     shape: Sequence[Any], physical_layout: Sequence[int], *, dtype: Any, device: Any, requires_grad: bool
 ) -> torch.Tensor:
-    made: torch.Tensor = aten.empty_permuted.default(shape, physical_layout, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.empty_permuted.default(shape, physical_layout, dtype=dtype, device=device)
+    return result
 
 
 def _full(shape: Sequence[Any], value: Any, *, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
-    made: torch.Tensor = aten.full.default(shape, value, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.full.default(shape, value, dtype=dtype, device=device)
+    return result
 
 
 def _full_like(a: torch.Tensor, value: Any, *, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
-    made: torch.Tensor = aten.full_like.default(a, value, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.full_like.default(a, value, dtype=dtype, device=device)
+    return result
 
 
 def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    made: torch.Tensor = aten.scalar_tensor.default(value, dtype=dtype, device=device)
-    return made
+    result: torch.Tensor = aten.scalar_tensor.default(value, dtype=dtype, device=device)
+    return result
+
+
+# ---- Copies between devices ----
+
+
+def device_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """The entries; `table` has torch's own, for copies that stay where they are."""
+    return {
+        aten._to_copy.default: _to_copy(table[aten._to_copy.default]),
+        torch.ops.prims.device_put.default: _device_put,
+    }
+
+
+def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def to_copy(
+        value: torch.Tensor | float,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format | None = None,
+        **rest: Any,
+    ) -> Any:
+        """Convert types apart from the copy to another device. A copy that does only the latter stays, and so
+        does a copy of a number, which products with autograd's zeros make.
+        """
+        if device is not None and not isinstance(value, torch.Tensor):
+            return NotImplemented
+        if not isinstance(value, torch.Tensor) or device is None or device == value.device:
+            return theirs(
+                value,
+                dtype=dtype,
+                device=device,
+                non_blocking=non_blocking,
+                memory_format=memory_format,
+                **rest,
+            )
+        if dtype is None or dtype is value.dtype:
+            return NotImplemented
+
+        def call_moved(source: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = aten._to_copy.default(
+                source, device=device, non_blocking=non_blocking, memory_format=memory_format, **rest
+            )
+            return result
+
+        return (
+            call_moved(value.to(dtype))
+            if has_trait(device.type, HOST_MEMORY)
+            else call_moved(value).to(dtype)
+        )
+
+    return to_copy
+
+
+def _device_put(value: torch.Tensor, device: torch.device, non_blocking: bool = False) -> torch.Tensor:
+    return value.to(device, non_blocking=non_blocking)

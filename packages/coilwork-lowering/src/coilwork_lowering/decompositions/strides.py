@@ -1,8 +1,11 @@
-"""Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and its meta
-functions, keep to others.
+"""Decompositions whose results have the strides of eager's kernels, where torch's own differ.
 
-What is computed from such a result inherits its layout, so it has to be right within a graph, too, not only
-where it is returned.
+Layouts are inherited by later operators, so they have to be right within a graph, too.
+
+Elementwise kernels lay a result out in the order in which they walk through memory, as ATen's TensorIterator
+documents it. Operands of one dense layout give a result of that layout. Otherwise dimensions are sorted by
+the first operand's strides, and by the next operand's where the first is broadcast. Torch's meta functions
+sort likewise, but give an operand of fewer dimensions strides along the missing ones.
 """
 
 from __future__ import annotations
@@ -19,10 +22,129 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
-from coilwork_lowering.decompositions.iteration_order import iterated_strides
-from coilwork_lowering.decompositions.requirements import meets
-from coilwork_lowering.torch_compat.operators import suggest_format
+from coilwork_lowering.decompositions.segments_and_scatters import guard_size_condition
+from coilwork_lowering.torch_compat.operators import suggested_format
 from coilwork_lowering.torch_compat.sizes import holds, surely
+
+# ---- Iteration order ----
+
+
+def predict_elementwise_strides(shape: Sequence[Any], *operands: torch.Tensor) -> list[Any] | None:
+    """Return the strides of a result of `shape` that one elementwise kernel makes of `operands`, in the
+    kernel's order of operands.
+
+    None where open sizes decide.
+    """
+    order = _dense_order(shape, operands)
+    if order is not None:
+        return dense_strides(shape, order)
+    if _are_alike(shape, operands):
+        return list(operands[0].stride())
+    order = _sort_dimensions(shape, [_broadcast_strides(item, shape) for item in operands])
+    return None if order is None else dense_strides(shape, order)
+
+
+def dense_strides(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Return strides without gaps, for dimensions in `order`, the fastest first."""
+    strides: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for dim in order:
+        strides[dim] = step
+        step = step * shape[dim]
+    return strides
+
+
+def _dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> list[int] | None:
+    """Return row-major or channels-last order, if all operands have the whole shape and lie in it."""
+    # of volumes it is not asked whether they are channels-last
+    formats = [list(range(len(shape)))[::-1], *([[1, 3, 2, 0]] if len(shape) == 4 else [])]
+    for order in formats:
+        if all(_has_shape(item, shape) and _is_dense(item, order) for item in operands):
+            return order
+    return None
+
+
+def _are_alike(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    """Tell if all operands have the whole shape, and the same strides without gaps."""
+    if not all(_has_shape(item, shape) for item in operands):
+        return False
+    strides = operands[0].stride()
+    order = sorted(
+        range(len(shape)), key=lambda k: [surely(strides[k] > step) for step in strides].count(True)
+    )
+    return _is_dense(operands[0], order) and all(
+        surely(a == b) for item in operands for a, b in zip(item.stride(), strides, strict=True)
+    )
+
+
+def _has_shape(value: torch.Tensor, shape: Sequence[Any]) -> bool:
+    return value.dim() == len(shape) and all(surely(a == b) for a, b in zip(value.shape, shape, strict=True))
+
+
+def _is_dense(value: torch.Tensor, order: Sequence[int]) -> bool:
+    """Tell if the elements follow each other, dimensions in `order`. Strides of dimensions of one element do
+    not matter.
+    """
+    step: Any = 1
+    for dim in order:
+        if surely(value.shape[dim] == 1):
+            continue
+        if not surely(value.stride()[dim] == step):
+            return False
+        step = step * value.shape[dim]
+    return True
+
+
+def _broadcast_strides(value: torch.Tensor, shape: Sequence[Any]) -> list[Any]:
+    missing = len(shape) - value.dim()
+    kept = zip(value.shape, value.stride(), shape[missing:], strict=True)
+    # a size that may be 1 decides whether it is broadcast; where it is, fake tensors say so
+    return [0] * missing + [
+        0 if surely(size == 1) and not surely(whole == 1) else step for size, step, whole in kept
+    ]
+
+
+def _sort_dimensions(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int] | None:
+    """Return the dimensions, the fastest first: an insertion sort that goes on past what cannot be compared,
+    as ATen's does.
+    """
+    order = list(range(len(shape)))[::-1]
+    for first in range(1, len(order)):
+        here = first
+        for before in range(first - 1, -1, -1):
+            result = _compare(shape, strides, order[before], order[here])
+            if result is None:
+                return None
+            if result < 0:
+                break
+            if result > 0:
+                order[before], order[here] = order[here], order[before]
+                here = before
+    return order
+
+
+def _compare(shape: Sequence[Any], strides: Sequence[Sequence[Any]], a: int, b: int) -> int | None:
+    """Return -1 if dimension `a` is walked faster than `b`, 1 if slower, 0 if nothing tells; None where open
+    sizes decide.
+    """
+    for steps in strides:
+        if surely(steps[a] == 0) or surely(steps[b] == 0):
+            continue
+        if surely(steps[a] < steps[b]):
+            return -1
+        if surely(steps[a] > steps[b]):
+            return 1
+        if not surely(steps[a] == steps[b]):
+            return None
+        if surely(shape[a] > shape[b]):
+            return 1
+        if not surely(shape[a] <= shape[b]):
+            return None
+    return 0
+
+
+# ---- Decompositions ----
+
 
 aten: Final = torch.ops.aten
 _ROUNDING: Final = (aten.floor_divide.default, aten.div.Tensor_mode)
@@ -65,7 +187,7 @@ _NOWHERE: Final = -(1 << 62)
 
 def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Return what replaces entries of `table`, torch's own."""
-    found: dict[Any, Callable[..., Any]] = {
+    results: dict[Any, Callable[..., Any]] = {
         aten.max_unpool2d.default: _like_input(_put_within_planes(table[aten.max_unpool2d.default]), 0),
         aten.max_unpool3d.default: _put_within_planes(table[aten.max_unpool3d.default]),
         aten.native_dropout_backward.default: _dropout_backward(table[aten.native_dropout_backward.default]),
@@ -77,23 +199,23 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten._foreach_pow.ScalarAndTensor: _powers_of_number,
         aten.ldexp.Tensor: _ldexp,
         **{op: _like_one(table[op], position) for op, position in _LIKE_ONE.items()},
-        **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
+        **{op: _make_contiguous(table[op]) for op in _CONTIGUOUS},
         aten.mse_loss_backward.default: _loss_gradient(table[aten.mse_loss_backward.default]),
         aten.smooth_l1_loss_backward.default: _loss_gradient(table[aten.smooth_l1_loss_backward.default]),
         aten.soft_margin_loss.default: _compute_in_first_type(table[aten.soft_margin_loss.default]),
     }
     for op in _LAID_OUT_AS_A_SUM:
-        found[op] = partial(_laid_out_as_a_sum, table[op])
+        results[op] = partial(_lay_out_as_sum, table[op])
     for op, order in _ITERATED.items():
-        found[op] = partial(_laid_out_as_iterated, table[op], order)
+        results[op] = partial(_lay_out_as_iterated, table[op], order)
     norms = list_operators(lambda info: info.norm == "batch")
     gradients = list_operators(lambda info: info.norm == "batch gradient")
     for position, names in ((0, norms), (1, gradients)):
         packets = [getattr(aten, name) for name in names]
         for op in [getattr(packet, overload) for packet in packets for overload in packet.overloads()]:
             if op in table:
-                found[op] = _like_input(table[op], position)
-    return found
+                results[op] = _like_input(table[op], position)
+    return results
 
 
 def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +231,7 @@ def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return unpool
 
 
-def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
+def lay_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     """`value` with dense `strides`; as it is where their order is not known."""
     kept = [k for k in range(value.dim()) if not surely(value.shape[k] == 1)]
     order = sorted(
@@ -134,7 +256,7 @@ def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]
         first = results[0] if isinstance(results, tuple) else results
         if not has_trait(value.device.type, ATEN_CPU) or not isinstance(first, torch.Tensor):
             return results
-        first = _lay_out_in_format(first, suggest_format(value))
+        first = _lay_out_in_format(first, suggested_format(value))
         return (first, *results[1:]) if isinstance(results, tuple) else first
 
     return decompose
@@ -142,7 +264,7 @@ def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]
 
 def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def native_dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
-        """On CPUs two products, which keep layouts."""
+        """Return the gradient; on CPUs as two products, which keep layouts."""
         if not has_trait(gradient.device.type, ATEN_CPU):
             return theirs(gradient, mask, scale)
         return gradient * mask * scale
@@ -151,27 +273,29 @@ def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
-    """In channels-last where the input is, on CPUs."""
+    """Return the shuffled channels; on CPUs channels-last where the input is."""
     if any(surely(size == 0) for size in value.shape):
         # of how many elements are parts without elements?
         return value.clone()
     batch, channels = value.shape[:2]
-    if not meets(channels % groups == 0, lambda: "Number of channels must be divisible by groups."):
+    if not guard_size_condition(
+        channels % groups == 0, lambda: "Number of channels must be divisible by groups."
+    ):
         return NotImplemented
     parts = value.reshape(batch, groups, channels // groups, -1)
     shuffled = parts.permute(0, 2, 1, 3).reshape(value.shape)
-    wanted = suggest_format(value) if has_trait(value.device.type, ATEN_CPU) else torch.contiguous_format
+    wanted = suggested_format(value) if has_trait(value.device.type, ATEN_CPU) else torch.contiguous_format
     # a shuffle of one group, or of groups of one, would be the input itself
     return shuffled.clone(memory_format=wanted)
 
 
 def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
-    """In channels-last where eager's kernel for CPUs keeps that: it joins two parts, of which an empty one
-    has no such layout.
+    """Return `value` rolled, channels-last where eager's kernel for CPUs keeps that: it joins two parts, and
+    an empty part has no such layout.
     """
     if not has_trait(value.device.type, ATEN_CPU) or not dims or len(dims) != len(shifts):
         return NotImplemented
-    if suggest_format(value) is torch.contiguous_format:
+    if suggested_format(value) is torch.contiguous_format:
         return NotImplemented
     if not all(holds(shift % value.shape[dim] != 0) for shift, dim in zip(shifts, dims, strict=True)):
         return NotImplemented
@@ -182,8 +306,8 @@ def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     return rolled.permute(back)
 
 
-def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """`theirs`, with a contiguous first result: eager's kernel fills such a tensor."""
+def _make_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `theirs` with a contiguous first result, as eager's kernel fills a contiguous tensor."""
 
     def decompose(*args: Any) -> Any:
         results = theirs(*args)
@@ -204,7 +328,7 @@ def _like_one(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
         result: torch.Tensor = theirs(*args, **kwargs).to(like.dtype)
         if result.dim() != like.dim():
             return result
-        return laid_out(result, aten.empty_like.default(like).stride())
+        return lay_out(result, aten.empty_like.default(like).stride())
 
     return decompose
 
@@ -226,11 +350,11 @@ def _loss_gradient(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def decompose(gradient: torch.Tensor, value: torch.Tensor, *args: Any) -> Any:
         return theirs(gradient, value, *args).to(value.dtype)
 
-    return _made_contiguous(decompose)
+    return _make_contiguous(decompose)
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
-    """Contiguous, whatever the exponents are."""
+    """Return powers of a number, contiguous whatever the exponents are."""
     dense = _lay_out_in_format(exponent, torch.contiguous_format)
     return NotImplemented if dense is exponent else aten.pow.Scalar(base, dense)
 
@@ -239,7 +363,7 @@ def _lay_out_in_format(value: torch.Tensor, wanted: torch.memory_format) -> torc
     """`value` in the format `wanted`. Where it surely is contiguous, torch is not asked: that might add a
     guard.
     """
-    if wanted is torch.contiguous_format and _lies(value, _contiguous(value.shape)):
+    if wanted is torch.contiguous_format and _has_strides(value, _contiguous(value.shape)):
         return value
     return value.contiguous(memory_format=wanted)
 
@@ -254,40 +378,42 @@ def _contiguous(shape: Sequence[Any]) -> list[Any]:
 
 
 def _powers_of_number(base: Any, exponents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One by one, as eager."""
+    """Return powers of a number, one by one as eager."""
     return [aten.pow.Scalar(base, exponent) for exponent in exponents]
 
 
 def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
-    """As eager composes it; floats by whole exponents have a kernel in eager, and a lowering."""
+    """Return `value` times a power of two, as eager composes it. Floats by whole exponents have a kernel in
+    eager, and a lowering.
+    """
     whole = not exponent.is_floating_point() and exponent.dtype is not torch.bool
     if whole and value.is_floating_point():
         return NotImplemented
     return aten.mul.Tensor(value, aten.pow.Scalar(2.0, _lay_out_in_format(exponent, torch.contiguous_format)))
 
 
-def _laid_out_as_a_sum(theirs: Callable[..., Any], *args: Any) -> Any:
-    """As one operator lays out what it makes of two tensors; several select among operands and results of
-    their own.
+def _lay_out_as_sum(theirs: Callable[..., Any], *args: Any) -> Any:
+    """Return the result laid out as one operator lays out a result of two tensors; several kernels select
+    among operands and own results.
     """
     result: torch.Tensor = theirs(*args)
-    a, b = (one for one in args if isinstance(one, torch.Tensor))
-    return laid_out(result, iterated_strides(result.shape, a, b) or result.stride())
+    a, b = (item for item in args if isinstance(item, torch.Tensor))
+    return lay_out(result, predict_elementwise_strides(result.shape, a, b) or result.stride())
 
 
-def _laid_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args: Any, **kwargs: Any) -> Any:
-    """As the kernel that is given arguments in `order` lays out its results, each of the shape of
+def _lay_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+    """Return results laid out as by the kernel that takes the arguments in `order`; each has the shape of
     them all.
     """
-    found = theirs(*args, **kwargs)
-    results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
+    result = theirs(*args, **kwargs)
+    results: tuple[torch.Tensor, ...] = result if isinstance(result, tuple) else (result,)
     operands = [args[position] for position in order]
     shape = torch.broadcast_tensors(*operands)[0].shape
-    wanted = iterated_strides(shape, *operands)
-    if wanted is None or any(one.dim() != len(shape) for one in results):
-        return found
-    placed = tuple(laid_out(one, wanted) for one in results)
-    return placed if isinstance(found, tuple) else placed[0]
+    wanted = predict_elementwise_strides(shape, *operands)
+    if wanted is None or any(item.dim() != len(shape) for item in results):
+        return result
+    placed = tuple(lay_out(item, wanted) for item in results)
+    return placed if isinstance(result, tuple) else placed[0]
 
 
 def _require_one_layout(op: Any) -> Callable[..., Any]:
@@ -305,17 +431,19 @@ def _require_one_layout(op: Any) -> Callable[..., Any]:
             # the meta function takes the operand that is converted for one without a layout
             return op(*_promote_both(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
         total = aten.add.Tensor(a, b)
-        wanted = iterated_strides(total.shape, a, b)
-        if wanted is None or not any(_lies_otherwise(one, total.shape, wanted) for one in (a, b)):
+        wanted = predict_elementwise_strides(total.shape, a, b)
+        if wanted is None or not any(_has_other_strides(item, total.shape, wanted) for item in (a, b)):
             return NotImplemented
-        copies = [laid_out(one.expand(total.shape).contiguous(), wanted) for one in (a, b)]
-        if any(_lies_otherwise(one, total.shape, wanted) for one in copies):
+        copies = [lay_out(item.expand(total.shape).contiguous(), wanted) for item in (a, b)]
+        if any(_has_other_strides(item, total.shape, wanted) for item in copies):
             return NotImplemented
         # of one dimension's stride, too, that is never taken: it would be compared with others
         strides = copies[0].stride()
         dense = [
-            one if _lies(one, strides) and not _lies_otherwise(one, total.shape, strides) else copy
-            for one, copy in zip((a, b), copies, strict=True)
+            item
+            if _has_strides(item, strides) and not _has_other_strides(item, total.shape, strides)
+            else copy
+            for item, copy in zip((a, b), copies, strict=True)
         ]
         return op(*dense, **kwargs)
 
@@ -327,7 +455,7 @@ def _promote_both(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch
     return a.to(common), b.to(common)
 
 
-def _lies_otherwise(value: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+def _has_other_strides(value: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Tell whether a tensor has another shape, or other strides along dimensions of more than one element."""
     return value.dim() != len(shape) or not all(
         surely(size == whole) and (surely(size == 1) or surely(step == wanted))
@@ -335,7 +463,7 @@ def _lies_otherwise(value: torch.Tensor, shape: Sequence[Any], strides: Sequence
     )
 
 
-def _lies(value: torch.Tensor, strides: Sequence[Any]) -> bool:
+def _has_strides(value: torch.Tensor, strides: Sequence[Any]) -> bool:
     return value.dim() == len(strides) and all(
         surely(a == b) for a, b in zip(value.stride(), strides, strict=True)
     )

@@ -70,7 +70,7 @@ def _wait(
     )
 
 
-def rest(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
+def settle(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
     """Append the waits after which no operator writes the memory of `roots`, nor reads it if it is to be
     `written`.
 
@@ -99,15 +99,15 @@ def find_received(
     return [item if kind == "irecv" else None for kind, item in zip(kinds, items, strict=True)]
 
 
-def flight(
+def find_flight(
     target: Overload, operands: Mapping[str, Sequence[str]], results: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`in_flight` and `until` of a call of `target`: buffers by argument, and those that its
     results lie in.
     """
-    found = flight_of(target)
-    if found is None:
+    result = flight_of(target)
+    if result is None:
         return (), ()
-    used = [name for argument in found.uses for name in operands.get(argument, ())]
+    used = [name for argument in result.uses for name in operands.get(argument, ())]
     until = tuple(dict.fromkeys(name for name in results if name))
     return tuple(dict.fromkeys((*used, *until))), until

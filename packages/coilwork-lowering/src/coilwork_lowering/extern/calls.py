@@ -1,37 +1,45 @@
-"""The fallback that serves every operator: call it inside the compiled program, arguments converted by its
-schema.
+"""The fallback that serves every operator: a call of its kernel inside the compiled program.
+
+Arguments are converted by the operator's schema, laid out as the operator takes them, with the memory that it
+writes. Results in lists are numbered for the program and put back in lists for the captured graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
 from coilwork_ir.buffers import (
+    Argument,
     Buffer,
+    DeviceValue,
+    Item,
+    ListValue,
     Ref,
+    ResultPath,
     SymbolOutput,
+    TorchValue,
     contiguous_strides,
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation, Node
-from coilwork_ir.loops.attention import ATTENTION, ATTENTION_GRADIENT
+from coilwork_ir.loops.attention.library_form import ATTENTION, ATTENTION_GRADIENT
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
+from coilwork_lowering.building.assertions import lower_assertion, told_equality
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.size_assertions import find_user_equality, lower_assertion
-from coilwork_lowering.building.values import Relation, TensorValue, Value, device_text, dtype_of, whole
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.extern.arguments import Passed, pass_arguments
-from coilwork_lowering.extern.asynchronous import find_received, flight
-from coilwork_lowering.extern.nesting import as_returned, nesting_paths, placed_results
-from coilwork_lowering.extern.quantized import is_dequantizing
-from coilwork_lowering.facts.alias_analysis import COLLECTIVES, flight_of, is_barrier, may_retain
-from coilwork_lowering.layout.row_padding import UNPADDED
+from coilwork_lowering.extern.asynchronous import find_flight, find_received
+from coilwork_lowering.extern.quantization import is_dequantizing
+from coilwork_lowering.facts.asynchronous import COLLECTIVES, flight_of, is_barrier, retains, silent_writes
+from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
 from coilwork_lowering.torch_compat.operators import (
@@ -39,12 +47,217 @@ from coilwork_lowering.torch_compat.operators import (
     has_kernel,
     kernel_dtype,
     schema_of,
-    suggest_format,
+    suggested_format,
 )
 from coilwork_lowering.torch_compat.sizes import plain_symbol
 
+# ---- Arguments ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """The arguments of one call.
+
+    Attributes:
+        positional, keywords: as the call has them.
+        mutated: the memory that it writes into, each once.
+        named: buffers that each argument mentions, by its name.
+        sources: buffers by the alias label that the schema gives the argument.
+        written: buffers of each argument that is written into, by its name.
+    """
+
+    positional: tuple[Argument, ...]
+    keywords: tuple[tuple[str, Argument], ...]
+    mutated: tuple[Mutation, ...]
+    named: Mapping[str, Sequence[str]]
+    sources: Mapping[str, Sequence[str]]
+    written: Mapping[str, Sequence[Buffer]]
+
+
+def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: bool) -> Passed:
+    """The arguments of `call` for `target`. With `exact`, those that are only read are laid out as eager's
+    are.
+
+    Raises:
+        LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
+        LoweringError[layout]: an argument that is written into has no memory of the form that the operator
+            takes.
+    """
+    mutated: list[Mutation] = []
+    positional: list[Argument] = []
+    keywords: list[tuple[str, Argument]] = []
+    named: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}
+    written: dict[str, list[Buffer]] = {}
+    silently = silent_writes(target)
+    for formal in schema_of(target).arguments:
+        value, fake = call.arguments[formal.name], call.fakes[formal.name]
+        writes = formal.name in silently or (formal.alias_info is not None and formal.alias_info.is_write)
+        if writes:
+            value = _writable(builder, value, call, formal.name)
+        dense = torch.Tag.needs_contiguous_strides in target.tags and not writes
+        argument, used = _argument(builder, value, fake, call, exact=exact, dense=dense)
+        if writes:
+            _require_no_copies(builder, value, used, call, formal.name)
+            written[formal.name] = used
+            _overwrite_owners(builder, used, mutated)
+        named[formal.name] = [b.name for b in used]
+        if formal.alias_info is not None:
+            for label in formal.alias_info.before_set:
+                sources.setdefault(label, []).extend(b.name for b in used)
+        if formal.kwarg_only:
+            if formal.name in call.node.kwargs:
+                keywords.append((formal.name, argument))
+        else:
+            positional.append(argument)
+    return Passed(
+        positional=tuple(positional),
+        keywords=tuple(keywords),
+        mutated=tuple(mutated),
+        named=named,
+        sources=sources,
+        written=written,
+    )
+
+
+def _argument(
+    builder: Builder, value: Value, fake: Any, call: Call, *, exact: bool, dense: bool
+) -> tuple[Argument, list[Buffer]]:
+    """`value` as an argument of a call, and the buffers it mentions. Tensors are laid out as eager's if
+    `exact`, contiguous if `dense`.
+    """
+    match value:
+        case TensorValue():
+            strides: Sequence[Expr] | None = None
+            if dense:
+                strides = contiguous_strides(value.shape)
+            elif exact and isinstance(fake, torch.Tensor):
+                strides = builder.sizes.exprs(fake.stride())
+            placed = builder.placed(value, strides)
+            return Ref(placed.buffer.name), [placed.buffer]
+        case NumberValue(number):
+            held = builder.stored(number).buffer
+            return Item(held.name), [held]
+        case tuple():
+            fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)
+            pairs = [
+                _argument(builder, v, f, call, exact=exact, dense=dense)
+                for v, f in zip(value, fakes, strict=True)
+            ]
+            return ListValue(tuple(a for a, _ in pairs)), [b for _, used in pairs for b in used]
+        case torch.dtype():
+            return dtype_of(value), []
+        case torch.device():
+            return DeviceValue(str(value)), []
+        case torch.layout() | torch.memory_format():
+            return TorchValue(str(value).removeprefix("torch.")), []
+        case None | bool() | int() | float() | complex() | str() | Expr():
+            return value, []
+    raise _refuse_argument(builder, value, call)
+
+
+def _refuse_argument(builder: Builder, value: object, call: Call) -> LoweringError:
+    what = "a condition on sizes" if isinstance(value, Relation) else f"a {type(value).__name__}"
+    return LoweringError(
+        "argument",
+        f"{call.target} has no lowering for these arguments, and {what} cannot be passed to its ATen kernel",
+        node=call.node.format_node() or call.node.name,
+        origins=builder.origins,
+        remedy="keep this call out of the compiled region with torch.compiler.disable",
+    )
+
+
+def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
+    """A tensor whose own memory is to be written: it must not be replaced by a copy.
+
+    Raises:
+        LoweringError[layout]: its elements have no strides there.
+    """
+    items = value if isinstance(value, tuple) else (value,)
+    for item in items:
+        if isinstance(item, TensorValue) and layout_of(item) is None:
+            raise _refuse_write(builder, call, name, "has no strided layout in its memory")
+    return value
+
+
+def _require_no_copies(builder: Builder, value: Value, used: Sequence[Buffer], call: Call, name: str) -> None:
+    """Require that the operator writes into the memory of `value` itself, and not into a copy.
+
+    Raises:
+        LoweringError[layout]: it had to be laid out otherwise for the operator.
+    """
+    items = [
+        item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, TensorValue)
+    ]
+    for item, buffer in zip(items, used, strict=True):
+        if builder.buffers.root(item.buffer.name) != builder.buffers.root(buffer.name):
+            raise _refuse_write(builder, call, name, "lies in memory otherwise than in eager mode")
+
+
+def _refuse_write(builder: Builder, call: Call, name: str, reason: str) -> LoweringError:
+    """Return the error that `call` cannot be given the memory which it writes as argument `name`."""
+    return LoweringError(
+        "layout",
+        f"{call.target} writes into argument {name}, which {reason}",
+        node=call.node.format_node() or call.node.name,
+        origins=builder.origins,
+        remedy="write into a tensor that owns its memory",
+    )
+
+
+def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list[Mutation]) -> None:
+    """Add to `mutated` the memory that each of `written` lies in, once: what else is a view of it changes as
+    well.
+    """
+    for buffer in written:
+        owner = builder.buffers.owner(buffer)
+        if any(mutation.source == owner.name for mutation in mutated):
+            continue
+        mutated.append(Mutation(output=builder.declare_successor(owner), source=owner.name))
+
+
+# ---- Nested results ----
+
+
+def list_results(result: Any) -> tuple[tuple[ResultPath, Any], ...]:
+    """Every result that is no list, and where it lies in `result`: a bare one at `()`, and nothing at all
+    nowhere.
+    """
+    return () if result is None else tuple(_walk_results(result, ()))
+
+
+def _walk_results(result: Any, path: ResultPath) -> Iterator[tuple[ResultPath, Any]]:
+    if not isinstance(result, list | tuple):
+        yield path, result
+        return
+    for number, item in enumerate(result):
+        yield from _walk_results(item, (*path, number))
+
+
+def list_result_paths(result: Any) -> tuple[ResultPath, ...]:
+    """The places of the results in `result`; none if a number alone says where each lies."""
+    paths = tuple(path for path, _ in list_results(result))
+    listed = isinstance(result, list | tuple) and any(isinstance(item, list | tuple) for item in result)
+    return paths if listed else ()
+
+
+def nest_results(result: Any, values: Sequence[Value]) -> Value:
+    """`values`, one for each of `list_results(result)`, in lists as those are."""
+    remaining = iter(values)
+    return None if result is None else _fill_lists(result, remaining)
+
+
+def _fill_lists(result: Any, values: Iterator[Value]) -> Value:
+    if isinstance(result, list | tuple):
+        return tuple(_fill_lists(item, values) for item in result)
+    return next(values)
+
+
+# ---- Calls ----
+
+
 # Results that are there if an argument is true.
-_LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {
+_OPTIONAL_RESULTS: Final[Mapping[tuple[str, int], str]] = {
     ("aten._native_multi_head_attention.default", 1): "need_weights"
 }
 
@@ -75,16 +288,16 @@ def call_extern(
     outputs, values, aliases, binds = _outputs(
         builder, call, target, results, passed, given=bool(out_overload)
     )
-    in_flight, until = flight(
+    in_flight, until = find_flight(
         target, passed.named, [_handle(o, v) for o, v in zip(outputs, values, strict=True)]
     )
-    made = Extern(
+    created = Extern(
         target=call.target,
         args=passed.positional,
         kwargs=passed.keywords,
         outputs=outputs,
         single=not isinstance(call.result, list | tuple),
-        paths=nesting_paths(call.result),
+        paths=list_result_paths(call.result),
         out_overload=out_overload,
         out_names=out_names,
         mutates=passed.mutated,
@@ -97,23 +310,23 @@ def call_extern(
         fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
         in_flight=in_flight,
         until=until,
-        retains=may_retain(target, call.arguments),
+        retains=retains(target, call.arguments),
         barrier=is_barrier(target),
         origins=builder.origins,
     )
-    builder.add(made if recast is None else recast(made))
+    builder.add(created if recast is None else recast(created))
     for mutation in passed.mutated:
         builder.buffers.overwrite(mutation.source, mutation.output)
     for output, value in zip(outputs, values, strict=True):
         if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
-            _hold_to(builder, call, output.symbol, value, unmet)
+            _bind_read_size(builder, call, output.symbol, value, unmet)
     if _family(target) == "custom" and not in_flight:
         values = [
             _mark_conjugate(builder, value, result) if isinstance(output, Buffer) else value
             for output, value, result in zip(outputs, values, results, strict=True)
         ]
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
-    return as_returned(call.result, values)
+    return nest_results(call.result, values)
 
 
 def _handle(output: object, value: Value) -> str:
@@ -132,23 +345,22 @@ def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
         return value
     for name in ("_conj_physical", "_conj"):
         source = value.buffer
-        made = builder.declare(source.shape, source.dtype, source.device, strides=source.strides)
+        created = builder.declare(source.shape, source.dtype, source.device, strides=source.strides)
         builder.add(
             Extern(
                 target=f"aten.{name}.default",
                 args=(Ref(source.name),),
-                outputs=(made,),
+                outputs=(created,),
                 aliases=((0, source.name),) if name == "_conj" else (),
                 origins=builder.origins,
             )
         )
-        value = whole(made)
+        value = whole(created)
     return value
 
 
-def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
-    """Torch knows by promises of the program that `read`, a number from the call, is `known`: the run must
-    find it so.
+def _bind_read_size(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
+    """Require that `read`, a number from the call, is `known`, as torch knows by promises of the program.
 
     A symbol of torch's among `unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
     """
@@ -159,21 +371,21 @@ def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Colle
             builder.sizes.undefine(unknown, index((read - rest) // factor))
     same = Relation(lhs=read, relation="eq", rhs=known)
     message = (
-        find_user_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
+        told_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
     )
     lower_assertion(builder, same, message, call.node)
 
 
 def _result_list(call: Call) -> list[Any]:
-    results = [one for _, one in placed_results(call.result)]
-    return [None if _is_left_out(call, number) else one for number, one in enumerate(results)]
+    results = [item for _, item in list_results(call.result)]
+    return [None if _is_left_out(call, number) else item for number, item in enumerate(results)]
 
 
 def _is_left_out(call: Call, number: int) -> bool:
     """Tell if the kernel makes no tensor of result `number`, which is None then. Torch's meta function says
     an empty one.
     """
-    flag = _LEFT_OUT.get((call.target, number))
+    flag = _OPTIONAL_RESULTS.get((call.target, number))
     return flag is not None and call.arguments[flag] is False
 
 
@@ -186,12 +398,12 @@ def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str,
     packet = target.overloadpacket
     if "out" not in packet.overloads() or target._overloadname != "default":
         return "", ()
-    found = packet.out
+    result = packet.out
     device = results[0].device.type if results else "cpu"
     # compiling for a device that this build of torch lacks: what the CPU writes in place, others do too
-    if not (has_kernel(found, device) or has_kernel(found, "cpu")):
+    if not (has_kernel(result, device) or has_kernel(result, "cpu")):
         return "", ()
-    ours, theirs = schema_of(target), schema_of(found)
+    ours, theirs = schema_of(target), schema_of(result)
     outs = [a.name for a in theirs.arguments if a.alias_info is not None and a.alias_info.is_write]
     same = [a.name for a in theirs.arguments if a.name not in outs] == [a.name for a in ours.arguments]
     if not same or len(outs) != len(results):
@@ -219,7 +431,7 @@ def _outputs(
     aliases: list[tuple[int, str]] = []
     binds: list[tuple[Expr, int, int]] = []
     formals = {label: a.name for a in schema.arguments if a.alias_info for label in a.alias_info.before_set}
-    places = [path[0] if path else 0 for path, _ in placed_results(call.result)]
+    places = [path[0] if path else 0 for path, _ in list_results(call.result)]
     for number, (result, place) in enumerate(zip(results, places, strict=True)):
         returned = schema.returns[min(place, len(schema.returns) - 1)]
         labels = _labels(schema, returned)
@@ -252,7 +464,7 @@ def _outputs(
         *(bound for bound, _, _ in binds),
         *(o.symbol for o in outputs if isinstance(o, SymbolOutput)),
     ):
-        builder.sizes.note_data_dependent(found)
+        builder.sizes.decided(found)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
 
 
@@ -285,30 +497,30 @@ def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
         return True
     if not is_dequantizing(call.target, call.arguments):
         return False
-    return suggest_format(result) == torch.contiguous_format
+    return suggested_format(result) == torch.contiguous_format
 
 
 def _list_undefined_sizes(builder: Builder, call: Call, number: int, result: Any) -> list[int]:
-    """Dimensions of result `number` whose size is a symbol that nothing before it has defined, each symbol
+    """Return the dimensions of result `number` whose size is a symbol that nothing has defined, each symbol
     once.
     """
     if not isinstance(result, torch.Tensor):
         return []
-    found: list[int] = []
+    results: list[int] = []
     sizes: list[Any] = list(result.shape)
     for axis, size in enumerate(sizes):
         if isinstance(size, torch.SymInt) and builder.sizes.tells(
             size, f"size{axis}_of_{number}_{call.node.name}"
         ):
             builder.sizes.expr(size)
-            found.append(axis)
-    return found
+            results.append(axis)
+    return results
 
 
 def _one_output(
     builder: Builder, call: Call, number: int, result: Any, dtype: torch.dtype | None, *, dense: bool
 ) -> tuple[Buffer | SymbolOutput | None, Value]:
-    """Result `number` of the call, as the program holds it and as those see it who use it."""
+    """Return result `number` of the call, as the program holds it and as its users see it."""
     if isinstance(result, torch.Tensor):
         shape = builder.sizes.exprs(result.shape)
         strides = contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())

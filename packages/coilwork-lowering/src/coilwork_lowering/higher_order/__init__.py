@@ -1,5 +1,5 @@
-"""Operators that take functions: written out as calls, or lowered as regions.
+"""Operators that take functions: expanded to calls, or lowered as regions.
 
-Open `written_out.py` first: it lists the operators that stand for others. `regions.py` lowers `cond` and
-`while_loop`; files named `..._scans.py` have `scan`, `map` and `associative_scan`.
+Open `wrapper_expansion.py` first: it has the operators that stand for others. `regions.py` lowers `cond` and
+`while_loop`, `scan.py` has `scan` and `map`, `associative_scan.py` the scan node.
 """

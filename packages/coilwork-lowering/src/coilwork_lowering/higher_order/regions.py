@@ -14,18 +14,18 @@ from coilwork_ir.loops import Cond, Graph, Mutation, While
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.extern.quantized import require_floats
-from coilwork_lowering.python_arithmetic import condition_value
+from coilwork_lowering.extern.quantization import require_floats
+from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.scalar_math import index
 
 Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Buffer, ...]], Graph]
 
 
-def operand(builder: Builder, value: Value, node: torch.fx.Node) -> tuple[Argument, TensorValue | None]:
+def pass_operand(builder: Builder, value: Value, node: torch.fx.Node) -> tuple[Argument, TensorValue | None]:
     """An operand of a region, and the whole buffer that it is, if it is a tensor."""
     match value:
         case TensorValue():
-            placed = builder.materialize(value, None)
+            placed = builder.placed(value, None)
             return Ref(placed.buffer.name), placed
         case NumberValue() | Relation() | torch.fx.GraphModule() | tuple():
             raise LoweringError(
@@ -49,15 +49,15 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
     predicate, then, otherwise, operands = arguments
     if not isinstance(predicate, TensorValue):
         # a comparison of sizes, or a number that the run tells
-        predicate = builder.store_number(condition_value(predicate))
+        predicate = builder.stored(condition_value(predicate))
     assert isinstance(then, torch.fx.GraphModule) and isinstance(otherwise, torch.fx.GraphModule)
-    pairs = [operand(builder, v, node) for v in _items(operands)]
+    pairs = [pass_operand(builder, v, node) for v in _items(operands)]
     layouts = [placed for _, placed in pairs]
     results = _results(node)
     outputs = _outputs(builder, results)
     builder.add(
         Cond(
-            predicate=builder.materialize(predicate, None).buffer.name,
+            predicate=builder.placed(predicate, None).buffer.name,
             then=nested(then, f"{node.name}_then", layouts, outputs),
             otherwise=nested(otherwise, f"{node.name}_otherwise", layouts, outputs),
             operands=tuple(argument for argument, _ in pairs),
@@ -88,13 +88,13 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     first: list[Value] = []
     for value, output in zip(_items(carried), outputs, strict=True):
         if isinstance(value, Expr | int):
-            value = builder.store_number(index(as_expr(value)))
-        first.append(builder.materialize(value, output.strides) if isinstance(value, TensorValue) else value)
-    carried_pairs = [operand(builder, v, node) for v in first]
-    extra_pairs = [operand(builder, v, node) for v in _items(extra)]
+            value = builder.stored(index(as_expr(value)))
+        first.append(builder.placed(value, output.strides) if isinstance(value, TensorValue) else value)
+    carried_pairs = [pass_operand(builder, v, node) for v in first]
+    extra_pairs = [pass_operand(builder, v, node) for v in _items(extra)]
     layouts = [placed for _, placed in (*carried_pairs, *extra_pairs)]
     taken = [layouts[position] for position in _find_overwritten(body)]
-    mutates = tuple(_rename_memory(builder, one.buffer) for one in taken if one is not None)
+    mutates = tuple(_rename_memory(builder, item.buffer) for item in taken if item is not None)
     builder.add(
         While(
             condition=nested(condition, f"{node.name}_condition", layouts, ()),
@@ -112,7 +112,7 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
 
 
 def _find_overwritten(body: torch.fx.GraphModule) -> list[int]:
-    """Positions of the inputs of `body` that it overwrites."""
+    """Return positions of the inputs of `body` that it overwrites."""
     copied = {node.args[0] for node in body.graph.nodes if node.target is torch.ops.aten.copy_.default}
     return [k for k, node in enumerate(body.graph.find_nodes(op="placeholder")) if node in copied]
 

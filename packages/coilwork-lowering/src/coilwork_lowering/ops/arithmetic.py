@@ -1,21 +1,26 @@
-"""Arithmetic, comparisons, rounding, bits: operators that are a row of the op table or close to one."""
+"""Arithmetic, comparisons, rounding and bits.
+
+Most of these operators are a row of the op table, or a short formula over its rows. Integer division also
+gets a check of its divisor where eager's kernel refuses 0, which is on CPUs only.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr
-from coilwork_ir.operators import OpInfo, ScalarTypes
+from coilwork_ir.index import Expr, as_expr, provably_lt
+from coilwork_ir.loops import Check
+from coilwork_ir.operators import OpInfo, ScalarTypes, find_target_info
 from coilwork_ir.scalar import Const, Scalar, cast, const, index_value, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import Value
-from coilwork_lowering.facts.static_tensors import Fractions, find_static_fractions
-from coilwork_lowering.ops.divisors import divisor_checks
+from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.facts.known_positions import Fractions, known_fractions
 from coilwork_lowering.ops.elementwise import (
     BOOL_TO_LONG,
     DEFAULT,
@@ -36,8 +41,10 @@ from coilwork_lowering.scalar_math import (
     add,
     both,
     either,
+    eq,
     ge,
     gt,
+    index,
     invert,
     like,
     lt,
@@ -50,6 +57,47 @@ from coilwork_lowering.scalar_math import (
     sub,
     truth,
 )
+
+# ---- Checks of divisors ----
+
+
+def make_divisor_checks(
+    builder: Builder, call: Call, compute: DType
+) -> Callable[[Sequence[Scalar]], Sequence[Check]] | None:
+    """Checks of the operands of a division that is computed in `compute`; None if the divisor cannot be 0."""
+    divisor = call["other"]
+    # what torch decomposes into divisions asks of no divisor of its own making whether it is 0
+    captured = find_target_info(call.captured)
+    refused = compute.is_integer and has_trait(call.device, ATEN_CPU) and captured.rejects_zero_divisor
+    if not refused or _is_never_zero(divisor, compute):
+        return None
+    # Eager looks at a divisor when it divides something.
+    own = divisor.shape if isinstance(divisor, TensorValue) else ()
+    spread = (size for size in call.shape(builder) if size not in own)
+    empty = [eq(index(size), index(as_expr(0))) for size in spread if not provably_lt(as_expr(0), size)]
+
+    def checks(operands: Sequence[Scalar]) -> Sequence[Check]:
+        condition = reduce(either, empty, op("ne", operands[1], like(0, operands[1])))
+        return (Check(condition=condition, message="ZeroDivisionError", error="RuntimeError"),)
+
+    return checks
+
+
+def _is_never_zero(divisor: Value, compute: DType) -> bool:
+    """Tell if `divisor` is not 0 in `compute`, to which a number that does not fit is cut: 256 is 0 in 8
+    bits.
+    """
+    values = 1 << (8 * compute.itemsize)
+    if isinstance(divisor, Expr):
+        is_cut = compute.itemsize < 8 and not (
+            provably_lt(divisor, as_expr(values)) and provably_lt(as_expr(-values), divisor)
+        )
+        return not is_cut and (provably_lt(as_expr(0), divisor) or provably_lt(divisor, as_expr(0)))
+    return isinstance(divisor, bool | int | float) and int(divisor) % values != 0
+
+
+# ---- Formulas and rules ----
+
 
 _KINDS: Final[Mapping[ScalarTypes, Promotion]] = MappingProxyType(
     {"promoted": DEFAULT, "float": TO_FLOAT, "bool": TO_BOOL}
@@ -66,13 +114,13 @@ def make_row_rules(operators: Mapping[str, OpInfo]) -> tuple[Rule, ...]:
 def _row_rule(info: OpInfo) -> Rule:
     return pointwise_rule(
         " ".join(f"{info.name}.{overload}" for overload in info.overloads),
-        row(info.scalar_op),
+        make_row_function(info.scalar_op),
         kind=_KINDS[info.scalar_types],
         rounds="always" if info.scalar_types == "bool" else "never",
     )
 
 
-def row(name: str) -> ScalarFunction:
+def make_row_function(name: str) -> ScalarFunction:
     """The op table's row `name` as a function."""
 
     def apply(*operands: Scalar) -> Scalar:
@@ -111,7 +159,7 @@ def _lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
     return select(lt(op("abs", weight), like(0.5, weight)), low, high)
 
 
-def _unless_float(name: str) -> ScalarFunction:
+def _round_floats(name: str) -> ScalarFunction:
     def apply(a: Scalar) -> Scalar:
         return op(name, a) if a.dtype.is_float else a
 
@@ -144,7 +192,7 @@ def _test(name: str) -> ScalarFunction:
     return apply
 
 
-def _signed_infinity(value: float) -> ScalarFunction:
+def _make_infinity_test(value: float) -> ScalarFunction:
     def apply(a: Scalar) -> Scalar:
         return op("eq", a, like(value, a)) if a.dtype.is_float else op("ne", a, a)
 
@@ -192,7 +240,7 @@ def _lower_div_mode(builder: Builder, call: Call) -> Value:
         operands = [call["self"], call["other"]]
         common = common_type([call.fakes["self"], call.fakes["other"]])
         taken = operands[1:] if is_single(call["other"]) else []
-        divide = promote_operands(row("div"), operands, common, but=taken)
+        divide = promote_operands(make_row_function("div"), operands, common, but=taken)
         return elementwise(builder, call, divide, operands=operands, compute=[compute] * 2)
     return _lower_rounded_div(builder, call, mode)
 
@@ -206,7 +254,7 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes["other"]])
     if compute.is_bool:
         raise NotLowered("integer division of bools")
-    function = row("floordiv" if mode == "floor" else "truncdiv")
+    function = make_row_function("floordiv" if mode == "floor" else "truncdiv")
     if is_single(call["other"]):
         function = promote_operands(function, operands, call.dtype, but=operands[1:])
     elif call.dtype.is_low_precision and (mode == "trunc" or has_trait(call.device, ATEN_CPU)):
@@ -220,22 +268,22 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
         function,
         operands=operands,
         compute=[compute] * 2,
-        checks=divisor_checks(builder, call, compute),
+        checks=make_divisor_checks(builder, call, compute),
     )
 
 
-def _rounded_to(narrow: DType) -> ScalarFunction:
+def _make_rounding(narrow: DType) -> ScalarFunction:
     return lambda a: round_to(a, narrow)
 
 
 def _stepwise_truncdiv(narrow: DType) -> ScalarFunction:
-    to_narrow = _rounded_to(narrow)
+    to_narrow = _make_rounding(narrow)
     return lambda a, b: op("trunc", to_narrow(op("div", a, b)))
 
 
 def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
     """Python's floor division (as in torch) with every step rounded to `narrow`."""
-    to_narrow = _rounded_to(narrow)
+    to_narrow = _make_rounding(narrow)
 
     def floordiv(a: Scalar, b: Scalar) -> Scalar:
         zero, one = like(0, a), like(1, a)
@@ -264,10 +312,10 @@ def _remainder(name: str) -> Lower:
         return elementwise(
             builder,
             call,
-            promote_operands(row(name), operands, call.dtype),
+            promote_operands(make_row_function(name), operands, call.dtype),
             operands=operands,
             compute=[compute] * 2,
-            checks=divisor_checks(builder, call, compute),
+            checks=make_divisor_checks(builder, call, compute),
         )
 
     return lower
@@ -331,9 +379,9 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
     if low is None and high is None:
         raise NotLowered("clamp without limits")
     # vectors of a CPU convert floats faster than the integers that positions are
-    fractions = None if has_trait(call.device, PROCESSOR) else find_static_fractions(call.node)
+    fractions = None if has_trait(call.device, PROCESSOR) else known_fractions(call.node)
     if fractions is not None:
-        return _known_weights(builder, call, fractions)
+        return _lower_upsampling_weights(builder, call, fractions)
     if high is None:
         return _lower_lower_bound(builder, call)
     if low is None:
@@ -343,7 +391,7 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, _clamp, operands=[call[n] for n in names], compute=[compute] * 3)
 
 
-def _known_weights(builder: Builder, call: Call, known: Fractions) -> Value:
+def _lower_upsampling_weights(builder: Builder, call: Call, known: Fractions) -> Value:
     """The weights of an upsampling, from integers: compilers know those of neighbours when the loop is
     unrolled.
     """
@@ -366,14 +414,14 @@ def _neg(a: Scalar) -> Scalar:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    *(pointwise_rule(n, _unless_float(n)) for n in ("floor", "ceil", "trunc", "round")),
+    *(pointwise_rule(n, _round_floats(n)) for n in ("floor", "ceil", "trunc", "round")),
     pointwise_rule("add.Tensor add.Scalar", _make_addition(add), rounds="on CPUs"),
     pointwise_rule("sub.Tensor sub.Scalar", _make_addition(sub), rounds="on CPUs"),
     pointwise_rule("rsub.Tensor rsub.Scalar", _rsub, rounds="on CPUs"),
     pointwise_rule("mul.Tensor mul.Scalar", mul, single="other"),
     pointwise_rule(
         "div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar",
-        row("div"),
+        make_row_function("div"),
         kind=TO_FLOAT,
         single="other",
         by_number=_multiply_by_reciprocal,
@@ -402,8 +450,8 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("isnan", _test("isnan"), kind=TO_BOOL),
     pointwise_rule("isinf", _test("isinf"), kind=TO_BOOL),
     pointwise_rule("isfinite", _isfinite, kind=TO_BOOL),
-    pointwise_rule("isposinf", _signed_infinity(float("inf")), kind=TO_BOOL),
-    pointwise_rule("isneginf", _signed_infinity(float("-inf")), kind=TO_BOOL),
+    pointwise_rule("isposinf", _make_infinity_test(float("inf")), kind=TO_BOOL),
+    pointwise_rule("isneginf", _make_infinity_test(float("-inf")), kind=TO_BOOL),
     pointwise_rule("signbit", _signbit, kind=TO_BOOL),
     pointwise_rule("logical_and", _logical(both), kind=TO_BOOL),
     pointwise_rule("logical_or", _logical(either), kind=TO_BOOL),

@@ -45,26 +45,26 @@ class _Arguments:
 
     def buffer(self, name: str) -> Buffer:
         """The tensor `name`."""
-        found = self.optional_buffer(name)
-        if found is None:
+        result = self.optional_buffer(name)
+        if result is None:
             raise _Inexpressible(f"{name} is no tensor")
-        return found
+        return result
 
     def optional_buffer(self, name: str) -> Buffer | None:
         """The tensor `name`, or None if that is given or nothing is."""
-        found = self.arguments.get(name)
-        if found is None:
+        result = self.arguments.get(name)
+        if result is None:
             return None
-        if not isinstance(found, Ref):
+        if not isinstance(result, Ref):
             raise _Inexpressible(f"{name} is no tensor")
-        return self.buffers[found.name]
+        return self.buffers[result.name]
 
     def flag(self, name: str) -> bool:
         """The truth value `name`, False if it is not given."""
-        found = self.arguments.get(name, False)
-        if not isinstance(found, bool):
+        result = self.arguments.get(name, False)
+        if not isinstance(result, bool):
             raise _Inexpressible(f"{name} is not known")
-        return found
+        return result
 
     def read_parts(self, form: StateForm, bias: str) -> LibraryAttention:
         """The operands, of which `bias` is the argument's name, if the kernels take one."""

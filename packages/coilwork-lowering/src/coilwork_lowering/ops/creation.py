@@ -1,20 +1,29 @@
-"""Tensors made from nothing but sizes and numbers."""
+"""Tensors made of sizes and numbers: `full`, `empty`, `arange`, `eye`, `linspace` and `logspace`.
+
+`linspace` and `logspace` are lowered in 16 bits only. There eager's kernels round the step between two
+numbers, and most kernels round every position as well.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from coilwork_ir.index import Expr
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.scalar import Scalar, cast, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.ops.elementwise import overloads, scalar_operand
-from coilwork_lowering.ops.placing import begins_filling
+from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
+from coilwork_lowering.ops.storage_aliasing import is_filled_by_updates
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, index, mul, to_dtype
+from coilwork_lowering.scalar_math import add, div, eq, index, lt, mul, round_to, select, sub, to_dtype
+
+# ---- Constants and ranges ----
 
 
-def filled(builder: Builder, call: Call, value: Value) -> TensorValue:
+def fill_tensor(builder: Builder, call: Call, value: Value) -> TensorValue:
     """The result's shape full of `value`."""
     if call.dtype.is_opaque:
         raise NotLowered(f"values of type {call.dtype.text}")
@@ -26,7 +35,7 @@ def filled(builder: Builder, call: Call, value: Value) -> TensorValue:
 
 def _full(name: str) -> Rule:
     def lower(builder: Builder, call: Call) -> Value:
-        return filled(builder, call, call[name])
+        return fill_tensor(builder, call, call[name])
 
     targets = {"fill_value": "full full_like new_full", "s": "scalar_tensor"}[name]
     return Rule(overloads(targets), lower)
@@ -34,16 +43,16 @@ def _full(name: str) -> Rule:
 
 def _constant(number: int, targets: str) -> Rule:
     def lower(builder: Builder, call: Call) -> Value:
-        return filled(builder, call, number)
+        return fill_tensor(builder, call, number)
 
     return Rule(overloads(targets), lower)
 
 
 def _lower_empty(builder: Builder, call: Call) -> Value:
-    """Any content is right. Where parts are stored into the memory one by one, none is stored before."""
-    if call.dtype.is_opaque or not begins_filling(call.node, builder.options):
-        return filled(builder, call, 0)
-    return builder.allocate(call.shape(builder), call.dtype, call.device)
+    """Return memory with any contents. Where parts are stored into it one by one, none is stored before."""
+    if call.dtype.is_opaque or not is_filled_by_updates(call.node, builder.options):
+        return fill_tensor(builder, call, 0)
+    return builder.unfilled(call.shape(builder), call.dtype, call.device)
 
 
 def _arange(builder: Builder, call: Call) -> Value:
@@ -86,11 +95,11 @@ def _eye(builder: Builder, call: Call) -> Value:
     return builder.pointwise(call.shape(builder), dtype, call.device, body)
 
 
-def filled_like(builder: Builder, call: Call) -> TensorValue:
+def lower_fill(builder: Builder, call: Call) -> TensorValue:
     """`fill`: every element becomes `value`, a number or a tensor of one element."""
     value = call["value"]
     if isinstance(value, TensorValue):
-        source = builder.move_to(value, call.device)
+        source = builder.moved(value, call.device)
         return builder.pointwise(
             call.shape(builder),
             call.dtype,
@@ -98,7 +107,81 @@ def filled_like(builder: Builder, call: Call) -> TensorValue:
             lambda point: to_dtype(builder.read(source, ()), call.dtype),
             strides=call.strides(builder),
         )
-    return filled(builder, call, value)
+    return fill_tensor(builder, call, value)
+
+
+# ---- linspace and logspace ----
+
+
+_OVERLOADS: Final = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+
+
+def _lower_linspace(builder: Builder, call: Call) -> Value:
+    """Return numbers counted from `start` in the first half, and back from `end` in the second; a single one
+    is `start`.
+    """
+    single = cast(_read_end(builder, call, "start"), DType.F32)
+    return _lower_spaced_numbers(builder, call, lambda number: number, single, rounds=True)
+
+
+def _lower_logspace(builder: Builder, call: Call) -> Value:
+    """Return `base` to the power of evenly spaced numbers.
+
+    On CPUs the ends and their distance alone are rounded; elsewhere everything is, the base, too.
+    """
+    on_cpu = has_trait(call.device, ATEN_CPU)
+    base = scalar_operand(builder, call.arguments.get("base", 10.0), (), DType.F64)
+    known = op("pow", base, _read_end(builder, call, "start"))
+
+    def power(exponent: Scalar) -> Scalar:
+        if on_cpu:
+            return op("pow", base, cast(exponent, DType.F64))
+        return op("pow", round_to(cast(base, DType.F32), call.dtype), exponent)
+
+    return _lower_spaced_numbers(builder, call, power, known, rounds=not on_cpu)
+
+
+def _lower_spaced_numbers(
+    builder: Builder, call: Call, function: Callable[[Scalar], Scalar], single: Scalar, *, rounds: bool
+) -> Value:
+    """`function` of each number; `single` is the only element of one step. `rounds` says whether steps and
+    positions are rounded.
+    """
+    dtype, wide = call.dtype, DType.F32
+    if dtype.torch_name not in ("float16", "bfloat16"):
+        raise NotLowered("numbers of more than 16 bits")
+    (count,) = call.shape(builder)
+
+    def narrow(number: Scalar) -> Scalar:
+        return round_to(number, dtype)
+
+    def round_step(number: Scalar) -> Scalar:
+        return narrow(number) if rounds else number
+
+    def times(step: Scalar, position: Expr) -> Scalar:
+        return round_step(mul(step, round_step(cast(index(position), wide))))
+
+    start, end = (narrow(cast(_read_end(builder, call, name), wide)) for name in ("start", "end"))
+    step = round_step(div(narrow(sub(end, start)), round_step(cast(index(count - 1), wide))))
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        (at,) = point
+        forward, backward = add(start, times(step, at)), sub(end, times(step, count - 1 - at))
+        result = function(round_step(select(lt(index(at), index(count // 2)), forward, backward)))
+        alone = eq(index(count), index(as_expr(1)))
+        return to_dtype(select(alone, cast(single, result.dtype), result), dtype)
+
+    return builder.pointwise(call.shape(builder), dtype, call.device, body)
+
+
+def _read_end(builder: Builder, call: Call, name: str) -> Scalar:
+    """An end, a number or a tensor of one element, in double precision."""
+    (value,) = bring_to_device(builder, [call[name]], call.device)
+    return scalar_operand(builder, value, (), DType.F64)
+
+
+def _list_spaced_overloads(name: str) -> tuple[str, ...]:
+    return overloads(" ".join(f"{name}.{overload}" for overload in _OVERLOADS))
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -114,8 +197,10 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         _lower_empty,
     ),
-    Rule(overloads("fill.Scalar fill.Tensor"), filled_like),
+    Rule(overloads("fill.Scalar fill.Tensor"), lower_fill),
     Rule(overloads("arange arange.start arange.start_step"), _arange),
     Rule(overloads("prims.iota.default"), _iota),
     Rule(overloads("eye eye.m"), _eye),
+    Rule(_list_spaced_overloads("linspace"), _lower_linspace),
+    Rule(_list_spaced_overloads("logspace"), _lower_logspace),
 )

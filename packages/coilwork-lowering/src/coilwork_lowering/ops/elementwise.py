@@ -31,7 +31,7 @@ TO_BOOL = PROMOTION.ALWAYS_BOOL
 BOOL_TO_LONG = PROMOTION.BOOL_TO_LONG
 
 
-def plain(fake: Any) -> Any:
+def strip_symbols(fake: Any) -> Any:
     """A stand-in for promotion: symbolic numbers count by their class only."""
     if isinstance(fake, torch.SymBool):
         return True
@@ -42,13 +42,13 @@ def plain(fake: Any) -> Any:
 
 def compute_type(kind: Promotion, fakes: Sequence[Any]) -> DType:
     """The type that arithmetic on `fakes` is carried out in: at least `f32` for floats."""
-    compute, _ = promote_types(kind, [plain(fake) for fake in fakes if fake is not None])
+    compute, _ = promote_types(kind, [strip_symbols(fake) for fake in fakes if fake is not None])
     return dtype_of(compute).compute
 
 
 def common_type(fakes: Sequence[Any]) -> DType:
     """The type that torch promotes `fakes` to."""
-    _, common = promote_types(DEFAULT, [plain(fake) for fake in fakes if fake is not None])
+    _, common = promote_types(DEFAULT, [strip_symbols(fake) for fake in fakes if fake is not None])
     return dtype_of(common)
 
 
@@ -129,7 +129,7 @@ def promote_operands(
     Those in `but` are not.
     """
     there = [
-        (isinstance(value, TensorValue) and value.dtype is common) or any(value is one for one in but)
+        (isinstance(value, TensorValue) and value.dtype is common) or any(value is item for item in but)
         for value in operands
     ]
 

@@ -35,7 +35,7 @@ _EXTREMES: Final = (
 )
 
 
-def _each(
+def _lower_each(
     builder: Builder,
     call: Call,
     lower: Lower,
@@ -67,16 +67,16 @@ def _each(
 
 def _operator(target: str) -> Overload:
     _, name, overload = target.split(".")
-    found = getattr(getattr(torch.ops.aten, name), overload)
-    assert isinstance(found, Overload)
-    return found
+    result = getattr(getattr(torch.ops.aten, name), overload)
+    assert isinstance(result, Overload)
+    return result
 
 
 def _item(value: Any, k: int) -> Any:
     return value[k] if isinstance(value, list | tuple) else value
 
 
-def rule(
+def make_foreach_rule(
     table: Mapping[str, Rule], name: str, target: str, renames: Mapping[str, str], extra: Mapping[str, Any]
 ) -> Rule:
     """`_foreach` overload `name` as calls of `target`, arguments renamed, `extra` ones added
@@ -91,42 +91,46 @@ def rule(
         fakes = {renames.get(n, n): v for n, v in call.fakes.items()}
         # operands are taken in the order of the arguments, so what is missing goes last
         missing = {n: v for n, v in extra.items() if n not in arguments}
-        return _each(builder, call, single, target, {**arguments, **missing}, {**fakes, **missing})
+        return _lower_each(builder, call, single, target, {**arguments, **missing}, {**fakes, **missing})
 
     return Rule((f"aten._foreach_{name}",), lower)
 
 
-def foreach_rules(table: Mapping[str, Rule]) -> tuple[Rule, ...]:
+def make_foreach_rules(table: Mapping[str, Rule]) -> tuple[Rule, ...]:
     """Rules for the foreach operators, from the rules of the operators that they repeat."""
     none: Mapping[str, str] = MappingProxyType({})
-    rows: list[Rule] = [rule(table, f"{n}.default", f"aten.{n}.default", none, {}) for n in _UNARY.split()]
+    rows: list[Rule] = [
+        make_foreach_rule(table, f"{n}.default", f"aten.{n}.default", none, {}) for n in _UNARY.split()
+    ]
     for name, single, _ in _BINARY:
         extra: dict[str, Any] = {"alpha": 1} if name in ("add", "sub") else {}
         base = f"aten.{single}.Tensor"
         rows += [
-            rule(table, f"{name}.List", base, none, extra),
-            rule(table, f"{name}.Scalar", base, {"scalar": "other"}, extra),
-            rule(table, f"{name}.ScalarList", base, {"scalars": "other"}, extra),
+            make_foreach_rule(table, f"{name}.List", base, none, extra),
+            make_foreach_rule(table, f"{name}.Scalar", base, {"scalar": "other"}, extra),
+            make_foreach_rule(table, f"{name}.ScalarList", base, {"scalars": "other"}, extra),
         ]
         if name != "sub":
-            rows.append(rule(table, f"{name}.Tensor", base, none, extra))
+            rows.append(make_foreach_rule(table, f"{name}.Tensor", base, none, extra))
     for name, single in _EXTREMES:
         limit = "min" if single == "clamp_min" else "max"
         rows += [
-            rule(table, f"{name}.List", f"aten.{single}.Tensor", {"other": limit}, {}),
-            rule(table, f"{name}.Scalar", f"aten.{single}.default", {"scalar": limit}, {}),
+            make_foreach_rule(table, f"{name}.List", f"aten.{single}.Tensor", {"other": limit}, {}),
+            make_foreach_rule(table, f"{name}.Scalar", f"aten.{single}.default", {"scalar": limit}, {}),
         ]
     for name in ("addcmul", "addcdiv"):
         base = f"aten.{name}.default"
         rows += [
-            rule(table, f"{name}.Scalar", base, none, {}),
-            rule(table, f"{name}.ScalarList", base, {"scalars": "value"}, {}),
+            make_foreach_rule(table, f"{name}.Scalar", base, none, {}),
+            make_foreach_rule(table, f"{name}.ScalarList", base, {"scalars": "value"}, {}),
         ]
     rows += [
-        rule(table, "lerp.List", "aten.lerp.Tensor", {"tensors1": "end", "weights": "weight"}, {}),
-        rule(table, "lerp.Scalar", "aten.lerp.Scalar", {"tensors1": "end"}, {}),
-        rule(table, "pow.Scalar", "aten.pow.Tensor_Scalar", none, {}),
-        rule(table, "pow.List", "aten.pow.Tensor_Tensor", none, {}),
-        rule(table, "pow.ScalarAndTensor", "aten.pow.Scalar", none, {}),
+        make_foreach_rule(
+            table, "lerp.List", "aten.lerp.Tensor", {"tensors1": "end", "weights": "weight"}, {}
+        ),
+        make_foreach_rule(table, "lerp.Scalar", "aten.lerp.Scalar", {"tensors1": "end"}, {}),
+        make_foreach_rule(table, "pow.Scalar", "aten.pow.Tensor_Scalar", none, {}),
+        make_foreach_rule(table, "pow.List", "aten.pow.Tensor_Tensor", none, {}),
+        make_foreach_rule(table, "pow.ScalarAndTensor", "aten.pow.Scalar", none, {}),
     ]
     return tuple(rows)

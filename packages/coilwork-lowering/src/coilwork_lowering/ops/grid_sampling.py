@@ -1,10 +1,20 @@
-"""Images sampled at points of a grid, and the gradients of that: by image and by grid."""
+"""`grid_sampler`: images sampled at the points of a grid, and the gradients by image and by grid.
+
+A grid holds coordinates from -1 to 1. Along each dimension a coordinate becomes a position between elements,
+which padding brings into the image or leaves outside. An interpolation then names one, two or four elements
+around the position, its taps. The gradients differentiate the same formulas: weights by the position, and the
+position by the coordinate.
+
+Sizes and positions are floats here, so that a position that is far outside or NaN is compared before it
+becomes an integer.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import reduce
 from typing import Final
 
@@ -17,24 +27,256 @@ from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, layout_of
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.grid_taps import (
-    Interpolation,
-    Kernel,
-    Padding,
-    Sampling,
-    Tap,
-    choose_tap,
-    combinations,
-    spread,
-    taps_of,
-)
-from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
+from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.scatters import scatter_into
-from coilwork_lowering.ops.scattering.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sum_rows
 from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, both, eq, index, like, mul, select, to_dtype
+from coilwork_lowering.scalar_math import (
+    add,
+    both,
+    div,
+    either,
+    eq,
+    ge,
+    gt,
+    index,
+    le,
+    like,
+    lt,
+    mul,
+    neg,
+    select,
+    sub,
+    to_dtype,
+)
+
+# ---- Taps ----
+
+
+# Of the cubic convolution (Keys 1981), as ATen.
+_CUBIC: Final = -0.75
+
+
+class Interpolation(Enum):
+    """Interpolations, numbered as in ATen."""
+
+    LINEAR = 0
+    NEAREST = 1
+    CUBIC = 2
+
+    @property
+    def taps(self) -> int:
+        """Elements per dimension."""
+        return {Interpolation.LINEAR: 2, Interpolation.NEAREST: 1, Interpolation.CUBIC: 4}[self]
+
+
+class Padding(Enum):
+    """Paddings, numbered as in ATen."""
+
+    ZEROS = 0
+    BORDER = 1
+    REFLECTION = 2
+
+
+class Kernel(Enum):
+    """ATen's kernels, which round differently and treat coordinates that are NaN differently."""
+
+    # scales by half the size; without padding, NaN makes NaN
+    VECTORISED = "two dimensions on a CPU"
+    # doubles the size; without padding, nothing is read at NaN, with padding the last element
+    SCALAR = "three dimensions on a CPU"
+    # as the latter, but with padding the first element
+    DEVICE = "accelerators"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a grid samples an image.
+
+    Attributes:
+        corners: -1 and 1 are the centres of the outermost elements, not their edges.
+        kernel: which of ATen's kernels to follow where positions lie exactly between elements, or are no
+            numbers.
+    """
+
+    interpolation: Interpolation
+    padding: Padding
+    corners: bool
+    kernel: Kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tap:
+    """An element along one dimension.
+
+    Attributes:
+        at: its coordinate, in `i64`; 0 where it is not inside.
+        inside: whether it lies in the image.
+        weight: how much it counts.
+        slope: the derivative of `weight` by the coordinate in the grid.
+    """
+
+    at: Scalar
+    inside: Scalar
+    weight: Scalar
+    slope: Scalar
+
+
+def find_taps(coordinate: Scalar, size: Expr, sampling: Sampling) -> tuple[Tap, ...]:
+    """The taps of a coordinate in the grid, along a dimension of `size` elements."""
+    extent = cast(index(size), coordinate.dtype)
+    raw = _position(coordinate, extent, sampling)
+    one = like(1, raw)
+    scale = div(sub(extent, one) if sampling.corners else extent, like(2, raw))
+    if sampling.interpolation is Interpolation.CUBIC:
+        return _cubic(raw, scale, extent, sampling)
+    position, slope = _pad_position(raw, extent, sampling)
+    if sampling.interpolation is Interpolation.NEAREST:
+        return (_tap(op("round", position), extent, one, like(0, raw)),)
+    low = op("floor", position)
+    above = sub(position, low)
+    scale = mul(scale, slope)
+    return (_tap(low, extent, sub(one, above), neg(scale)), _tap(add(low, one), extent, above, scale))
+
+
+def choose_tap(taps: Sequence[Tap], number: Scalar) -> Tap:
+    """Return tap `number`, an `i64` that is known at run time only."""
+    result = taps[-1]
+    for k in reversed(range(len(taps) - 1)):
+        mine, tap = eq(number, const(k, DType.I64)), taps[k]
+        result = Tap(
+            at=select(mine, tap.at, result.at),
+            inside=select(mine, tap.inside, result.inside),
+            weight=select(mine, tap.weight, result.weight),
+            slope=select(mine, tap.slope, result.slope),
+        )
+    return result
+
+
+def _position(coordinate: Scalar, extent: Scalar, sampling: Sampling) -> Scalar:
+    """Return the position of a coordinate between elements; 0 is the first element's centre."""
+    one, two, half = (like(x, coordinate) for x in (1, 2, 0.5))
+    shifted = add(coordinate, one)
+    if sampling.corners:
+        last = sub(extent, one)
+        return (
+            mul(shifted, div(last, two))
+            if sampling.kernel is Kernel.VECTORISED
+            else mul(div(shifted, two), last)
+        )
+    if sampling.kernel is Kernel.VECTORISED:
+        return sub(mul(shifted, div(extent, two)), half)
+    return div(sub(mul(shifted, extent), one), two)
+
+
+def _pad_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
+    """A position brought into the image, and the derivative of that."""
+    one = like(1, position)
+    if sampling.padding is Padding.ZEROS:
+        return position, one
+    if sampling.padding is Padding.BORDER:
+        return _clip_position(position, extent, sampling)
+    reflected, sign = _reflect_position(position, extent, sampling)
+    inside, slope = _clip_position(reflected, extent, sampling)
+    return inside, mul(sign, slope)
+
+
+def _clip_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
+    """Return a position clipped to the outermost elements, and its slope. NaN becomes one of them."""
+    zero, one = like(0, position), like(1, position)
+    last = sub(extent, one)
+    if sampling.kernel is Kernel.SCALAR:
+        inside = select(le(position, zero), zero, select(lt(position, last), position, last))
+    else:
+        inside = select(gt(position, zero), select(lt(position, last), position, last), zero)
+    slope = select(either(le(position, zero), ge(position, last)), zero, one)
+    return inside, slope
+
+
+def _reflect_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
+    """Return a position reflected by the outermost elements' centres or edges, as often as it takes, and its
+    slope.
+    """
+    zero, one, two = (like(x, position) for x in (0, 1, 2))
+    low = zero if sampling.corners else like(-0.5, position)
+    span = sub(extent, one) if sampling.corners else extent
+    from_low = sub(position, low)
+    distance = op("abs", from_low)
+    rest = op("fmod", distance, span)
+    flips = op("floor", div(distance, span))
+    is_even = eq(op("fmod", flips, two), zero)
+    result = add(select(is_even, rest, sub(span, rest)), low)
+    turned = select(is_even, one, neg(one))
+    sign = select(lt(from_low, zero), neg(turned), turned)
+    nothing = eq(span, zero)
+    return select(nothing, zero, result), select(nothing, zero, sign)
+
+
+def _tap(position: Scalar, extent: Scalar, weight: Scalar, slope: Scalar) -> Tap:
+    zero = like(0, position)
+    inside = both(ge(position, zero), lt(position, extent))
+    return Tap(at=cast(select(inside, position, zero), DType.I64), inside=inside, weight=weight, slope=slope)
+
+
+def _cubic(raw: Scalar, scale: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Tap, ...]:
+    """Four taps, each padded by itself."""
+    one, two = like(1, raw), like(2, raw)
+    low = op("floor", raw)
+    above = sub(raw, low)
+    below = sub(one, above)
+    weights = (
+        (_outer(add(above, one)), _outer_slope(add(above, one))),
+        (_inner(above), _inner_slope(above)),
+        (_inner(below), neg(_inner_slope(below))),
+        (_outer(sub(two, above)), neg(_outer_slope(sub(two, above)))),
+    )
+    results = []
+    for k, (weight, slope) in enumerate(weights):
+        position, _ = _pad_position(add(low, like(k - 1, raw)), extent, sampling)
+        # reflected by edges, whole numbers stay whole but for rounding
+        results.append(_tap(op("trunc", position), extent, weight, mul(slope, scale)))
+    return tuple(results)
+
+
+def _inner(x: Scalar) -> Scalar:
+    """Return the cubic weight of a tap at distance `x` up to 1."""
+    slanted = sub(mul(like(_CUBIC + 2, x), x), like(_CUBIC + 3, x))
+    return add(mul(mul(slanted, x), x), like(1, x))
+
+
+def _inner_slope(x: Scalar) -> Scalar:
+    return mul(sub(mul(like(3 * (_CUBIC + 2), x), x), like(2 * (_CUBIC + 3), x)), x)
+
+
+def _outer(x: Scalar) -> Scalar:
+    """Return the cubic weight of a tap at distance `x` from 1 to 2."""
+    inner = add(mul(sub(mul(like(_CUBIC, x), x), like(5 * _CUBIC, x)), x), like(8 * _CUBIC, x))
+    return sub(mul(inner, x), like(4 * _CUBIC, x))
+
+
+def _outer_slope(x: Scalar) -> Scalar:
+    return add(mul(sub(mul(like(3 * _CUBIC, x), x), like(10 * _CUBIC, x)), x), like(8 * _CUBIC, x))
+
+
+def split_combination(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...]:
+    """The numbers of the taps of each dimension, of which there are `each`, from the number of a combination
+    of them.
+    """
+    results = []
+    for _ in range(dims):
+        results.append(op("mod", number, const(each, DType.I64)))
+        number = op("floordiv", number, const(each, DType.I64))
+    return tuple(reversed(results))
+
+
+def count_combinations(interpolation: Interpolation, dims: int) -> Expr:
+    """How many elements a point reads."""
+    return as_expr(interpolation.taps**dims)
+
+
+# ---- Sampling and gradients ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +310,12 @@ class _Sampled:
         mask: Scalar | None = None,
     ) -> list[tuple[Tap, ...]]:
         """The taps along each image dimension of the grid's `point`, `(n, *point)`."""
-        found = []
+        results = []
         for k, size in enumerate(self.sizes):
             at = (*point, as_expr(len(self.sizes) - 1 - k))
             read = builder.read(self.grid, at, indirect=indirect, mask=mask)
-            found.append(taps_of(cast(read, self.wide), size, self.sampling))
-        return found
+            results.append(find_taps(cast(read, self.wide), size, self.sampling))
+        return results
 
     def element(self, builder: Builder, n: Expr, channel: Expr, taps: Sequence[Tap]) -> Scalar:
         """The element at `taps`, one for each dimension; 0 outside the image."""
@@ -112,10 +354,10 @@ def _prepare_sampling(call: Call) -> _Sampled:
 def _grid_sampler(builder: Builder, call: Call) -> Value:
     sampled = _prepare_sampling(call)
     spreads = sampled.sampling.kernel is Kernel.VECTORISED
-    kept = _kept_taps(builder, sampled) if _keeps(builder, sampled) else None
+    kept = _materialize_taps(builder, sampled) if _materializes_taps(builder, sampled) else None
 
     def terms(n: Expr, channel: Expr, at: tuple[Expr, ...]) -> Iterator[tuple[Scalar, Scalar, Scalar]]:
-        """Element, weight and whether it is inside, of each tap."""
+        """Yield element, weight and whether it is inside, for each tap."""
         if kept is not None:
             for place, weight in kept:
                 position = builder.read(place, (n, *at))
@@ -148,7 +390,7 @@ def _grid_sampler(builder: Builder, call: Call) -> Value:
     )
 
 
-def _keeps(builder: Builder, sampled: _Sampled) -> bool:
+def _materializes_taps(builder: Builder, sampled: _Sampled) -> bool:
     """Tell if taps are better computed once than for each of many channels."""
     image = sampled.image
     channels, layout = as_int(image.shape[1]), layout_of(image)
@@ -162,14 +404,14 @@ def _keeps(builder: Builder, sampled: _Sampled) -> bool:
     return layout is None or as_int(layout.strides[1]) != 1
 
 
-def _kept_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, TensorValue]]:
-    """Of each combination of taps, in memory: where the element is in its channel, -1 for outside, and its
-    weight.
+def _materialize_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, TensorValue]]:
+    """Return, for each combination of taps, the element's place in its channel (-1 outside) and its weight,
+    in memory.
     """
     shape, dims = (sampled.grid.shape[0], *sampled.points), len(sampled.sizes)
 
-    def chosen_taps(point: tuple[Expr, ...], numbers: Sequence[int]) -> list[Tap]:
-        return [along[k] for along, k in zip(sampled.taps(builder, point), numbers, strict=True)]
+    def pick_taps(point: tuple[Expr, ...], numbers: Sequence[int]) -> list[Tap]:
+        return [candidates[k] for candidates, k in zip(sampled.taps(builder, point), numbers, strict=True)]
 
     def place(taps: Sequence[Tap]) -> Scalar:
         flat: Scalar = const(0, DType.I64)
@@ -179,7 +421,7 @@ def _kept_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, T
 
     def store(dtype: DType, body: Callable[[Sequence[Tap]], Scalar], numbers: Sequence[int]) -> TensorValue:
         return builder.pointwise(
-            shape, dtype, sampled.grid.device, lambda point: body(chosen_taps(point, numbers))
+            shape, dtype, sampled.grid.device, lambda point: body(pick_taps(point, numbers))
         )
 
     return [
@@ -195,15 +437,15 @@ def _backward(builder: Builder, call: Call) -> Value:
     sampled, gradient = _prepare_sampling(call), call.tensor("grad_output")
     mask = call["output_mask"]
     by_image, by_grid = call.result
-    found: list[Value] = [None, None]
+    results: list[Value] = [None, None]
     if mask[0]:
-        found[0] = _as(builder, _differentiate_image(builder, sampled, gradient), by_image)
+        results[0] = _convert_result(builder, _differentiate_image(builder, sampled, gradient), by_image)
     if mask[1]:
-        found[1] = _as(builder, _differentiate_grid(builder, sampled, gradient), by_grid)
-    return tuple(found)
+        results[1] = _convert_result(builder, _differentiate_grid(builder, sampled, gradient), by_grid)
+    return tuple(results)
 
 
-def _as(
+def _convert_result(
     builder: Builder, found: tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]], fake: torch.Tensor
 ) -> TensorValue:
     """A result with the type and strides of `fake`."""
@@ -220,11 +462,11 @@ def _as(
 def _differentiate_grid(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
-    """One sum over channels for each dimension."""
+    """Return the gradient by the grid: one sum over channels for each dimension."""
     n_channels = sampled.image.shape[1]
     shape = (sampled.grid.shape[0], *sampled.points)
 
-    def along(dim: int) -> TensorValue:
+    def sum_along(dim: int) -> TensorValue:
         def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
             n, *at = point
             slope: Scalar = const(0, sampled.wide)
@@ -234,11 +476,11 @@ def _differentiate_grid(
                 slope = add(slope, select(_inside(taps), part, like(0, part)))
             return mul(slope, cast(builder.read(gradient, (n, axes[0], *at)), sampled.wide))
 
-        (found,) = builder.reduce("sum", shape, (n_channels,), sampled.grid.device, body, (sampled.wide,))
-        assert found is not None
-        return found
+        (result,) = builder.reduce("sum", shape, (n_channels,), sampled.grid.device, body, (sampled.wide,))
+        assert result is not None
+        return result
 
-    sums = [along(dim) for dim in reversed(range(len(sampled.sizes)))]
+    sums = [sum_along(dim) for dim in reversed(range(len(sampled.sizes)))]
 
     def read(point: tuple[Expr, ...]) -> Scalar:
         *at, which = point
@@ -254,24 +496,24 @@ def _differentiate_image(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
     """Return what each point read it gives back, by its weight."""
-    if adds_repeatably(builder, sampled.image.device, sampled.image.dtype):
-        return sampled.image, _given_back_sorted(builder, sampled, gradient)
-    return sampled.image, _given_back_in_memory(builder, sampled, gradient)
+    if needs_fixed_order(builder, sampled.image.device, sampled.image.dtype):
+        return sampled.image, _sum_sorted_gradient(builder, sampled, gradient)
+    return sampled.image, _scatter_gradient(builder, sampled, gradient)
 
 
-def _given_back_in_memory(
+def _scatter_gradient(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     dims, wide = len(sampled.sizes), sampled.wide
     zeros = builder.pointwise(sampled.image.shape, wide, sampled.image.device, lambda point: const(0, wide))
-    if _keeps(builder, sampled):
-        return _given_back_by_tap(builder, sampled, gradient, zeros)
+    if _materializes_taps(builder, sampled):
+        return _scatter_gradient_by_tap(builder, sampled, gradient, zeros)
     each = sampled.sampling.interpolation
-    shape = (*gradient.shape, combinations(each, dims))
+    shape = (*gradient.shape, count_combinations(each, dims))
 
     def taps(point: tuple[Expr, ...]) -> list[Tap]:
         n, _, *at, number = point
-        numbers = spread(index(number), each.taps, dims)
+        numbers = split_combination(index(number), each.taps, dims)
         return [
             choose_tap(along, k) for along, k in zip(sampled.taps(builder, (n, *at)), numbers, strict=True)
         ]
@@ -281,7 +523,7 @@ def _given_back_in_memory(
         part = mul(given, _product([tap.weight for tap in taps(point)]))
         return select(_inside(taps(point)), part, like(0, part))
 
-    found = scatter_into(
+    result = scatter_into(
         builder,
         zeros,
         shape,
@@ -291,20 +533,20 @@ def _given_back_in_memory(
         "add",
         lambda point: (),
     )
-    return lambda point: builder.read(found, point)
+    return lambda point: builder.read(result, point)
 
 
-def _given_back_by_tap(
+def _scatter_gradient_by_tap(
     builder: Builder, sampled: _Sampled, gradient: TensorValue, zeros: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
-    """One tap of all points after the other: what is computed of taps is computed once for all channels."""
-    found, wide = zeros, sampled.wide
-    for place, weight in _kept_taps(builder, sampled):
-        found = _added_by_tap(builder, sampled, gradient, found, place, weight, wide)
-    return lambda point: builder.read(found, point)
+    """Add one tap of all points after the other, so that taps are computed once for all channels."""
+    result, wide = zeros, sampled.wide
+    for place, weight in _materialize_taps(builder, sampled):
+        result = _scatter_tap(builder, sampled, gradient, result, place, weight, wide)
+    return lambda point: builder.read(result, point)
 
 
-def _added_by_tap(
+def _scatter_tap(
     builder: Builder,
     sampled: _Sampled,
     gradient: TensorValue,
@@ -335,18 +577,18 @@ def _added_by_tap(
     )
 
 
-def _given_back_sorted(
+def _sum_sorted_gradient(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     dims, wide = len(sampled.sizes), sampled.wide
     each = sampled.sampling.interpolation
     batch = sampled.image.shape[0]
-    origin = (batch, *sampled.points, combinations(each, dims))
+    origin = (batch, *sampled.points, count_combinations(each, dims))
     targets = (batch, *sampled.sizes)
     rows = product(targets)
 
     def pick(along: list[tuple[Tap, ...]], number: Scalar) -> list[Tap]:
-        numbers = spread(number, each.taps, dims)
+        numbers = split_combination(number, each.taps, dims)
         return [choose_tap(taps, k) for taps, k in zip(along, numbers, strict=True)]
 
     def key(flat: Expr) -> Scalar:
@@ -364,7 +606,7 @@ def _given_back_sorted(
         given = cast(builder.read(gradient, (n, point[0], *at), indirect=(place,), mask=mask), wide)
         return mul(given, _product([tap.weight for tap in pick(along, number)]))
 
-    sums = sums_of_rows(
+    sums = sum_rows(
         builder,
         sampled.image.device,
         Elements(

@@ -1,24 +1,28 @@
 """Pooling: maxima and means over windows, the position of a maximum, and their derivatives.
 
-A window of at most `UNROLLED` elements is written out in a pointwise node, so that it fuses with what is
-before and after it; a larger one is a reduction over its taps. On GPUs windows of different sizes may be
-larger: lanes of a reduction would each divide to find the borders of theirs. NaN wins as in ATen: it is the
-maximum, and of several the last one gives the position, while of equal numbers it is the first.
+A window of at most `UNROLLED` elements is unrolled in a pointwise node, so that it fuses with its producers
+and consumers. A larger one is a reduction over its taps. On GPUs, windows of different sizes may be larger
+before they become reductions, because each lane would divide to find the borders of its window. NaN wins as
+in ATen: it is the maximum, and the last of several gives the position. Of equal numbers the first one does.
+
+Fractional pooling takes maxima over windows of one size whose starts are random numbers (Graham, "Fractional
+max-pooling", 2014).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 
-from coilwork_ir.device_traits import PROCESSOR, has_trait
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, product
-from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, op
+from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
@@ -26,16 +30,32 @@ from coilwork_lowering.ops.windows import (
     PooledDim,
     Taps,
     WindowShape,
-    adaptive,
-    each_tap,
+    find_tap,
     fits_32_bits,
     flat_position,
     is_small,
+    iterate_taps,
+    make_adaptive_windows,
     make_strided_windows,
-    one_tap,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, both, either, gt, index, like, maximum, select
+from coilwork_lowering.scalar_math import (
+    add,
+    both,
+    either,
+    eq,
+    gt,
+    index,
+    like,
+    maximum,
+    mul,
+    round_to,
+    select,
+    sub,
+)
+
+# ---- Mean and maximum ----
+
 
 UNROLLED: Final = 32
 _UNROLLED_UNEVEN: Final = 64
@@ -53,7 +73,7 @@ def lowest(dtype: DType) -> Literal_:
 
 
 def _window_shapes(call: Call, rank: int) -> list[WindowShape]:
-    kernel = _per_dim(call, "kernel_size", rank)
+    kernel = _read_per_dim(call, "kernel_size", rank)
     # a mean has no dilation; without a step windows lie side by side
     return [
         WindowShape(
@@ -66,15 +86,15 @@ def _window_shapes(call: Call, rank: int) -> list[WindowShape]:
         )
         for k, s, p, d in zip(
             kernel,
-            _per_dim(call, "stride", rank, kernel),
-            _per_dim(call, "padding", rank),
-            _per_dim(call, "dilation", rank, (1,) * rank),
+            _read_per_dim(call, "stride", rank, kernel),
+            _read_per_dim(call, "padding", rank),
+            _read_per_dim(call, "dilation", rank, (1,) * rank),
             strict=True,
         )
     ]
 
 
-def _per_dim(call: Call, name: str, rank: int, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+def _read_per_dim(call: Call, name: str, rank: int, default: tuple[int, ...] = ()) -> tuple[int, ...]:
     given = call.integers(name) if name in call.arguments else ()
     given = given or default
     return given * rank if len(given) == 1 else given
@@ -93,7 +113,7 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
         raise NotLowered("pooling of an empty dimension")
     pairs = list(zip(sizes, counts, strict=True))
     if "adaptive" in call.target:
-        return [adaptive(size, count) for size, count in pairs]
+        return [make_adaptive_windows(size, count) for size, count in pairs]
     return [
         make_strided_windows(size, count, s)
         for (size, count), s in zip(pairs, _window_shapes(call, rank), strict=True)
@@ -101,12 +121,12 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
 
 
 def _count_unrolled(dims: Sequence[PooledDim], device: torch.device) -> int:
-    """How many elements of a window are written out."""
-    uneven = any(d.is_uneven for d in dims) and not _left_to_aten(device)
+    """How many elements of a window are unrolled."""
+    uneven = any(d.is_uneven for d in dims) and not _is_left_to_aten(device)
     return _UNROLLED_UNEVEN if uneven else UNROLLED
 
 
-def _over(
+def _reduce_windows(
     builder: Builder,
     fake: torch.Tensor,
     taps: Sequence[Taps],
@@ -124,22 +144,22 @@ def _over(
     dtype, device = dtype_of(fake.dtype), device_text(fake.device)
     strides = builder.result_strides(fake)
 
-    def finished(point: Point, total: Scalar) -> Scalar:
+    def convert_total(point: Point, total: Scalar) -> Scalar:
         return cast(total if finish is None else finish(point, total), dtype)
 
     def small(point: Point) -> Scalar:
         total: Scalar | None = None
-        for _, at, mask in each_tap(taps, point[-rank:]):
+        for _, at, mask in iterate_taps(taps, point[-rank:]):
             element = term(point, (*point[:-rank], *at), mask)
             if not isinstance(mask, Const) or mask.value is True:
                 total = element if total is None else _combine(total, element, greatest)
-        return finished(point, const(lowest(wide) if greatest else 0, wide) if total is None else total)
+        return convert_total(point, const(lowest(wide) if greatest else 0, wide) if total is None else total)
 
     if is_small(taps, limit):
         return builder.pointwise(shape, dtype, device, small, strides=strides)
 
     def large(point: Point, numbers: Point) -> Scalar:
-        at, mask = one_tap(taps, point[-rank:], numbers)
+        at, mask = find_tap(taps, point[-rank:], numbers)
         return term(point, (*point[:-rank], *at), mask)
 
     axes = tuple(t.count for t in taps)
@@ -149,9 +169,9 @@ def _over(
     assert total is not None
     if finish is None and dtype is wide:
         return total
-    made = total
+    result = total
     return builder.pointwise(
-        shape, dtype, device, lambda point: finished(point, builder.read(made, point)), strides=strides
+        shape, dtype, device, lambda point: convert_total(point, builder.read(result, point)), strides=strides
     )
 
 
@@ -176,11 +196,13 @@ def _mean(builder: Builder, call: Call) -> Value:
         return op("div", total, _divisor(call, dims, point[-len(dims) :], wide))
 
     limit = _count_unrolled(dims, call.fake.device)
-    return _over(builder, call.fake, [d.window for d in dims], term, wide, finish=finish, limit=limit)
+    return _reduce_windows(
+        builder, call.fake, [d.window for d in dims], term, wide, finish=finish, limit=limit
+    )
 
 
 def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide: DType) -> Scalar:
-    """By what the sum over the window of the output element `point` is divided."""
+    """Return what the sum over the window of output element `point` is divided by."""
     override = call.arguments.get("divisor_override")
     if override == 0:
         raise NotLowered("a division by zero, which eager refuses")
@@ -197,7 +219,7 @@ def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide:
     return functools.reduce(lambda a, b: op("mul", a, b), [cast(index(count), wide) for count in counts])
 
 
-def _left_to_aten(device: torch.device) -> bool:
+def _is_left_to_aten(device: torch.device) -> bool:
     return has_trait(device.type, PROCESSOR)
 
 
@@ -212,7 +234,7 @@ def _refuse_dear_gather(call: Call, dims: Sequence[PooledDim]) -> None:
     Raises:
         NotLowered: this is such a derivative.
     """
-    if not _left_to_aten(call.fake.device):
+    if not _is_left_to_aten(call.fake.device):
         return
     if not is_small([d.cover for d in dims], UNROLLED):
         raise NotLowered(f"more than {UNROLLED} windows over an element, on a CPU")
@@ -236,7 +258,7 @@ def _mean_backward(builder: Builder, call: Call) -> Value:
         return share if fixed else select(mask, share, like(0, share))
 
     limit = _count_unrolled(dims, call.fake.device)
-    return _over(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
+    return _reduce_windows(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
 
 
 # maxima
@@ -252,14 +274,14 @@ def _max(builder: Builder, call: Call) -> Value:
     dims = _dims(call, value.shape, builder.sizes.exprs(values.shape))
     wide = value.dtype.compute
     taps, limit = [d.window for d in dims], _count_unrolled(dims, values.device)
-    if _is_read(call.node, 1) and not is_small(taps, limit) and _left_to_aten(values.device):
+    if _is_read(call.node, 1) and not is_small(taps, limit) and _is_left_to_aten(values.device):
         # three walks over the window, for the maximum and the two searches, where ATen makes one: 2x slower
         raise NotLowered(f"positions in windows of more than {UNROLLED} elements, on a CPU")
 
     def element(point: Point, at: Point, mask: Scalar) -> Scalar:
         return cast(builder.read(value, at, mask=mask, other=lowest(value.dtype)), wide)
 
-    greatest = _over(builder, values, taps, element, wide, greatest=True, limit=limit)
+    greatest = _reduce_windows(builder, values, taps, element, wide, greatest=True, limit=limit)
     if not _is_read(call.node, 1):
         return (greatest, None)
     if is_small(taps, limit):
@@ -283,15 +305,15 @@ def _small_position(
 
     def body(point: Point) -> Scalar:
         outer, inner = point[:-rank], point[-rank:]
-        found = list(each_tap(taps, inner))
-        origin = flat_position(found[0][1], sizes)
-        furthest = flat_position(found[-1][1], sizes) - origin
+        result = list(iterate_taps(taps, inner))
+        origin = flat_position(result[0][1], sizes)
+        furthest = flat_position(result[-1][1], sizes) - origin
         # distances from the window's corner are small: half as many bits to carry along
         narrow = DType.I32 if fits_32_bits(furthest) else DType.I64
         start = tuple(d.first(o) for d, o in zip(dims, inner, strict=True))
-        best = element(point, (*outer, *found[0][1]), found[0][2])
+        best = element(point, (*outer, *result[0][1]), result[0][2])
         distance = cast(index(flat_position(start, sizes) - origin), narrow)
-        for _, at, mask in found[1:]:
+        for _, at, mask in result[1:]:
             new = element(point, (*outer, *at), mask)
             taken = _wins(new, best)
             distance = select(taken, cast(index(flat_position(at, sizes) - origin), narrow), distance)
@@ -330,28 +352,28 @@ def _large_position(
 
     def search(hit: Callable[[Scalar, Scalar], Scalar], *, last: bool) -> TensorValue:
         def body(point: Point, numbers: Point) -> Scalar:
-            at, mask = one_tap(taps, point[-rank:], numbers)
+            at, mask = find_tap(taps, point[-rank:], numbers)
             new = element(point, (*point[:-rank], *at), mask)
             best = cast(builder.read(greatest, point), new.dtype)
             miss = const(-1 if last else 2**62, DType.I64)
             return select(both(mask, hit(new, best)), index(flat_position(at, sizes)), miss)
 
-        (found,) = builder.reduce(
+        (result,) = builder.reduce(
             "max" if last else "min", shape, axes, device, body, [DType.I64], strides=strides
         )
-        assert found is not None
-        return found
+        assert result is not None
+        return result
 
     equal = search(lambda new, best: op("eq", new, best), last=False)
     if not value.dtype.is_float:
         return equal
     unordered = search(lambda new, best: op("isnan", new), last=True)
 
-    def chosen(point: Point) -> Scalar:
+    def choose_position(point: Point) -> Scalar:
         nan = builder.read(unordered, point)
         return select(op("lt", nan, like(0, nan)), builder.read(equal, point), nan)
 
-    return builder.pointwise(shape, DType.I64, device, chosen, strides=strides)
+    return builder.pointwise(shape, DType.I64, device, choose_position, strides=strides)
 
 
 def _max_backward(builder: Builder, call: Call) -> Value:
@@ -368,7 +390,83 @@ def _max_backward(builder: Builder, call: Call) -> Value:
         return select(op("eq", chosen, index(flat_position(point[-rank:], sizes))), share, like(0, share))
 
     limit = _count_unrolled(dims, call.fake.device)
-    return _over(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
+    return _reduce_windows(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
+
+
+# ---- Fractional pooling ----
+
+
+def _start(sample: Scalar, place: Expr, size: int, places: int, window: int, step_type: DType) -> Scalar:
+    """Return where window `place` begins, in `i64`; the last ends with the image. Every step is rounded to
+    `step_type`.
+    """
+    last = const(size - window, DType.I64)
+    if places == 1:
+        return last
+    step = round_to(like((size - window) / (places - 1), sample), step_type)
+    at = round_to(add(cast(index(place), sample.dtype), sample), step_type)
+    ends = (cast(round_to(mul(item, step), step_type), DType.I64) for item in (at, sample))
+    result = sub(*ends)
+    return select(eq(index(place), index(as_expr(places - 1))), last, result)
+
+
+def _pool(builder: Builder, call: Call) -> Value:
+    value, samples = call.tensor("self"), call.tensor("random_samples")
+    values, positions = call.result
+    windows = call.integers("kernel_size")
+    rank = len(windows)
+    sizes, places = (
+        [as_int(size) for size in shape[-rank:]] for shape in (value.shape, builder.sizes.exprs(values.shape))
+    )
+    taps = list(itertools.product(*(range(k) for k in windows)))
+    if len(taps) > UNROLLED or not value.dtype.is_float or value.dtype.is_opaque:
+        raise NotLowered("a large window, or elements that are no floats")
+    if any(not n for n in (*sizes, *places)) or any(as_int(n) == 0 for n in value.shape):
+        raise NotLowered("an image of a size that is not known, or empty")
+    wide = value.dtype.compute
+    # the type in which eager says where windows begin: accelerators do so in what they compute in
+    step_type = value.dtype if has_trait(value.device, ATEN_CPU) else wide
+    # of two dimensions, the first number is of the last
+    numbers = [rank - 1 - k if rank == 2 else k for k in range(rank)]
+
+    def find_largest(point: tuple[Expr, ...]) -> tuple[Scalar, Scalar]:
+        outer, inner = point[:-rank], point[-rank:]
+        batch = outer if len(outer) == 2 else (as_expr(0), *outer)
+        starts = []
+        for k, (size, many, window) in enumerate(zip(sizes, places, windows, strict=True)):
+            sample = cast(builder.read(samples, (*batch, as_expr(numbers[k]))), wide)
+            starts.append(_start(sample, inner[k], size or 0, many or 0, window, step_type))
+        best: Scalar = const(0, wide)
+        where: Scalar = const(0, DType.I64)
+        for tap in taps:
+            at = tuple(placeholder(k) + offset for k, offset in enumerate(tap))
+            one = cast(builder.read(value, (*outer, *at), indirect=starts), wide)
+            flat: Scalar = const(0, DType.I64)
+            for start, offset, size in zip(starts, tap, sizes, strict=True):
+                flat = add(mul(flat, like(size or 0, flat)), add(start, like(offset, flat)))
+            if tap == taps[0]:
+                best, where = one, flat
+                continue
+            # of several that are no numbers, the last
+            better = either(gt(one, best), op("isnan", one))
+            best, where = select(better, one, best), select(better, flat, where)
+        return best, where
+
+    shape = builder.sizes.exprs(values.shape)
+
+    def part(number: int, dtype: DType, strides: tuple[Expr, ...]) -> TensorValue:
+        return builder.pointwise(
+            shape,
+            dtype,
+            value.device,
+            lambda point: cast(find_largest(point)[number], dtype),
+            strides=strides,
+        )
+
+    return (
+        part(0, value.dtype, builder.result_strides(values)),
+        part(1, DType.I64, builder.result_strides(positions)),
+    )
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -380,4 +478,5 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("_adaptive_avg_pool2d _adaptive_avg_pool3d"), _mean),
     Rule(overloads("avg_pool2d_backward avg_pool3d_backward"), _mean_backward),
     Rule(overloads("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward"), _mean_backward),
+    Rule(overloads("fractional_max_pool2d fractional_max_pool3d"), _pool),
 )

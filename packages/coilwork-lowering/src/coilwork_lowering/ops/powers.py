@@ -1,14 +1,19 @@
-"""`pow` and its relatives: small exponents become products."""
+"""Powers: `pow`, `xlogy` and `ldexp`.
+
+Small whole exponents become products. `ldexp` multiplies by a power of two and rounds once, however far the
+power is out of range.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.scalar import Const, Scalar, op
+from coilwork_ir.scalar import Const, Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import (
@@ -20,10 +25,24 @@ from coilwork_lowering.ops.elementwise import (
     promote_operands,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import like, mul, round_to, to_dtype
+from coilwork_lowering.scalar_math import (
+    add,
+    like,
+    lt,
+    maximum,
+    minimum,
+    mul,
+    round_to,
+    select,
+    sub,
+    to_dtype,
+)
+
+# ---- pow and xlogy ----
+
 
 # the longest product that is no slower and no less accurate than the library's power
-_LONGEST: Final = 4
+_LARGEST_EXPONENT: Final = 4
 
 
 def integer_power(base: Scalar, exponent: int) -> Scalar:
@@ -48,7 +67,7 @@ def float_power(base: Scalar, exponent: float) -> Scalar:
         return op("sqrt", base)
     if exponent == -0.5:
         return op("rsqrt", base)
-    if float(exponent).is_integer() and abs(exponent) <= _LONGEST:
+    if float(exponent).is_integer() and abs(exponent) <= _LARGEST_EXPONENT:
         power = integer_power(base, abs(int(exponent)))
         return power if exponent >= 0 else op("div", like(1, base), power)
     return op("pow", base, like(exponent, base))
@@ -117,8 +136,64 @@ def _xlogy(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, function, operands=operands, compute=[compute] * 2)
 
 
+# ---- ldexp ----
+
+
+class _Format(NamedTuple):
+    """A float's integer of the same size, the bits of its mantissa, and its largest exponent, which is its
+    bias, too.
+    """
+
+    integer: DType
+    mantissa: int
+    bias: int
+
+
+_FORMATS: Final = MappingProxyType(
+    {DType.F32: _Format(DType.I32, 23, 127), DType.F64: _Format(DType.I64, 52, 1023)}
+)
+_STEPS: Final = 3
+
+
+def _power_of_two(exponent: Scalar, dtype: DType) -> Scalar:
+    """Return 2 to an exponent that a normal number of `dtype` has."""
+    integer, mantissa, bias = _FORMATS[dtype]
+    bits = op("lshift", add(cast(exponent, integer), const(bias, integer)), const(mantissa, integer))
+    return op("bitcast", bits, dtype=dtype)
+
+
+def _scale_by_exponent(x: Scalar, exponent: Scalar) -> Scalar:
+    """`x` times 2 to an `i32` exponent, as `scalbn` of C libraries: by up to three powers that are normal
+    numbers.
+
+    A step downwards stops a mantissa short of the smallest power. If its product is subnormal, and so was
+    rounded, those behind it leave nothing of it: nothing is rounded twice.
+    """
+    _, mantissa, bias = _FORMATS[x.dtype]
+    highest, lowest = const(bias, DType.I32), const(1 - bias, DType.I32)
+    downwards = const(1 - bias + mantissa + 1, DType.I32)
+    # from the smallest subnormal number beyond the largest, and back to zero
+    farthest = 2 * (bias + mantissa)
+    left = maximum(minimum(exponent, const(farthest, DType.I32)), const(-farthest, DType.I32))
+    for _ in range(_STEPS - 1):
+        step = select(lt(left, lowest), downwards, minimum(left, highest))
+        x, left = mul(x, _power_of_two(step, x.dtype)), sub(left, step)
+    return mul(x, _power_of_two(left, x.dtype))
+
+
+def _ldexp(builder: Builder, call: Call) -> Value:
+    """Lower `ldexp` of a float. Wider exponents are cut to 32 bits, as ATen's kernel does."""
+    if not call.tensor("other").dtype.is_integer or not call.tensor("self").dtype.is_float:
+        raise NotLowered("a power of two that is not whole, or times another number than a float")
+    operands = [call["self"], call["other"]]
+    return elementwise(
+        builder, call, _scale_by_exponent, operands=operands, compute=[call.dtype.compute, DType.I32]
+    )
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("pow.Tensor_Scalar"), _pow_scalar),
     Rule(overloads("pow.Tensor_Tensor pow.Scalar"), _pow),
     Rule(overloads("xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other"), _xlogy),
+    Rule(overloads("ldexp.Tensor"), _ldexp),
 )

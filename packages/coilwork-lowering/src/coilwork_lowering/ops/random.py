@@ -1,15 +1,20 @@
-"""Random numbers, made where they are used: a function of a seed, of which operator it is, and of the
-element's position.
+"""Random numbers as functions of a seed, of the operator's number in its graph, and of an element's position.
 
-The function is Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). A graph
-draws one seed per device from torch's generator at each call, so `torch.manual_seed` makes calls repeat. The
-numbers are others than eager's, but nothing of them lies in memory between two kernels.
+The words come from Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). A
+graph draws one seed per device from torch's generator at each call, so `torch.manual_seed` makes
+calls repeat.
+The numbers are not eager's, but none of them has to lie in memory between two kernels.
+
+A `Stream` gives uniform and normal numbers. Normal ones come in pairs (Box and Muller, "A Note on the
+Generation of Random Normal Deviates", 1958), those of other distributions from the inverse of their
+distribution function (Devroye, "Non-Uniform Random Variate Generation", 1986, chapter II).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 from coilwork_ir.buffers import DeviceValue, ListValue
 from coilwork_ir.dtypes import DType
@@ -17,12 +22,21 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.loops import Extern
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, whole
-from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.building.torch_types import device_text
+from coilwork_lowering.building.values import Shape, TensorValue, Value, whole
+from coilwork_lowering.ops.elementwise import overloads, scalar_operand
 from coilwork_lowering.ops.scattering.elements import flatten
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, index, lt, mul, select, to_dtype
-from coilwork_lowering.torch_compat.philox import DROPOUTS, HALF, MULTIPLIER, ROUNDS, SEED_END, WEYL, WORD
+from coilwork_lowering.scalar_math import add, div, index, lt, mul, select, sub, to_dtype
+from coilwork_lowering.torch_compat.seeded import (
+    DROPOUTS,
+    HALF,
+    MULTIPLIER,
+    ROUNDS,
+    SEED_END,
+    WEYL,
+    WORD,
+)
 
 # Bits of a number at random: as many as f32 holds exactly.
 _BITS: Final = 24
@@ -30,10 +44,10 @@ _BITS: Final = 24
 
 def skip_stream(builder: Builder, call: Call) -> None:
     """Leave out the numbers of `call`, which ATen draws, so that other calls keep theirs."""
-    if call.target not in _DRAWING:
+    if call.target not in _STREAM_OPERATORS:
         return
-    made = call.result[0] if isinstance(call.result, tuple | list) else call.result
-    device = device_text(made.device)
+    result = call.result[0] if isinstance(call.result, tuple | list) else call.result
+    device = device_text(result.device)
     if not builder.options.draws(device.partition(":")[0]):
         return
     graph_seed(builder, device)
@@ -44,7 +58,7 @@ def skip_stream(builder: Builder, call: Call) -> None:
 
 
 def philox(counter: tuple[Scalar, Scalar], key: Scalar) -> tuple[Scalar, Scalar]:
-    """Two words at random from two words and a key, all `u32`."""
+    """Return two random words from two words and a key, all `u32`."""
     first, second = counter
     factor, half = const(MULTIPLIER, DType.U64), const(32, DType.U64)
     for number in range(ROUNDS):
@@ -219,7 +233,7 @@ def _native_dropout(builder: Builder, call: Call) -> Value:
     return (dropped, kept)
 
 
-def _made(builder: Builder, call: Call, *, probability: float | None) -> Value:
+def _draw_uniform(builder: Builder, call: Call, *, probability: float | None) -> Value:
     """A new tensor of uniform numbers, or of ones with `probability`."""
     fake: Any = call.fake
     device = device_text(fake.device)
@@ -240,20 +254,20 @@ def _made(builder: Builder, call: Call, *, probability: float | None) -> Value:
 def _rand(builder: Builder, call: Call) -> Value:
     if call.arguments.get("generator") is not None:
         raise NotLowered("numbers of a generator of the caller's")
-    return _made(builder, call, probability=None)
+    return _draw_uniform(builder, call, probability=None)
 
 
 def _bernoulli(builder: Builder, call: Call) -> Value:
     if call["generator"] is not None:
         raise NotLowered("numbers of a generator of the caller's")
-    return _made(builder, call, probability=_probability(call["p"]))
+    return _draw_uniform(builder, call, probability=_probability(call["p"]))
 
 
 def _lower_seed(builder: Builder, call: Call) -> Value:
     return graph_seed(builder, call.tensor("like").device)
 
 
-def _kept(builder: Builder, call: Call) -> Value:
+def _recompute_mask(builder: Builder, call: Call) -> Value:
     shape = call.shape(builder)
     stream = Stream(builder, call.tensor("seed"), call.integer("stream"))
     probability = _probability(call["probability"])
@@ -267,12 +281,156 @@ def _kept(builder: Builder, call: Call) -> Value:
     )
 
 
+# ---- Other distributions ----
+
+
+Point: TypeAlias = tuple[Expr, ...]
+# A number at random, from the operator's own stream, at a point of its result.
+Draw: TypeAlias = Callable[[Stream, Point, Shape], Scalar]
+_FLOATS: Final = (DType.F32, DType.BF16, DType.F16)
+# Rounded to 16 bits, what is drawn from an interval would reach its end.
+_WIDE: Final = (DType.F32,)
+_MOST_INTEGERS: Final = 1 << 31
+
+
+def _draw_tensor(builder: Builder, call: Call, draw: Draw, dtypes: tuple[DType, ...]) -> Value:
+    """A new tensor of numbers that `draw` makes.
+
+    Raises:
+        NotLowered: they are eager's to draw, or of another type.
+    """
+    if call.arguments.get("generator") is not None:
+        raise NotLowered("numbers of a generator of the caller's")
+    fake: Any = call.fake
+    device = device_text(fake.device)
+    require_generated(builder, device)
+    dtype, shape = call.dtype, call.shape(builder)
+    if dtype not in dtypes or any(as_int(extent) == 0 for extent in shape):
+        raise NotLowered(f"random numbers of type {dtype.text}, or none")
+    stream = next_stream(builder, device)
+    return builder.pointwise(
+        shape,
+        dtype,
+        device,
+        lambda point: to_dtype(draw(stream, point, shape), dtype),
+        strides=call.strides(builder),
+        name=call.node.name,
+    )
+
+
+def _number(call: Call, name: str, *, above: float = -math.inf, least: float = -math.inf) -> float:
+    """A parameter of a distribution.
+
+    Raises:
+        NotLowered: it is known at run time only, or eager refuses it.
+    """
+    value = call.arguments[name]
+    if not isinstance(value, int | float) or not value > above or not value >= least:
+        raise NotLowered(f"{name} is no number that is allowed")
+    return float(value)
+
+
+def _f32(value: float) -> Scalar:
+    return const(value, DType.F32)
+
+
+def _scale_sample(value: Scalar, factor: float, offset: float) -> Scalar:
+    return add(mul(value, _f32(factor)), _f32(offset))
+
+
+def _standard_normal(builder: Builder, call: Call) -> Value:
+    return _draw_tensor(builder, call, lambda stream, point, shape: stream.normal(point, shape), _FLOATS)
+
+
+def _normal(builder: Builder, call: Call) -> Value:
+    std, mean = _number(call, "std", least=0.0), call.arguments["mean"]
+
+    def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
+        spread = mul(stream.normal(point, shape), _f32(std))
+        return add(spread, scalar_operand(builder, mean, point, DType.F32))
+
+    return _draw_tensor(builder, call, draw, _FLOATS)
+
+
+def _log_normal(builder: Builder, call: Call) -> Value:
+    mean, std = _number(call, "mean"), _number(call, "std", above=0.0)
+    return _draw_tensor(
+        builder,
+        call,
+        lambda stream, point, shape: op("exp", _scale_sample(stream.normal(point, shape), std, mean)),
+        _FLOATS,
+    )
+
+
+def _uniform(builder: Builder, call: Call) -> Value:
+    first = _number(call, "from")
+    length = _number(call, "to", least=first) - first
+    return _draw_tensor(
+        builder,
+        call,
+        lambda stream, point, shape: _scale_sample(stream.uniform(point, shape), length, first),
+        _WIDE,
+    )
+
+
+def _exponential(builder: Builder, call: Call) -> Value:
+    rate = _number(call, "lambd", above=0.0)
+
+    def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
+        return div(op("neg", op("log", stream.inside(point, shape))), _f32(rate))
+
+    return _draw_tensor(builder, call, draw, _FLOATS)
+
+
+def _cauchy(builder: Builder, call: Call) -> Value:
+    median, sigma = _number(call, "median"), _number(call, "sigma", above=0.0)
+
+    def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
+        angle = mul(sub(stream.inside(point, shape), _f32(0.5)), _f32(math.pi))
+        return _scale_sample(op("tan", angle), sigma, median)
+
+    return _draw_tensor(builder, call, draw, _FLOATS)
+
+
+def _geometric(builder: Builder, call: Call) -> Value:
+    p = _number(call, "p", above=0.0)
+    if not p < 1:
+        raise NotLowered("a geometric distribution of certain events")
+
+    def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
+        return op("ceil", div(op("log", stream.inside(point, shape)), _f32(math.log1p(-p))))
+
+    return _draw_tensor(builder, call, draw, _WIDE)
+
+
+def _integers(builder: Builder, call: Call) -> Value:
+    low = call.integer("low") if "low" in call.arguments else 0
+    count = call.integer("high") - low
+    if not 0 < count <= _MOST_INTEGERS:
+        raise NotLowered("an empty range, or a large one")
+
+    def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
+        return add(stream.below(point, shape, count), const(low, DType.I64))
+
+    return _draw_tensor(builder, call, draw, (DType.I64, DType.I32))
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("native_dropout"), _native_dropout),
     Rule(overloads("rand rand_like"), _rand),
     Rule(overloads("bernoulli.p"), _bernoulli),
     Rule(("coilwork.seed.default",), _lower_seed),
-    Rule(("coilwork.kept.default",), _kept),
+    Rule(("coilwork.kept.default",), _recompute_mask),
+    Rule(overloads("randn randn_like"), _standard_normal),
+    Rule(overloads("normal_functional normal.float_float normal.Tensor_float"), _normal),
+    Rule(overloads("log_normal"), _log_normal),
+    Rule(overloads("uniform"), _uniform),
+    Rule(overloads("exponential"), _exponential),
+    Rule(overloads("cauchy"), _cauchy),
+    Rule(overloads("geometric"), _geometric),
+    Rule(overloads("randint randint.low randint_like randint_like.low_dtype"), _integers),
 )
-# operators whose numbers come from a stream of their own, where generated code draws them
-_DRAWING: Final = frozenset(target for rule in RULES for target in rule.targets if target.startswith("aten."))
+# Operators whose numbers come from a stream of their own, which stays theirs where ATen draws instead.
+_STREAM_OPERATORS: Final = frozenset(
+    target for rule in RULES if rule.lower in (_native_dropout, _rand, _bernoulli) for target in rule.targets
+)

@@ -1,5 +1,7 @@
-"""Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is rounded once at the
-end.
+"""Reductions and scans: sums, products, extremes, variances, and their running forms.
+
+Kept dimensions are views of the result. Low-precision floats accumulate in `f32`, and the result is rounded
+once, at its end.
 """
 
 from __future__ import annotations
@@ -10,23 +12,31 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_positive
+from coilwork_ir.loops import Scan
 from coilwork_ir.loops.nodes import CheckError
-from coilwork_ir.ops import ReduceKind
+from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering.building import values as view_maps
-from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.size_assertions import lower_nonzero
-from coilwork_lowering.building.values import Shape, TensorValue, Value, dtype_of, is_whole
-from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.assertions import lower_nonzero
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import Shape, TensorValue, Value, coordinate_symbols, is_whole, whole
+from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import gt, index, like, maximum, select, to_dtype, truth
 from coilwork_lowering.torch_compat.graphs import operator_behind
 
+# ---- Reductions ----
 
-def reduced_dims(call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True) -> tuple[int, ...]:
+
+def list_reduced_dims(
+    call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True
+) -> tuple[int, ...]:
     """The dimensions to reduce, sorted; an absent or empty list means all of them."""
     value = call.arguments.get(name)
     listed = () if value is None else call.integers(name)
@@ -60,11 +70,11 @@ def reduce_over(
         value.device,
         body,
         results,
-        strides=_kept_strides(builder, call, len(value.shape), positions),
+        strides=_strides_without(builder, call, len(value.shape), positions),
     )
 
 
-def _kept_strides(builder: Builder, call: Call, rank: int, positions: Sequence[int]) -> tuple[Expr, ...]:
+def _strides_without(builder: Builder, call: Call, rank: int, positions: Sequence[int]) -> tuple[Expr, ...]:
     fake = call.result if isinstance(call.result, torch.Tensor) else call.result[0]
     strides = builder.result_strides(fake)
     if len(strides) == rank - len(positions):
@@ -72,7 +82,7 @@ def _kept_strides(builder: Builder, call: Call, rank: int, positions: Sequence[i
     return tuple(s for k, s in enumerate(strides) if k not in positions)
 
 
-def finish(
+def finish_reduction(
     builder: Builder, call: Call, value: TensorValue, fake: torch.Tensor, positions: Sequence[int]
 ) -> TensorValue:
     """Round to the result's type and put kept dimensions back."""
@@ -94,7 +104,7 @@ def map_elements(
     )
 
 
-def first(results: tuple[TensorValue | None, ...]) -> TensorValue:
+def take_only_result(results: tuple[TensorValue | None, ...]) -> TensorValue:
     """The only result."""
     value = results[0]
     assert value is not None
@@ -102,7 +112,7 @@ def first(results: tuple[TensorValue | None, ...]) -> TensorValue:
 
 
 def accumulation_type(call: Call, source: DType) -> DType:
-    """Sums of integers and bools are `i64`, of low precision floats `f32`."""
+    """Return the type that sums accumulate in: `i64` for integers and bools, `f32` for narrow floats."""
     wanted = call.dtype
     return DType.F32 if wanted.is_low_precision else wanted
 
@@ -110,12 +120,12 @@ def accumulation_type(call: Call, source: DType) -> DType:
 def _accumulate(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        positions = reduced_dims(call, len(value.shape))
+        positions = list_reduced_dims(call, len(value.shape))
         wide = accumulation_type(call, value.dtype)
         if wide.is_bool:
             raise NotLowered("a sum of booleans as boolean")
         total = reduce_over(builder, call, value, positions, kind, lambda x: to_dtype(x, wide), [wide])
-        return finish(builder, call, first(total), call.fake, positions)
+        return finish_reduction(builder, call, take_only_result(total), call.fake, positions)
 
     return lower
 
@@ -127,13 +137,15 @@ def element_count(value_shape: Shape, positions: Sequence[int]) -> Expr:
 
 def _mean(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    positions = reduced_dims(call, len(value.shape))
+    positions = list_reduced_dims(call, len(value.shape))
     wide = accumulation_type(call, value.dtype)
-    total = first(reduce_over(builder, call, value, positions, "sum", lambda x: to_dtype(x, wide), [wide]))
+    total = take_only_result(
+        reduce_over(builder, call, value, positions, "sum", lambda x: to_dtype(x, wide), [wide])
+    )
     count = to_dtype(index(element_count(value.shape, positions)), wide)
     wanted = call.dtype
     mean = map_elements(builder, total, lambda x: to_dtype(op("div", x, count), wanted), wanted)
-    return finish(builder, call, mean, call.fake, positions)
+    return finish_reduction(builder, call, mean, call.fake, positions)
 
 
 def _extreme_kind(kind: ReduceKind, dtype: DType) -> ReduceKind:
@@ -142,7 +154,7 @@ def _extreme_kind(kind: ReduceKind, dtype: DType) -> ReduceKind:
     return kind
 
 
-def extreme(
+def reduce_extreme(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -152,10 +164,10 @@ def extreme(
 ) -> TensorValue:
     """The largest or smallest element, of those that there must be; NaN wins."""
     wide = value.dtype.compute
-    found = reduce_over(
+    result = reduce_over(
         builder, call, value, positions, _extreme_kind(kind, wide), lambda x: cast(x, wide), [wide]
     )
-    return finish(builder, call, first(found), fake, positions)
+    return finish_reduction(builder, call, take_only_result(result), fake, positions)
 
 
 def require_elements(
@@ -172,22 +184,24 @@ def require_elements(
         lower_nonzero(builder, size, f"{name}(): a dimension without elements has no extreme", error)
 
 
-def _require_elements(builder: Builder, call: Call, value: TensorValue, positions: Sequence[int]) -> None:
+def _require_elements_of_call(
+    builder: Builder, call: Call, value: TensorValue, positions: Sequence[int]
+) -> None:
     named = call.arguments.get("dim") not in (None, ())
     require_elements(builder, call, value, positions, "IndexError" if named else "RuntimeError")
 
 
-def _extreme(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+def _lower_extreme(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        positions = reduced_dims(call, len(value.shape))
-        _require_elements(builder, call, value, positions)
-        return extreme(builder, call, value, positions, kind, call.fake)
+        positions = list_reduced_dims(call, len(value.shape))
+        _require_elements_of_call(builder, call, value, positions)
+        return reduce_extreme(builder, call, value, positions, kind, call.fake)
 
     return lower
 
 
-def position(
+def find_extreme_position(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -200,16 +214,16 @@ def position(
     """
     wide = DType.U8 if value.dtype.is_bool else value.dtype.compute
     arg: ReduceKind = "argmax" if kind == "max" else "argmin"
-    found = reduce_over(builder, call, value, positions, arg, lambda x: cast(x, wide), [DType.I64])
-    return finish(builder, call, first(found), fake, positions)
+    result = reduce_over(builder, call, value, positions, arg, lambda x: cast(x, wide), [DType.I64])
+    return finish_reduction(builder, call, take_only_result(result), fake, positions)
 
 
-def _position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+def _lower_extreme_position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        positions = reduced_dims(call, len(value.shape), empty_is_all=False)
-        _require_elements(builder, call, value, positions)
-        return position(builder, call, value, positions, kind, call.fake)
+        positions = list_reduced_dims(call, len(value.shape), empty_is_all=False)
+        _require_elements_of_call(builder, call, value, positions)
+        return find_extreme_position(builder, call, value, positions, kind, call.fake)
 
     return lower
 
@@ -217,24 +231,24 @@ def _position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
 def _extreme_and_position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        positions = reduced_dims(call, len(value.shape))
-        _require_elements(builder, call, value, positions)
+        positions = list_reduced_dims(call, len(value.shape))
+        _require_elements_of_call(builder, call, value, positions)
         values, places = call.result
         return (
-            extreme(builder, call, value, positions, kind, values),
-            position(builder, call, value, positions, kind, places),
+            reduce_extreme(builder, call, value, positions, kind, values),
+            find_extreme_position(builder, call, value, positions, kind, places),
         )
 
     return lower
 
 
-def _truth(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+def _lower_any_all(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         # any.dims and all.dims reduce nothing for an empty list; elsewhere there is no list
-        positions = reduced_dims(call, len(value.shape), empty_is_all=False)
-        found = first(reduce_over(builder, call, value, positions, kind, truth, [DType.BOOL]))
-        return finish(builder, call, found, call.fake, positions)
+        positions = list_reduced_dims(call, len(value.shape), empty_is_all=False)
+        result = take_only_result(reduce_over(builder, call, value, positions, kind, truth, [DType.BOOL]))
+        return finish_reduction(builder, call, result, call.fake, positions)
 
     return lower
 
@@ -242,9 +256,9 @@ def _truth(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
 def _moments(
     builder: Builder, call: Call, fakes: Sequence[torch.Tensor | None], root: bool
 ) -> list[TensorValue]:
-    """Variance (or its root) and mean, as far as `fakes` ask for them: (variance, mean)."""
+    """Return variance (or its root) and mean, as far as `fakes` ask for them."""
     value = call.tensor("self")
-    positions = reduced_dims(call, len(value.shape))
+    positions = list_reduced_dims(call, len(value.shape))
     wide = value.dtype.compute
     # eager squares in f64 there: a root is finite where the variance is not
     if root and has_trait(value.device, ATEN_CPU) and value.dtype in (DType.F32, DType.BF16):
@@ -281,15 +295,15 @@ def _moments(
     assert fakes[0] is not None
     wanted = dtype_of(fakes[0].dtype)
     spread = map_elements(builder, squares, lambda x: cast(variance(x), wanted), wanted)
-    found = [finish(builder, call, spread, fakes[0], positions)]
+    result = [finish_reduction(builder, call, spread, fakes[0], positions)]
     if mean is not None and fakes[1] is not None:
-        if _found_one_by_one(call.node) and as_int(elements) != 1:
+        if _updates_one_by_one(call.node) and as_int(elements) != 1:
             mean = _nan_beside_infinity(builder, mean, squares)
-        found.append(finish(builder, call, mean, fakes[1], positions))
-    return found
+        result.append(finish_reduction(builder, call, mean, fakes[1], positions))
+    return result
 
 
-def _found_one_by_one(node: torch.fx.Node) -> bool:
+def _updates_one_by_one(node: torch.fx.Node) -> bool:
     """Tell if eager updates the mean element by element, as these operators do; norms, which are made of them
     here, add.
     """
@@ -302,8 +316,8 @@ def _nan_beside_infinity(builder: Builder, mean: TensorValue, squares: TensorVal
     strides = mean.buffer.strides if is_whole(mean) else None
 
     def body(point: tuple[Expr, ...]) -> Scalar:
-        found = builder.read(mean, point)
-        return select(op("isnan", builder.read(squares, point)), like(math.nan, found), found)
+        result = builder.read(mean, point)
+        return select(op("isnan", builder.read(squares, point)), like(math.nan, result), result)
 
     return builder.pointwise(mean.shape, mean.dtype, mean.device, body, strides=strides)
 
@@ -320,20 +334,91 @@ def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
     return lower
 
 
+# ---- Scans ----
+
+
+def _append_scan(
+    builder: Builder,
+    call: Call,
+    kind: ScanKind,
+    value: TensorValue,
+    dim: int,
+    wide: DType,
+    fakes: list[object],
+) -> list[Buffer]:
+    body = simplify(to_dtype(builder.read(value, coordinate_symbols("i", value.shape)), wide))
+    device = value.device
+    outputs = [builder.declare(value.shape, wide, device)]
+    if len(fakes) == 2:
+        outputs.append(builder.declare(value.shape, DType.I64, device))
+    ranges = node_ranges("i", value.shape)
+    builder.add(
+        Scan(
+            outputs=tuple(outputs),
+            kind=kind,
+            ranges=ranges,
+            axis=ranges[dim],
+            body=body,
+            origins=builder.origins,
+        )
+    )
+    return outputs
+
+
+def _is_trivial(value: TensorValue) -> bool:
+    """Tell whether there is nothing to run along: no dimension, or no elements."""
+    return not value.shape or any(as_int(size) == 0 for size in value.shape)
+
+
+def _make_scan(kind: ScanKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        wide = DType.F32 if call.dtype.is_low_precision else call.dtype
+        if _is_trivial(value):
+            return elementwise(builder, call, lambda a: a, operands=[value], compute=[wide])
+        if wide.is_bool or (kind == "logcumsumexp" and not wide.is_float):
+            raise NotLowered("a scan of this type")
+        dim = wrap_dim(call.integer("dim"), len(value.shape))
+        (output,) = _append_scan(builder, call, kind, value, dim, wide, [call.fake])
+        return finish_reduction(builder, call, whole(output), call.fake, ())
+
+    return lower
+
+
+def _make_running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        if value.dtype.is_bool or _is_trivial(value):
+            raise NotLowered("a scan of booleans, or without an axis")
+        dim = wrap_dim(call.integer("dim"), len(value.shape))
+        values, positions = call.result
+        if device_text(values.device) != value.device:
+            raise NotLowered("a scan across devices")
+        result = _append_scan(builder, call, kind, value, dim, value.dtype.compute, [values, positions])
+        return (finish_reduction(builder, call, whole(result[0]), values, ()), whole(result[1]))
+
+    return lower
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("sum sum.dim_IntList"), _accumulate("sum")),
     Rule(overloads("prod prod.dim_int"), _accumulate("prod")),
     Rule(overloads("mean mean.dim"), _mean),
-    Rule(overloads("amax max"), _extreme("max")),
-    Rule(overloads("amin min"), _extreme("min")),
-    Rule(overloads("argmax"), _position("max")),
-    Rule(overloads("argmin"), _position("min")),
+    Rule(overloads("amax max"), _lower_extreme("max")),
+    Rule(overloads("amin min"), _lower_extreme("min")),
+    Rule(overloads("argmax"), _lower_extreme_position("max")),
+    Rule(overloads("argmin"), _lower_extreme_position("min")),
     Rule(overloads("max.dim"), _extreme_and_position("max")),
     Rule(overloads("min.dim"), _extreme_and_position("min")),
-    Rule(overloads("any any.dim any.dims"), _truth("any")),
-    Rule(overloads("all all.dim all.dims"), _truth("all")),
+    Rule(overloads("any any.dim any.dims"), _lower_any_all("any")),
+    Rule(overloads("all all.dim all.dims"), _lower_any_all("all")),
     Rule(overloads("var var.dim var.correction"), _spread(False, False)),
     Rule(overloads("std std.dim std.correction"), _spread(True, False)),
     Rule(overloads("var_mean var_mean.dim var_mean.correction"), _spread(False, True)),
     Rule(overloads("std_mean std_mean.dim std_mean.correction"), _spread(True, True)),
+    Rule(overloads("cumsum"), _make_scan("sum")),
+    Rule(overloads("cumprod"), _make_scan("prod")),
+    Rule(overloads("logcumsumexp"), _make_scan("logcumsumexp")),
+    Rule(overloads("cummax"), _make_running_extreme("max")),
+    Rule(overloads("cummin"), _make_running_extreme("min")),
 )

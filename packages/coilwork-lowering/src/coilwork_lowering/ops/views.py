@@ -18,26 +18,27 @@ from coilwork_ir.index import (
     provably_lt,
     provably_nonneg,
 )
-from coilwork_lowering.building import values
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.size_assertions import lower_assertion
-from coilwork_lowering.building.values import Relation, TensorValue, Value, dtype_of, layout_of, same_strides
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import Relation, TensorValue, Value, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.placing import begins_with_an_input, is_written_into, kept_offset
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_size, wrap_dim
+from coilwork_lowering.ops.storage_aliasing import find_storage_offset, is_in_input_storage, is_written_into
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
-    return values.reshape(call.tensor("self"), call.shape(builder))
+    return view_maps.reshape(call.tensor("self"), call.shape(builder))
 
 
-def _same(builder: Builder, call: Call) -> Value:
+def _lower_alias(builder: Builder, call: Call) -> Value:
     return call.tensor("a" if "a" in call.arguments else "self")
 
 
 def _permute(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return values.permute(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
+    return view_maps.permute(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
 
 
 def _transpose(builder: Builder, call: Call) -> Value:
@@ -48,32 +49,32 @@ def _transpose(builder: Builder, call: Call) -> Value:
     order = list(range(rank))
     a, b = wrap_dim(call.integer("dim0"), rank), wrap_dim(call.integer("dim1"), rank)
     order[a], order[b] = order[b], order[a]
-    return values.permute(value, order)
+    return view_maps.permute(value, order)
 
 
 def _t(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return values.permute(value, range(len(value.shape))[::-1])
+    return view_maps.permute(value, range(len(value.shape))[::-1])
 
 
 def _expand(builder: Builder, call: Call) -> Value:
-    return values.expand(call.tensor("self"), call.shape(builder))
+    return view_maps.expand(call.tensor("self"), call.shape(builder))
 
 
 def _unsqueeze(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return values.insert(value, [wrap_dim(call.integer("dim"), len(value.shape) + 1)])
+    return view_maps.insert(value, [wrap_dim(call.integer("dim"), len(value.shape) + 1)])
 
 
 def _squeeze(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
     chosen = [wrap_dim(d, rank) for d in call.integers("dim")] if "dim" in call.arguments else range(rank)
-    return values.drop(value, [k for k in chosen if k < rank and as_int(value.shape[k]) == 1])
+    return view_maps.drop(value, [k for k in chosen if k < rank and as_int(value.shape[k]) == 1])
 
 
-def wrapped_start(index: Expr, size: Expr) -> Expr:
-    """A position counted from the front; one of unknown sign is told apart in the expression itself."""
+def wrap_start(index: Expr, size: Expr) -> Expr:
+    """Return a position counted from the front; the expression itself decides about one of unknown sign."""
     if provably_nonneg(index):
         return index
     if provably_nonneg(-index - 1):
@@ -83,9 +84,9 @@ def wrapped_start(index: Expr, size: Expr) -> Expr:
 
 
 def slice_bounds(start: Value, end: Value, size: Expr) -> tuple[Expr, Expr]:
-    """Start and end of a slice within `0 .. size`."""
-    low = as_expr(0) if start is None else _clamp(wrapped_start(require_size(start), size), size)
-    high = size if end is None else _clamp(wrapped_start(require_size(end), size), size)
+    """Return start and end of a slice within `0 .. size`."""
+    low = as_expr(0) if start is None else _clamp(wrap_start(as_size(start), size), size)
+    high = size if end is None else _clamp(wrap_start(as_size(end), size), size)
     return low, high
 
 
@@ -101,16 +102,17 @@ def _slice(builder: Builder, call: Call) -> Value:
     start, end = slice_bounds(call["start"], call["end"], value.shape[dim])
     # torch has a symbol for the size of a part of what is of unknown size
     builder.sizes.equate(call.result.shape[dim], ceildiv(maximum(end - start, 0), step))
-    _begins_at(builder, call, dim, start)
+    _bind_storage_offset(builder, call, dim, start)
     size = call.shape(builder)[dim]
     placed = _place_empty_part(builder, call, dim, start, size, is_returned=_is_returned(call.node))
-    return values.narrow(value, dim, start, size, step) if placed is None else placed
+    return view_maps.narrow(value, dim, start, size, step) if placed is None else placed
 
 
 def _place_empty_part(
     builder: Builder, call: Call, dim: int, start: Expr, size: Expr, *, is_returned: bool
 ) -> TensorValue | None:
-    """A part without elements behind the only element along `dim`, at eager's place; None of others.
+    """Return a part without elements behind the only element along `dim`, at eager's place; None for other
+    parts.
 
     A map has no variable for a dimension of one element, and so forgets where such a part begins, which its
     caller sees.
@@ -134,13 +136,13 @@ def _is_returned(node: torch.fx.Node) -> bool:
 def _select(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    chosen = selected_position(builder, call, value, dim)
-    _begins_at(builder, call, dim, chosen)
-    return values.select(value, dim, chosen)
+    chosen = find_selected_position(builder, call, value, dim)
+    _bind_storage_offset(builder, call, dim, chosen)
+    return view_maps.select(value, dim, chosen)
 
 
-def _begins_at(builder: Builder, call: Call, dim: int, start: Expr) -> None:
-    """Torch has a symbol for where a part begins, if its sign is unknown."""
+def _bind_storage_offset(builder: Builder, call: Call, dim: int, start: Expr) -> None:
+    """Bind torch's symbol for where a part begins, which exists if its sign is unknown."""
     offset = call.result.storage_offset()
     if isinstance(offset, torch.SymInt):
         fake = call.fakes["self"]
@@ -148,12 +150,12 @@ def _begins_at(builder: Builder, call: Call, dim: int, start: Expr) -> None:
         builder.sizes.equate(offset, origin + start * stride)
 
 
-def selected_position(builder: Builder, call: Call, value: TensorValue, dim: int) -> Expr:
+def find_selected_position(builder: Builder, call: Call, value: TensorValue, dim: int) -> Expr:
     """Return where `select` reads along `dim`, counted from the front; a position that data decides is
     checked when the program runs.
     """
-    size, position = value.shape[dim], require_size(call["index"])
-    chosen = wrapped_start(position, size)
+    size, position = value.shape[dim], as_size(call["index"])
+    chosen = wrap_start(position, size)
     if builder.sizes.depends_on_data(position):
         message = f"index out of range: a position from data along dimension {dim} of size {size}"
         # not one more than it, which the largest integer has not
@@ -174,7 +176,7 @@ def _split(builder: Builder, call: Call) -> Value:
     for fake in call.result:
         size = builder.sizes.exprs(fake.shape)[dim]
         placed = _place_empty_part(builder, call, dim, start, size, is_returned=is_returned)
-        parts.append(values.narrow(value, dim, start, size) if placed is None else placed)
+        parts.append(view_maps.narrow(value, dim, start, size) if placed is None else placed)
         start = start + size
     return tuple(parts)
 
@@ -182,14 +184,14 @@ def _split(builder: Builder, call: Call) -> Value:
 def _unbind(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    return tuple(values.select(value, dim, as_expr(k)) for k in range(len(call.result)))
+    return tuple(view_maps.select(value, dim, as_expr(k)) for k in range(len(call.result)))
 
 
 def _diagonal(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
     first, second = wrap_dim(call.integer("dim1"), rank), wrap_dim(call.integer("dim2"), rank)
-    return values.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
+    return view_maps.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
 
 
 def _lower_unfold(builder: Builder, call: Call) -> Value:
@@ -198,36 +200,36 @@ def _lower_unfold(builder: Builder, call: Call) -> Value:
         raise NotLowered("unfold of a 0-dimensional tensor")
     dim = wrap_dim(call.integer("dimension"), len(value.shape))
     count = call.shape(builder)[dim]
-    return values.unfold(value, dim, count, call.integer("size"), call.integer("step"))
+    return view_maps.unfold(value, dim, count, call.integer("size"), call.integer("step"))
 
 
 def _flip(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    flipped = values.flip(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
+    flipped = view_maps.flip(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
     return builder.copy(flipped, strides=call.strides(builder)) if value.shape else builder.copy(value)
 
 
-def _as_strided(builder: Builder, call: Call) -> Value:
-    """Strides and offset count in the storage, so the tensor must lie in its buffer as eager's lies in its
-    own.
+def _lower_as_strided(builder: Builder, call: Call) -> Value:
+    """Lower `as_strided`. Strides and offset count in the storage, so the tensor must lie in its buffer as in
+    eager.
     """
     fake = call.fakes["self"]
-    placed = builder.materialize(call.tensor("self"), builder.sizes.exprs(fake.stride()))
+    placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))
     owner, start = builder.buffers.memory(placed.buffer)
     # where the storage begins, relative to the owner's first element
-    origin = start - builder.sizes.expr(fake.storage_offset() + kept_offset(call.node.args[0]))
+    origin = start - builder.sizes.expr(fake.storage_offset() + find_storage_offset(call.node.args[0]))
     wanted = call["storage_offset"]
-    if wanted is not None and begins_with_an_input(call.node.args[0]):
+    if wanted is not None and is_in_input_storage(call.node.args[0]):
         raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
-    offset = start if wanted is None else origin + require_size(wanted)
+    offset = start if wanted is None else origin + as_size(wanted)
     if not provably_nonneg(offset):
         raise NotLowered("as_strided reaches memory before the tensor's buffer")
     shape, strides = call.shape(builder), builder.sizes.exprs(call.fake.stride())
-    if not all(provably_nonneg(one) for one in (*shape, *strides)):
+    if not all(provably_nonneg(item) for item in (*shape, *strides)):
         raise NotLowered("sizes or strides that may be negative, which eager refuses")
     reach = offset + replace(owner, shape=shape, strides=strides).span
     if not provably_le(reach, owner.span):
-        if begins_with_an_input(call.node.args[0]) or provably_lt(owner.span, reach):
+        if is_in_input_storage(call.node.args[0]) or provably_lt(owner.span, reach):
             raise NotLowered("as_strided may reach memory behind the tensor's buffer")
         within = Relation(lhs=reach, relation="le", rhs=owner.span)
         lower_assertion(builder, within, "as_strided: out of bounds for the storage", call.node)
@@ -241,7 +243,7 @@ def _view_dtype(builder: Builder, call: Call) -> Value:
         return value
     if target.itemsize != value.dtype.itemsize or target.is_opaque or value.dtype.is_opaque:
         raise NotLowered("a view with another element size")
-    placed = builder.materialize(value, builder.sizes.exprs(call.fakes["self"].stride()))
+    placed = builder.placed(value, builder.sizes.exprs(call.fakes["self"].stride()))
     strides = builder.sizes.exprs(call.fake.stride())
     return builder.view(placed.buffer, value.shape, strides, as_expr(0), dtype=target)
 
@@ -251,7 +253,7 @@ def _clone(builder: Builder, call: Call) -> Value:
     if is_written_into(call.node):
         layout = layout_of(value)
         kept = layout is not None and same_strides(value.shape, layout.strides, strides)
-        if kept and call.updates.can_skip_copy(call.node, value):
+        if kept and call.updates.by_call(call.node, value):
             return value
     return builder.copy(value, strides=strides)
 
@@ -288,7 +290,7 @@ RULES: Final[tuple[Rule, ...]] = (
         overloads(
             "alias detach lift_fresh lift _conj_physical resolve_conj resolve_neg prims.view_of.default"
         ),
-        _same,
+        _lower_alias,
     ),
     Rule(overloads("permute"), _permute),
     Rule(overloads("transpose.int"), _transpose),
@@ -309,7 +311,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("diagonal"), _diagonal),
     Rule(overloads("unfold"), _lower_unfold),
     Rule(overloads("flip"), _flip),
-    Rule(overloads("as_strided"), _as_strided),
+    Rule(overloads("as_strided"), _lower_as_strided),
     Rule(overloads("view.dtype"), _view_dtype),
     Rule(overloads("clone lift_fresh_copy"), _clone),
     Rule(overloads("contiguous"), _contiguous),

@@ -87,19 +87,19 @@ def _always(o: Expr, tap: Expr) -> Scalar:
     return const(True, DType.BOOL)
 
 
-def _read_known(condition: bool, test: Callable[[], Scalar]) -> Scalar:
+def _test_unless(condition: bool, test: Callable[[], Scalar]) -> Scalar:
     return const(True, DType.BOOL) if condition else test()
 
 
-def within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = False) -> Scalar:
+def is_within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = False) -> Scalar:
     """`0 <= at < size`, without the halves that hold for sure."""
-    low = _read_known(starts_in or provably_nonneg(at), lambda: ge(index(at), index(as_expr(0))))
-    high = _read_known(ends_in or provably_lt(at, size), lambda: lt(index(at), index(size)))
+    low = _test_unless(starts_in or provably_nonneg(at), lambda: ge(index(at), index(as_expr(0))))
+    high = _test_unless(ends_in or provably_lt(at, size), lambda: lt(index(at), index(size)))
     return simplify(both(low, high))
 
 
 def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
-    """Windows of one size at regular distances: `count` of them over an input of `size` elements."""
+    """Return `count` windows of one size at regular distances over an input of `size` elements."""
     span = s.dilation * (s.kernel - 1) + 1
 
     def position(o: Expr, tap: Expr) -> Expr:
@@ -108,7 +108,7 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
     def valid(o: Expr, tap: Expr) -> Scalar:
         # without ceil_mode the last window ends inside the padding at the latest
         room = (s.kernel - 1 - tap) * s.dilation - s.padding
-        return within(position(o, tap), size, ends_in=not s.ceil_mode and provably_nonneg(room))
+        return is_within(position(o, tap), size, ends_in=not s.ceil_mode and provably_nonneg(room))
 
     def first(o: Expr) -> Expr:
         start = position(o, as_expr(0))
@@ -116,20 +116,20 @@ def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
 
     covers = as_expr(-(-span // s.step))
 
-    def covering(i: Expr, tap: Expr) -> Expr:
+    def cover_position(i: Expr, tap: Expr) -> Expr:
         return (i + s.padding) // s.step - (covers - 1 - tap)
 
-    def covered(i: Expr, tap: Expr) -> Scalar:
-        inside = within(covering(i, tap), count)
+    def is_covered(i: Expr, tap: Expr) -> Scalar:
+        inside = is_within(cover_position(i, tap), count)
         offset = mod(i + s.padding, as_expr(s.step)) + (covers - 1 - tap) * s.step
-        reached = _read_known(
+        reached = _test_unless(
             provably_lt(offset, as_expr(span)), lambda: lt(index(offset), index(as_expr(span)))
         )
         return simplify(both(inside, reached))
 
     return PooledDim(
         window=Taps(count=as_expr(s.kernel), position=position, valid=valid),
-        cover=Taps(count=covers, position=covering, valid=covered),
+        cover=Taps(count=covers, position=cover_position, valid=is_covered),
         first=first,
         elements=_count_divisor(size, s),
     )
@@ -152,7 +152,7 @@ def _count_divisor(size: Expr, s: WindowShape) -> Along | None:
     return elements
 
 
-def adaptive(size: Expr, count: Expr) -> PooledDim:
+def make_adaptive_windows(size: Expr, count: Expr) -> PooledDim:
     """`count` windows that share an input of `size` elements as evenly as possible, overlapping where they
     must.
     """
@@ -174,8 +174,8 @@ def adaptive(size: Expr, count: Expr) -> PooledDim:
 
 
 def _share_elements(size: Expr, count: Expr) -> Taps:
-    """Window `o` of `count` reaches from `floor(o * size / count)` to `ceil((o + 1) * size / count)`,
-    exclusive.
+    """Return taps of windows that share elements: window `o` of `count` reaches from `floor(o * size /
+    count)` to `ceil((o + 1) * size / count)`, exclusive.
 
     Element `i` lies in window `o` exactly if `o` lies in window `i` of the windows with both roles exchanged.
     """
@@ -189,7 +189,7 @@ def _share_elements(size: Expr, count: Expr) -> Taps:
     def valid(o: Expr, tap: Expr) -> Scalar:
         end = ceildiv((o + 1) * size, count)
         at = position(o, tap)
-        return _read_known(provably_lt(at, end), lambda: lt(index(at), index(end)))
+        return _test_unless(provably_lt(at, end), lambda: lt(index(at), index(end)))
 
     return Taps(count=_widest(size, count), position=position, valid=valid)
 
@@ -208,21 +208,21 @@ def is_small(taps: Sequence[Taps], limit: int) -> bool:
     return total is not None and total <= limit
 
 
-def each_tap(
+def iterate_taps(
     taps: Sequence[Taps], point: Sequence[Expr]
 ) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...], Scalar]]:
-    """Numbers, source coordinates and validity of every tap of `point`, row-major. The counts
-    must be known.
+    """Yield numbers, source coordinates and validity of every tap of `point`, row-major. Counts must be
+    known.
     """
     for numbers in itertools.product(*(range(as_int(t.count) or 0) for t in taps)):
         chosen = tuple(as_expr(k) for k in numbers)
-        yield chosen, *one_tap(taps, point, chosen)
+        yield chosen, *find_tap(taps, point, chosen)
 
 
-def one_tap(
+def find_tap(
     taps: Sequence[Taps], point: Sequence[Expr], numbers: Sequence[Expr]
 ) -> tuple[tuple[Expr, ...], Scalar]:
-    """Source coordinates and validity of the tap with these numbers."""
+    """Return source coordinates and validity of the tap with these numbers."""
     at = tuple(t.position(o, k) for t, o, k in zip(taps, point, numbers, strict=True))
     mask: Scalar = const(True, DType.BOOL)
     for t, o, k in zip(taps, point, numbers, strict=True):

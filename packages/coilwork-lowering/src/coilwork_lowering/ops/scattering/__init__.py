@@ -1,5 +1,5 @@
 """Writes and sums at positions that come from tensors: scatters, embeddings, bags of rows.
 
-Open `scatters.py` first. `embeddings.py` and `embedding_bags.py` are its largest users; the other files are
-ways to sum: sorted, in fixed point, by segments, for few rows.
+Open `scatters.py` first. `deterministic_scatter.py` gives the same sums on every run, by `segment_sums.py`
+and `fixed_point_sums.py`; `embeddings.py` is the largest user, and `segment_bag.py` says what a bag holds.
 """

@@ -14,18 +14,18 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
-from coilwork_lowering.facts.static_tensors import is_nondecreasing
+from coilwork_lowering.facts.known_order import is_in_order
 from coilwork_lowering.ops.elementwise import scalar_operand
-from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
+from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, read_position
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
-from coilwork_lowering.ops.scattering.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.segment_sums import sum_rows
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, select, to_dtype
 
 RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
 
-def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
+def needs_fixed_order(builder: Builder, device: str, dtype: DType) -> bool:
     """Tell whether sums of `dtype` at positions from tensors are made by sorting, or in fixed point. Integer
     sums are exact in any order.
     """
@@ -40,7 +40,7 @@ def is_in_place(call: Call) -> bool:
     return call.target.split(".")[1].endswith("_")
 
 
-def index_put_repeatably(
+def index_put_in_fixed_order(
     builder: Builder, call: Call, plan: AdvancedIndex, value: TensorValue, source: TensorValue, depth: Shape
 ) -> Value:
     """`aten.index_put` that accumulates; `depth` is the shape that the index tensors broadcast to."""
@@ -48,16 +48,16 @@ def index_put_repeatably(
     inner = tuple(s for k, s in enumerate(value.shape) if k not in plan.places)
     wide = value.dtype.compute
 
-    def at(flat: Expr) -> tuple[Expr, ...]:
+    def value_point(flat: Expr) -> tuple[Expr, ...]:
         # a point of the values, of which the other dimensions do not matter to the index
         rest = [as_expr(0)] * len(inner)
         return (*rest[: plan.front], *unflatten(flat, depth), *rest[plan.front :])
 
     def key(flat: Expr) -> Scalar:
-        found: Scalar = const(0, DType.I64)
-        for extent, position in zip(indexed, plan.positions(builder, at(flat), call), strict=True):
-            found = add(mul(found, index(extent)), position)
-        return found
+        result: Scalar = const(0, DType.I64)
+        for extent, position in zip(indexed, plan.positions(builder, value_point(flat), call), strict=True):
+            result = add(mul(result, index(extent)), position)
+        return result
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         spot = (*point[: plan.front], *unflatten(position, depth), *point[plan.front :])
@@ -73,8 +73,8 @@ def index_put_repeatably(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: plan.checks(builder, at(flat), call),
-        ordered=_one_in_order(call.node.args[1]),
+        checks=lambda flat: plan.checks(builder, value_point(flat), call),
+        ordered=_is_one_sorted_index(call.node.args[1]),
     )
 
     def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -124,7 +124,7 @@ class _Entries:
         return (flatten(point, self.shape),)
 
 
-def _entries_of(value: TensorValue, positions: TensorValue, dim: int) -> _Entries:
+def _find_entries(value: TensorValue, positions: TensorValue, dim: int) -> _Entries:
     others = [k for k in range(len(value.shape)) if k != dim]
     along = dims(positions.shape)[dim]
     free = frozenset[Expr]().union(*(e.free_symbols for e in positions.index))
@@ -134,7 +134,7 @@ def _entries_of(value: TensorValue, positions: TensorValue, dim: int) -> _Entrie
     return _Entries(shape=value.shape, positions=positions, dim=dim, whole_rows=whole_rows, columns=columns)
 
 
-def scatter_repeatably(
+def scatter_in_fixed_order(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -151,20 +151,20 @@ def scatter_repeatably(
     passes.
     """
     size, wide = value.shape[dim], value.dtype.compute
-    entries = _entries_of(value, positions, dim)
+    entries = _find_entries(value, positions, dim)
     by_position = entries.whole_rows or entries.columns
     below = product(value.shape[dim + 1 :])
 
-    def found(flat: Expr) -> Scalar:
+    def find_row(flat: Expr) -> Scalar:
         at = entries.spot(flat, (as_expr(0),) * len(entries.rest))
-        return position_of(builder, positions, at, size, wraps=False)
+        return read_position(builder, positions, at, size, wraps=False)
 
     def key(flat: Expr) -> Scalar:
         if by_position:
-            return found(flat)
+            return find_row(flat)
         at = list(entries.spot(flat, ()))
         at[dim] = as_expr(0)
-        return add(mul(found(flat), index(below)), index(flatten(at, value.shape)))
+        return add(mul(find_row(flat), index(below)), index(flatten(at, value.shape)))
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         if not isinstance(source, TensorValue):
@@ -181,24 +181,24 @@ def scatter_repeatably(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: (check_in_range(found(flat), size, call),),
+        checks=lambda flat: (check_in_range(find_row(flat), size, call),),
     )
     return _add_elements(builder, call, value, elements, entries.target, mean=mean, with_old=with_old)
 
 
-def index_add_repeatably(
+def index_add_in_fixed_order(
     builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: TensorValue, dim: int
 ) -> Value:
     """`aten.index_add`."""
     wide = value.dtype.compute
 
     def key(flat: Expr) -> Scalar:
-        return position_of(builder, positions, (flat,), value.shape[dim], wraps=False)
+        return read_position(builder, positions, (flat,), value.shape[dim], wraps=False)
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         spot = (*point[:dim], position, *point[dim:])
-        found = to_dtype(builder.read(source, spot, indirect=(place,), mask=mask), wide)
-        return mul(scalar_operand(builder, call["alpha"], (), wide), found)
+        result = to_dtype(builder.read(source, spot, indirect=(place,), mask=mask), wide)
+        return mul(scalar_operand(builder, call["alpha"], (), wide), result)
 
     elements = Elements(
         count=source.shape[dim],
@@ -210,17 +210,17 @@ def index_add_repeatably(
         value=element,
         dtype=wide,
         checks=lambda flat: (check_in_range(key(flat), value.shape[dim], call),),
-        ordered=is_nondecreasing(call.node.args[2]),
+        ordered=is_in_order(call.node.args[2]),
     )
     return _add_elements(
         builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :])
     )
 
 
-def _one_in_order(indices: Any) -> bool:
-    """Of the index tensors, FX values or None, there is one, and it never decreases."""
-    found = [given for given in indices if given is not None]
-    return len(found) == 1 and is_nondecreasing(found[0])
+def _is_one_sorted_index(indices: Any) -> bool:
+    """Tell if there is one index tensor among `indices`, FX values or None, and it never decreases."""
+    results = [given for given in indices if given is not None]
+    return len(results) == 1 and is_in_order(results[0])
 
 
 def _add_elements(
@@ -246,21 +246,21 @@ def _add_elements(
             raise NotLowered("a scatter into part of a buffer")
         into = old.buffer
     filled = builder.number_everywhere(value)
-    sums = sums_of_rows(builder, call.device, elements)
+    sums = sum_rows(builder, call.device, elements)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         place = rows(point)
-        found = builder.read(sums.values, place)
+        result = builder.read(sums.values, place)
         count = sums.count_of(place[0]) if mean or not with_old else const(0, DType.I64)
         before = to_dtype(builder.read(value, point), elements.dtype)
         if with_old and (filled is None or filled.value != 0):
-            found = add(before, found)
+            result = add(before, result)
         if mean:
             parts = add(count, const(1, DType.I64)) if with_old else maximum(count, const(1, DType.I64))
-            found = div(found, cast(parts, elements.dtype))
+            result = div(result, cast(parts, elements.dtype))
         if not with_old:
-            found = select(lt(const(0, DType.I64), count), found, before)
-        return to_dtype(found, value.dtype)
+            result = select(lt(const(0, DType.I64), count), result, before)
+        return to_dtype(result, value.dtype)
 
     return builder.pointwise(
         value.shape,

@@ -61,7 +61,7 @@ class Elements:
 
     @property
     def run_length(self) -> Expr:
-        """Elements of a run."""
+        """How many elements a run has."""
         return floordiv(self.count, self.runs)
 
     @property
@@ -77,23 +77,23 @@ class Elements:
 
     @property
     def one_run(self) -> bool:
-        """Keys are rows."""
+        """Tell if keys are rows."""
         return as_int(self.runs) == 1
 
 
 def unflatten(flat: Expr, shape: Shape) -> tuple[Expr, ...]:
-    """Coordinates in `shape` of the row-major position `flat`."""
-    found: list[Expr] = []
+    """Return coordinates in `shape` of the row-major position `flat`."""
+    results: list[Expr] = []
     below = as_expr(1)
     for place, extent in reversed(tuple(enumerate(shape))):
         outermost = all(as_int(e) == 1 for e in shape[:place])
         quotient = floordiv(flat, below)
         if as_int(extent) == 1:
-            found.append(as_expr(0))
+            results.append(as_expr(0))
         else:
-            found.append(quotient if outermost else mod(quotient, extent))
+            results.append(quotient if outermost else mod(quotient, extent))
         below = below * extent
-    return tuple(reversed(found))
+    return tuple(reversed(results))
 
 
 def flatten(coordinates: Sequence[Expr], shape: Shape) -> Expr:

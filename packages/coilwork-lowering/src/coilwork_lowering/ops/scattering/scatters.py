@@ -1,7 +1,10 @@
-"""Writes at positions that come from tensors. Each copies the target first, then scatters into the copy.
+"""Writes at positions that come from tensors. Each copies its target first, then scatters into the copy.
 
-Of a target that nobody has written, nothing is copied: what the positions leave out is as undefined as it
-was.
+A target that nobody has written is not copied: what the positions leave out stays undefined.
+
+Atomic updates of a table that is larger than the cache go by groups of its columns. Rows come in any order,
+so an update finds its sector in the cache only if the table's columns of that group fit in it. Otherwise
+updates wait for memory, as maxima of 16 million elements in 65,536 rows of 256 do.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from typing import Final
 
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.loops import Check, Scatter
+from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, placeholder
+from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import (
     Relation,
     Shape,
@@ -28,18 +32,55 @@ from coilwork_lowering.building.values import (
     is_whole,
 )
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
-from coilwork_lowering.ops.placing import replaces_nothing
-from coilwork_lowering.ops.scattering.column_groups import group_columns, group_width
+from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, read_position
 from coilwork_lowering.ops.scattering.deterministic_scatter import (
-    adds_repeatably,
-    index_add_repeatably,
-    index_put_repeatably,
+    index_add_in_fixed_order,
+    index_put_in_fixed_order,
     is_in_place,
-    scatter_repeatably,
+    needs_fixed_order,
+    scatter_in_fixed_order,
 )
+from coilwork_lowering.ops.storage_aliasing import is_store_into_new_memory
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, eq, index, mul, select
+
+# ---- Column groups ----
+
+
+def group_width(
+    table: TensorValue, shape: Shape, machine: MachineModel, *, resident_bytes: int
+) -> int | None:
+    """How many neighbouring columns updates over `shape` take at a time, or None for all.
+
+    The last range runs along a row of `table`, and `resident_bytes` is how much of a table stays in a cache.
+    """
+    if has_trait(table.device, PROCESSOR) or not is_whole(table) or not shape:
+        return None
+    size, columns = as_int(product(table.shape)), as_int(table.shape[-1])
+    if size is None or not columns or as_int(shape[-1]) != columns or as_int(table.buffer.strides[-1]) != 1:
+        return None
+    each = table.dtype.itemsize
+    if size * each <= resident_bytes:
+        return None
+    rows = size // columns
+    least = machine.memory.fetched_bytes // each
+    widths = [w for w in range(least, columns // 2 + 1, least) if columns % w == 0]
+    fitting = [w for w in widths if rows * w * each <= resident_bytes // machine.scatters.cache_parts]
+    return max(fitting, default=None)
+
+
+def group_columns(shape: Shape, width: int) -> tuple[Shape, tuple[Expr, ...]]:
+    """`shape` with its columns in groups of `width`, groups outermost, and the point of `shape` at the ranges
+    of that.
+    """
+    columns = as_int(shape[-1])
+    assert columns is not None
+    ranges = (as_expr(columns // width), *shape[:-1], as_expr(width))
+    group, *others, column = coordinate_symbols("i", ranges)
+    return ranges, (*others, group * width + column)
+
+
+# ---- Rules ----
 
 
 def scatter_into(
@@ -65,25 +106,25 @@ def scatter_into(
             shape, point = group_columns(shape, width)
     positions = tuple(simplify(s) for s in indirect(point))
     source = simplify(value(point))
-    made = builder.is_unfilled(old.buffer)
+    result = builder.is_unfilled(old.buffer)
     output = old.buffer
-    if not made:
+    if not result:
         output = builder.declare_successor(old.buffer)
     builder.add(
         Scatter(
             output=output,
-            into=None if made else old.buffer.name,
+            into=None if result else old.buffer.name,
             ranges=node_ranges("i", shape),
             index=tuple(index(point)) if is_whole(old) else old.at(index(point)),
             indirect=positions,
             value=source,
             mode=mode,
-            sparse=made,
+            sparse=result,
             checks=tuple(checks(point)) if builder.options.checks else (),
             origins=builder.origins,
         )
     )
-    if made:
+    if result:
         return old
     builder.buffers.overwrite(old.buffer.name, output)
     return replace(old, buffer=output)
@@ -125,8 +166,8 @@ def _index_put(builder: Builder, call: Call) -> Value:
     rest = [s for k, s in enumerate(value.shape) if k not in plan.places]
     shape = (*rest[: plan.front], *depth, *rest[plan.front :])
     _require_broadcast(builder, call, source.shape, shape)
-    if accumulate and adds_repeatably(builder, call.device, value.dtype):
-        return index_put_repeatably(builder, call, plan, value, source, tuple(depth))
+    if accumulate and needs_fixed_order(builder, call.device, value.dtype):
+        return index_put_in_fixed_order(builder, call, plan, value, source, tuple(depth))
     mode = store_mode(call, accumulate)
     target = _destination(builder, call, value, shape, mode)
     return scatter_into(
@@ -166,9 +207,9 @@ def _destination(
     """
     if not is_in_place(call):
         stored = mode == "store" and all(as_int(size) != 0 for size in (*points, *value.shape))
-        if stored and replaces_nothing(call.node, builder.options):
-            return builder.allocate(value.shape, value.dtype, value.device, strides=call.strides(builder))
-        if call.updates.can_scatter_into(call.node, value):
+        if stored and is_store_into_new_memory(call.node, builder.options):
+            return builder.unfilled(value.shape, value.dtype, value.device, strides=call.strides(builder))
+        if call.updates.by_position(call.node, value):
             return value
         return builder.copy(value, strides=call.strides(builder))
     current = builder.current(value)
@@ -201,15 +242,15 @@ def _one_hot(
         return None
     size = value.shape[dim]
 
-    def found(point: tuple[Expr, ...]) -> Scalar:
-        return position_of(builder, positions, point, size, wraps=False)
+    def position(point: tuple[Expr, ...]) -> Scalar:
+        return read_position(builder, positions, point, size, wraps=False)
 
     checked = builder.pointwise(
         positions.shape,
         DType.I64,
         call.device,
-        found,
-        checks=lambda point: (check_in_range(found(point), size, call),),
+        position,
+        checks=lambda point: (check_in_range(position(point), size, call),),
         name=f"{call.node.name}_index",
     )
 
@@ -241,10 +282,10 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             hot = None if is_in_place(call) else _one_hot(builder, call, value, positions, source, dim, mode)
             if hot is not None:
                 return hot
-        if added and not distinct and adds_repeatably(builder, call.device, value.dtype):
+        if added and not distinct and needs_fixed_order(builder, call.device, value.dtype):
             with_old = call.arguments.get("include_self") is not False
             mean = mode is None and call["reduce"] == "mean"
-            return scatter_repeatably(
+            return scatter_in_fixed_order(
                 builder, call, value, positions, source, dim, mean=mean, with_old=with_old
             )
         chosen: StoreMode = _reduce_mode(call) if mode is None else mode
@@ -252,8 +293,8 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         target = _destination(builder, call, value, positions.shape, chosen)
         size = value.shape[dim]
 
-        def found(point: tuple[Expr, ...]) -> Scalar:
-            return position_of(builder, positions, point, size, wraps=False)
+        def find_position(point: tuple[Expr, ...]) -> Scalar:
+            return read_position(builder, positions, point, size, wraps=False)
 
         def element(point: tuple[Expr, ...]) -> Scalar:
             return scalar_operand(builder, source, point, value.dtype)
@@ -263,10 +304,10 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             target,
             positions.shape,
             lambda point: (*point[:dim], placeholder(0), *point[dim + 1 :]),
-            lambda point: (found(point),),
+            lambda point: (find_position(point),),
             element,
             chosen,
-            lambda point: (check_in_range(found(point), size, call),),
+            lambda point: (check_in_range(find_position(point), size, call),),
         )
 
     return lower
@@ -317,13 +358,13 @@ def _index_add(builder: Builder, call: Call) -> Value:
         raise NotLowered("index_add with 0-dimensional operands")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     _require_rows(builder, call, value, positions, source, dim)
-    if adds_repeatably(builder, call.device, value.dtype):
-        return index_add_repeatably(builder, call, value, positions, source, dim)
+    if needs_fixed_order(builder, call.device, value.dtype):
+        return index_add_in_fixed_order(builder, call, value, positions, source, dim)
     mode = store_mode(call, True)
     target = _destination(builder, call, value, source.shape, mode)
 
-    def found(point: tuple[Expr, ...]) -> Scalar:
-        return position_of(builder, positions, (point[dim],), value.shape[dim], wraps=False)
+    def position(point: tuple[Expr, ...]) -> Scalar:
+        return read_position(builder, positions, (point[dim],), value.shape[dim], wraps=False)
 
     def element(point: tuple[Expr, ...]) -> Scalar:
         alpha = scalar_operand(builder, call["alpha"], point, value.dtype)
@@ -334,10 +375,10 @@ def _index_add(builder: Builder, call: Call) -> Value:
         target,
         source.shape,
         lambda point: (*point[:dim], placeholder(0), *point[dim + 1 :]),
-        lambda point: (found(point),),
+        lambda point: (position(point),),
         element,
         mode,
-        lambda point: (check_in_range(found(point), value.shape[dim], call),),
+        lambda point: (check_in_range(position(point), value.shape[dim], call),),
     )
 
 

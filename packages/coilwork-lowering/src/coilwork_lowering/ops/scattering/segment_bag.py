@@ -18,9 +18,9 @@ from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.indexing import check_in_range, within
-from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
-from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
+from coilwork_lowering.ops.binary_search import choose_position_type, lower_bound
+from coilwork_lowering.ops.gathers import check_bounds, check_in_range
+from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import both, either, eq, index, invert, le, lt, select, sub
@@ -123,7 +123,7 @@ class Bags:
             return offset
         return op("minimum", op("maximum", offset, const(0, DType.I64)), index(self.elements))
 
-    def reduced(
+    def reduce(
         self,
         builder: Builder,
         kind: Literal["sum", "min", "max"],
@@ -135,7 +135,7 @@ class Bags:
         """`value` of each bag's elements that count, combined, for every point of `inner`; `neutral` for bags
         without any.
         """
-        if not self.by_bag(builder):
+        if not self.is_reduced_by_bag(builder):
             return self._reduce_in_memory(builder, kind, inner, neutral, dtype, value)
 
         def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
@@ -152,17 +152,17 @@ class Bags:
                 readable=counted,
                 of_bag=lambda tensor: builder.read(tensor, point),
             )
-            found = select(counted, value(one), nothing)
+            result = select(counted, value(one), nothing)
             # rows end where the condition says
-            return select(inside, found, nothing)
+            return select(inside, result, nothing)
 
-        (found,) = builder.reduce(kind, (self.count, *inner), (self.elements,), self.device, body, (dtype,))
-        assert found is not None
-        return found
+        (result,) = builder.reduce(kind, (self.count, *inner), (self.elements,), self.device, body, (dtype,))
+        assert result is not None
+        return result
 
-    def by_bag(self, builder: Builder) -> bool:
+    def is_reduced_by_bag(self, builder: Builder) -> bool:
         """Tell if bags are reduced each by itself, not element by element into memory."""
-        return adds_repeatably(builder, self.device, DType.F32) or not has_trait(self.device, PROCESSOR)
+        return needs_fixed_order(builder, self.device, DType.F32) or not has_trait(self.device, PROCESSOR)
 
     def _reduce_in_memory(
         self,
@@ -176,7 +176,7 @@ class Bags:
         empty = builder.pointwise(
             (self.count, *inner), dtype, self.device, lambda point: const(neutral, dtype)
         )
-        bags = bag_of_each(builder, self)
+        bags = number_bags(builder, self)
 
         def element(point: tuple[Expr, ...]) -> Scalar:
             row = self.row(builder, point[0])
@@ -211,33 +211,33 @@ class Bags:
         return cast(builder.read(bags, (at,)), DType.I64)
 
 
-def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
+def number_bags(builder: Builder, bags: Bags) -> TensorValue:
     """The bag of each element: the last that begins at it or before. What lies behind the last bag has none,
     and their number.
     """
-    if not bags.by_bag(builder):
-        return _counted_along(builder, bags)
+    if not bags.is_reduced_by_bag(builder):
+        return _count_in_one_pass(builder, bags)
     (count,) = bags.offsets.shape
-    width = search_type(count)
+    width = choose_position_type(count)
 
     def bag(point: tuple[Expr, ...]) -> Scalar:
         begun = lower_bound(builder, bags.offsets, lambda first: le(cast(first, DType.I64), index(point[0])))
-        found = sub(begun, const(1, width))
+        result = sub(begun, const(1, width))
         if has_trait(bags.device, ATEN_CPU) or bags.in_bounds:
-            return found
+            return result
         # the first bag has what lies in front of its offset, the last one what lies behind an offset that
         # ends it
-        found = op("maximum", found, const(0, width))
+        result = op("maximum", result, const(0, width))
         if provably_eq(count, bags.count):
-            return found
-        return op("minimum", found, cast(index(bags.count - 1), width))
+            return result
+        return op("minimum", result, cast(index(bags.count - 1), width))
 
     return builder.pointwise((bags.elements,), width, bags.device, bag, name=f"{builder.hint}_bags")
 
 
-def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
-    """One pass over the elements counts the bags that have begun; on accelerators each element searches by
-    itself.
+def _count_in_one_pass(builder: Builder, bags: Bags) -> TensorValue:
+    """Return the bag of each element. One pass counts the bags that have begun; accelerators search for each
+    element.
     """
     behind = bags.elements + 1
     none = builder.pointwise((behind,), DType.I64, bags.device, lambda point: const(0, DType.I64))
@@ -253,7 +253,7 @@ def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
         lambda point: (offset(point),),
         lambda point: const(1, DType.I64),
         "add",
-        lambda point: (within(offset(point), behind, "the offsets of bags", bags.error),),
+        lambda point: (check_bounds(offset(point), behind, "the offsets of bags", bags.error),),
     )
     ranges = node_ranges("i", (bags.elements,))
     counts = builder.declare((bags.elements,), DType.I64, bags.device, name=f"{builder.hint}_begun")
@@ -304,8 +304,8 @@ def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) ->
 
     Elements in front of the first bag would be written in front of memory.
 
-    On accelerators whoever reads a bag's offsets checks them with `order_checks`: a pass of its own would be
-    one more kernel.
+    On accelerators whoever reads a bag's offsets checks them with `make_order_checks`, because a pass of its
+    own would be one more kernel.
     """
     if not has_trait(offsets.device, ATEN_CPU):
         return offsets
@@ -314,12 +314,12 @@ def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) ->
         offsets.dtype,
         offsets.device,
         lambda point: builder.read(offsets, point),
-        checks=lambda point: _offset_checks(builder, offsets, point[0], rules),
+        checks=lambda point: _make_offset_checks(builder, offsets, point[0], rules),
         name=f"{builder.hint}_offsets",
     )
 
 
-def _offset_checks(
+def _make_offset_checks(
     builder: Builder, offsets: TensorValue, bag: Expr, rules: OffsetRules
 ) -> tuple[Check, ...]:
     """The conditions of eager's kernels for CPUs.
@@ -337,15 +337,15 @@ def _offset_checks(
         condition=either(lt(number, index(last)), le(at, index(rules.elements))),
         message="offsets[-1] can not be greater than input's length",
     )
-    inside = within(at, rules.elements + 1, "the offsets of bags", rules.error)
+    inside = check_bounds(at, rules.elements + 1, "the offsets of bags", rules.error)
     if not rules.in_order or provably_eq(offsets.shape[0], rules.count):
         return (begins, ends, inside)
     end = cast(builder.read(offsets, (last,)), DType.I64)
     return (begins, ends, inside, Check(condition=le(at, end), message="the offsets of bags go down"))
 
 
-def order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
-    """That of eager's kernels for accelerators: no bag ends before it begins."""
+def make_order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
+    """Return the check of eager's kernels for accelerators: no bag ends before it begins."""
     if has_trait(bags.device, ATEN_CPU) or bags.in_bounds:
         return ()
     begin, end = bags.read_start(builder, bag), bags.read_end(builder, bag)

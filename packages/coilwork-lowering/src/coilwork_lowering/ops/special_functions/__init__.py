@@ -1,5 +1,6 @@
-"""Special functions: series, tables of them, and recurrences.
+"""Special functions as scalar formulas, series and loops.
 
-Open `special.py` first: it has the rules. `chebyshev.py` sums series, `chebyshev_tables.py` holds them
-(written by `devtools/chebyshev_tables.py`), and `iterated.py` has functions with loops.
+Open `formulas.py` first: formulas over the op table, and its rows with loops. `chebyshev.py` has what is
+computed by Chebyshev series, whose coefficients `devtools/chebyshev_tables.py` wrote into
+`chebyshev_tables.py`.
 """

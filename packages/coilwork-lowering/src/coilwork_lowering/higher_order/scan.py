@@ -1,0 +1,275 @@
+"""`scan` and `map`: a function called for each row in turn, whose results are stacked.
+
+`scan` also carries values from row to row. The loop IR has no node for it. A small known number of rows is
+unrolled: the calls stand one after another, and what they compute for neighbouring rows fuses like anything
+else. Otherwise they are a `while_loop` that counts the rows. A round of the loop stores its results directly
+in the stacks of all rounds, so it costs what one row costs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from coilwork_lowering.facts.origins import operator_name
+from coilwork_lowering.torch_compat.fakes import mode_among
+from coilwork_lowering.torch_compat.graphs import copied_graph
+
+# ---- Operands and copies of calls ----
+
+
+def is_scan(node: torch.fx.Node) -> bool:
+    """Tell if `node` calls a function once for each row."""
+    return node.op == "call_function" and operator_name(node) in ("scan", "map_impl")
+
+
+def split_operands(node: torch.fx.Node) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return what is carried from row to row, what the rows are of, and what all calls get. A `map`
+    carries nothing.
+    """
+    given: tuple[Any, ...] = node.args[1:]
+    carried, rows, others = given if len(given) == 3 else ((), *given)
+    return list(carried), list(rows), list(others)
+
+
+def copy_call(
+    gm: torch.fx.GraphModule,
+    node: torch.fx.Node,
+    combine: torch.fx.GraphModule,
+    name: str,
+    operands: Sequence[Any],
+) -> list[Any]:
+    """Copy what `combine`, which is attribute `name` of `gm`, does with `operands`; its results."""
+    result: dict[torch.fx.Node, Any] = dict(
+        zip(combine.graph.find_nodes(op="placeholder"), operands, strict=True)
+    )
+    for inner in combine.graph.nodes:
+        if inner.op == "get_attr":
+            result[inner] = gm.graph.get_attr(f"{name}.{inner.target}")
+            result[inner].meta.update(inner.meta)
+        elif inner.op == "call_function":
+            arguments = map_arg((inner.args, inner.kwargs), result.__getitem__)
+            result[inner] = _new(gm.graph, inner.target, *arguments)
+            result[inner].meta = {**inner.meta, **copy_origin(node)}
+    results: Any = map_arg(combine.graph.output_node().args[0], result.__getitem__)
+    return list(results)
+
+
+def insert_call(
+    graph: torch.fx.Graph, node: torch.fx.Node, target: Any, args: tuple[Any, ...], **kwargs: Any
+) -> torch.fx.Node:
+    """A call of `target` in the stead of the scan `node`, whose metadata says what its result looks like."""
+    values: Any = map_arg(args, lambda other: other.meta["val"])
+    mode = mode_among(other.meta.get("val") for other in node.all_input_nodes)
+    assert mode is not None
+    result = _new(graph, target, args, kwargs)
+    with mode:
+        result.meta = {**copy_origin(node), "val": target(*values, **kwargs)}
+    return result
+
+
+def _new(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
+    result = graph.call_function(target)
+    # not when it is made, where torch warns of sizes that are no nodes, which lowering knows
+    result.args, result.kwargs = args, kwargs
+    return result
+
+
+def copy_origin(node: torch.fx.Node) -> Mapping[str, Any]:
+    """Return the metadata that tells the user where a node comes from."""
+    return {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
+
+
+# ---- Loops ----
+
+
+aten: Final = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operands:
+    """What each round of the loop is given: nodes of the graph around it, or the loop's own placeholders for
+    them.
+
+    Attributes:
+        number: of the row, a tensor of no dimensions.
+        carried: from round to round, as `number` is.
+        stacks: of results per row, which the body overwrites.
+        rows: what a round takes one of.
+        others: as they are in all rounds.
+    """
+
+    number: fx.Node
+    carried: Sequence[Any]
+    stacks: Sequence[fx.Node]
+    rows: Sequence[fx.Node]
+    others: Sequence[Any]
+
+    @property
+    def extra(self) -> tuple[Any, ...]:
+        return (*self.stacks, *self.rows, *self.others)
+
+
+def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> list[Any]:
+    """The results of the scan `node`, which calls `combine`: items of a `while_loop`, put into `gm` where it
+    inserts.
+    """
+    carried, rows, others = split_operands(node)
+    results: Any = combine.graph.output_node().args[0]
+    per_row = results[len(carried) :]
+    count, device = rows[0].meta["val"].shape[0], rows[0].meta["val"].device
+    given = _Operands(
+        number=insert_call(gm.graph, node, aten.full.default, ([], 0), dtype=torch.int64, device=device),
+        carried=carried,
+        stacks=[_stack(gm.graph, node, count, item) for item in per_row if isinstance(item, fx.Node)],
+        rows=rows,
+        others=others,
+    )
+    regions = (_condition(node, given, count), _body(node, given, combine))
+    attributes = []
+    for name, region in zip(("condition", "body"), regions, strict=True):
+        setattr(gm, f"{node.name}_{name}", region)
+        attributes.append(gm.graph.get_attr(f"{node.name}_{name}"))
+    loop = gm.graph.call_function(
+        torch.ops.higher_order.while_loop, (*attributes, (given.number, *carried), given.extra)
+    )
+    last = list(node.meta["val"][: len(carried)])
+    loop.meta = {**copy_origin(node), "val": (given.number.meta["val"], *last)}
+    values = [*last, *(stack.meta["val"] for stack in given.stacks)]
+    items = iter([_item(loop, 1 + k, value) for k, value in enumerate(values)])
+    return [next(items) if isinstance(item, fx.Node) else None for item in (*carried, *per_row)]
+
+
+def _stack(graph: fx.Graph, node: fx.Node, count: int | torch.SymInt, row: fx.Node) -> fx.Node:
+    """Return memory for `count` results like `row`."""
+    value = row.meta["val"]
+    shape = [count, *value.shape]
+    return insert_call(
+        graph, node, aten.empty.memory_format, (shape,), dtype=value.dtype, device=value.device
+    )
+
+
+def _item(loop: fx.Node, position: int, value: torch.Tensor) -> fx.Node:
+    item = loop.graph.call_function(operator.getitem, (loop, position))
+    item.meta = {**copy_origin(loop), "val": value}
+    return item
+
+
+def _condition(node: fx.Node, given: _Operands, count: int | torch.SymInt) -> fx.GraphModule:
+    """Tell if there is a row of that number."""
+    graph = fx.Graph()
+    taken = _placeholders(graph, given)
+    graph.output(insert_call(graph, node, aten.lt.Scalar, (taken.number, count)))
+    return fx.GraphModule({}, graph)
+
+
+def _body(node: fx.Node, given: _Operands, combine: fx.GraphModule) -> fx.GraphModule:
+    """`combine` of what is carried and one row; returns the next row's number and what is carried to it."""
+    created = fx.GraphModule({}, fx.Graph())
+    created.combine = combine
+    graph = created.graph
+    taken = _placeholders(graph, given)
+    slices = [insert_call(graph, node, aten.index.Tensor, (row, [taken.number])) for row in taken.rows]
+    results = copy_call(created, node, combine, "combine", [*taken.carried, *slices, *taken.others])
+    per_row = [item for item in results[len(given.carried) :] if isinstance(item, fx.Node)]
+    for stack, result in zip(taken.stacks, per_row, strict=True):
+        new = insert_call(graph, node, aten.index_put.default, (stack, [taken.number], result))
+        insert_call(graph, node, aten.copy_.default, (stack, new))
+    following = insert_call(graph, node, aten.add.Tensor, (taken.number, 1))
+    graph.output((following, *results[: len(given.carried)]))
+    created.recompile()
+    return created
+
+
+def _placeholders(graph: fx.Graph, given: _Operands) -> _Operands:
+    def take_row(operand: Any, name: str) -> fx.Node:
+        result = graph.placeholder(name)
+        result.meta["val"] = operand.meta["val"] if isinstance(operand, fx.Node) else operand
+        return result
+
+    def take_rows(operands: Sequence[Any], name: str) -> list[fx.Node]:
+        return [take_row(operand, f"{name}_{k}") for k, operand in enumerate(operands)]
+
+    return _Operands(
+        number=take_row(given.number, "number"),
+        carried=take_rows(given.carried, "carried"),
+        stacks=take_rows(given.stacks, "stack"),
+        rows=take_rows(given.rows, "rows"),
+        others=take_rows(given.others, "other"),
+    )
+
+
+# ---- Unrolling ----
+
+
+# Nodes that one scan may be unrolled to; as many take about ten seconds to compile
+_MOST_NODES: Final = 8192
+
+
+def unroll_scans(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`gm` itself if it calls no `scan` and no `map`, else a copy that does without."""
+    if not any(is_scan(node) for node in gm.graph.nodes):
+        return gm
+    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
+    for node in list(result.graph.nodes):
+        if is_scan(node):
+            _unroll(result, node)
+    for node in result.graph.find_nodes(op="get_attr"):
+        if not node.users:
+            result.graph.erase_node(node)
+    return result
+
+
+def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+    """Replace `scan(combine, carried, rows, others)`, which returns what is carried last and stacked results;
+    or `map`.
+    """
+    attribute = node.args[0]
+    assert isinstance(attribute, torch.fx.Node) and isinstance(attribute.target, str)
+    combine = gm.get_submodule(attribute.target)
+    assert isinstance(combine, torch.fx.GraphModule)
+    combine = unroll_scans(combine)
+    setattr(gm, attribute.target, combine)
+    with gm.graph.inserting_before(node):
+        _, rows, _ = split_operands(node)
+        count = rows[0].meta["val"].shape[0]
+        if type(count) is int and count * len(combine.graph.nodes) <= _MOST_NODES:
+            created = _call_each_row(gm, node, combine, count)
+        else:
+            created = build_loop(gm, node, combine)
+    for user in list(node.users):
+        # every user takes an item of the results
+        assert user.target is operator.getitem
+        number: Any = user.args[1]
+        result = created[number]
+        if isinstance(result, torch.fx.Node):
+            user.replace_all_uses_with(result)
+        gm.graph.erase_node(user)
+    gm.graph.erase_node(node)
+
+
+def _call_each_row(
+    gm: torch.fx.GraphModule, node: torch.fx.Node, combine: torch.fx.GraphModule, count: int
+) -> list[Any]:
+    """The results of `combine`, called `count` times."""
+    carried, rows, others = split_operands(node)
+    name = str(getattr(node.args[0], "target", ""))
+    stacked: list[list[Any]] = []
+    for k in range(count):
+        slices = [insert_call(gm.graph, node, torch.ops.aten.select.int, (row, 0, k)) for row in rows]
+        results = copy_call(gm, node, combine, name, [*carried, *slices, *others])
+        carried, stacked = results[: len(carried)], [*stacked, results[len(carried) :]]
+    columns = [
+        insert_call(gm.graph, node, torch.ops.aten.stack.default, (list(item),))
+        if isinstance(item[0], torch.fx.Node)
+        else None
+        for item in zip(*stacked, strict=True)
+    ]
+    return [*carried, *columns]

@@ -1,0 +1,211 @@
+"""Higher-order operators that wrap calls of other operators, and are replaced by these calls.
+
+- `flex_attention` and its backward: products around a softmax, with the user's functions of a score and of
+  its position in between. All scores are in memory once, as in eager.
+- `auto_functionalized`: AOTAutograd's wrapper of a call that writes into its arguments. It becomes copies of
+  the tensors that change, the views of the copies that are arguments, and the call itself.
+- `control_deps((a, b), subgraph, b)`: calls an operator after the makers of `a` and `b`, and returns its
+  result and `b`. Torch 2.13 wraps every operator that waits or records an event in it, so that no pass moves
+  the operator. Such operators are barriers here and stay in place, so the plain calls return.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from coilwork_lowering.facts.origins import operator_name
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copied_graph, traced_call
+from coilwork_lowering.torch_compat.higher_order import copy_of_storage, dense_meanings, functionalized_calls
+from coilwork_lowering.torch_compat.operators import Overload
+from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, surely
+
+# ---- Meanings ----
+
+
+# Called with each node that is expanded, because torch may add guards when it is asked for meanings.
+Note: TypeAlias = Callable[[torch.fx.Node], None]
+
+
+def expand_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
+    """`gm` itself if it calls none of these operators, else a copy that calls what they stand for."""
+    meanings = dense_meanings()
+    if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
+        return gm
+    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
+    for node in list(result.graph.nodes):
+        if node.op == "call_function" and node.target in meanings:
+            expand_call(result, node, meanings[node.target])
+            note(node)
+    return result
+
+
+def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[..., Any]) -> None:
+    """Replace `node`, in place, by what `meaning` calls with its arguments. All users of the node
+    must take items of its results.
+    """
+    held = {n: gm.get_submodule(str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"}
+    nodes = [n for n in node.all_input_nodes if n not in held]
+
+    def call(*values: Any) -> Any:
+        given: dict[torch.fx.Node, Any] = {**held, **dict(zip(nodes, values, strict=True))}
+        args = [_replace_nodes(argument, given) for argument in node.args]
+        kwargs = {name: _replace_nodes(argument, given) for name, argument in node.kwargs.items()}
+        return meaning(*args, **kwargs)
+
+    inner = traced_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
+    replaced = dict(zip((n for n in inner.nodes if n.op == "placeholder"), nodes, strict=True))
+    with gm.graph.inserting_before(node):
+        for old in inner.nodes:
+            if old.op == "call_function":
+                new = replaced[old] = gm.graph.node_copy(old, replaced.__getitem__)
+                new.meta = {**node.meta, "val": old.meta.get("val")}
+            elif old.op == "get_attr":
+                replaced[old] = _constant(gm, node, getattr(inner.owning_module, str(old.target)))
+    results: Any = torch.fx.map_arg(inner.output_node().args[0], replaced.__getitem__)
+    for user in list(node.users):
+        # the operator returns a tuple, of which nothing but items can be used
+        result = results[user.args[1]]
+        if isinstance(result, torch.fx.Node):
+            _unify_sizes(result.meta.get("val"), user.meta.get("val"))
+            user.replace_all_uses_with(result)
+        gm.graph.erase_node(user)
+    gm.graph.erase_node(node)
+    for attribute in held:
+        if not attribute.users:
+            gm.graph.erase_node(attribute)
+
+
+def _unify_sizes(made: Any, known: Any) -> None:
+    """Tell torch that sizes from data, which tracing has named once more in `made`, are those of `known`."""
+    if not (isinstance(made, torch.Tensor) and isinstance(known, torch.Tensor)):
+        return
+    sizes: list[tuple[Any, Any]] = list(zip(made.shape, known.shape, strict=True))
+    for size, same in sizes:
+        if isinstance(size, torch.SymInt) and isinstance(same, torch.SymInt):
+            call_by_one_name(size, same)
+        if not surely(size == same):
+            require(size == same, lambda: "one size")
+
+
+def _replace_nodes(argument: Any, given: Mapping[torch.fx.Node, Any]) -> Any:
+    """`argument` with values for nodes. `map_arg` makes lists of torch's own kind, and takes no modules."""
+    match argument:
+        case torch.fx.Node():
+            return given[argument]
+        case list():
+            return [_replace_nodes(item, given) for item in argument]
+        case tuple():
+            return tuple(_replace_nodes(item, given) for item in argument)
+        case dict():
+            return {key: _replace_nodes(item, given) for key, item in argument.items()}
+    return argument
+
+
+def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, value: Any) -> torch.fx.Node:
+    """A new attribute of `gm`, which tracing found in no argument of `node`."""
+    count = 0
+    while hasattr(gm, f"{node.name}_constant{count}"):
+        count += 1
+    name = f"{node.name}_constant{count}"
+    if isinstance(value, torch.Tensor):
+        gm.register_buffer(name, value)
+    else:
+        setattr(gm, name, value)
+    return gm.graph.get_attr(name)
+
+
+# ---- auto_functionalized ----
+
+
+def expand_functionalized_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
+    """`gm` itself if it wraps no operator, else a copy that calls them."""
+    wrappers = functionalized_calls(_copy_view)
+    if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
+        return gm
+    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
+    for node in list(result.graph.nodes):
+        if _is_wrapped(node, wrappers):
+            expand_call(result, node, wrappers[node.target])
+            note(node)
+    return result
+
+
+def _copy_view(value: torch.Tensor) -> torch.Tensor:
+    """A copy of `value`, in which views lie as in `value`: with what surrounds it in its storage, where
+    something does.
+    """
+    if surely(value.storage_offset() == 0) and _is_dense(value):
+        return value.clone()
+    return copy_of_storage(value)
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Tell if the elements surely fill a stretch of memory, each its own place."""
+    pairs = sorted(
+        (
+            (step, size)
+            for step, size in zip(value.stride(), value.shape, strict=True)
+            if not surely(size == 1)
+        ),
+        key=lambda pair: [surely(pair[0] > step) for step in value.stride()].count(True),
+    )
+    below: Any = 1
+    for step, size in pairs:
+        if not surely(step == below):
+            return False
+        below = below * size
+    return True
+
+
+def _is_wrapped(node: torch.fx.Node, wrappers: dict[Any, Any]) -> bool:
+    # what wraps a higher-order operator stays, and is refused by its name
+    return node.op == "call_function" and node.target in wrappers and isinstance(node.args[0], Overload)
+
+
+# ---- control_deps ----
+
+
+def expand_control_deps(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm` itself if it ties no calls, else a copy that makes them where they stand."""
+    if not any(_is_tied(node) for node in gm.graph.nodes):
+        return gm
+    result = fx.GraphModule(gm, copied_graph(gm.graph))
+    result.meta.update(gm.meta)
+    # from behind: the last of them are tied to earlier ones, which they name
+    for node in reversed([node for node in result.graph.nodes if _is_tied(node)]):
+        _expand_wrapper(result, node)
+    return result
+
+
+def _is_tied(node: fx.Node) -> bool:
+    return node.op == "call_function" and operator_name(node) == "control_deps"
+
+
+def _expand_wrapper(gm: fx.GraphModule, node: fx.Node) -> None:
+    """Replace `node`, in place, by what its subgraph calls."""
+    attribute: Any = node.args[1]
+    subgraph: Any = gm.get_submodule(str(attribute.target))
+    inner: fx.Graph = subgraph.graph
+    values: dict[fx.Node, Any] = dict(zip(inner.find_nodes(op="placeholder"), node.args[2:], strict=True))
+    with gm.graph.inserting_before(node):
+        for item in inner.nodes:
+            if item.op == "call_function":
+                values[item] = gm.graph.node_copy(item, values.__getitem__)
+    returned: Any = fx.map_arg(inner.output_node().args[0], values.__getitem__)
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            user.replace_all_uses_with(returned[user.args[1]])
+            gm.graph.erase_node(user)
+    if node.users:
+        node.replace_all_uses_with(returned)
+    gm.graph.erase_node(node)
+    if not attribute.users:
+        gm.graph.erase_node(attribute)
