@@ -6,9 +6,9 @@ pass or a few that belong together, and `memory/` plans allocations.
 
 from coilwork_scheduler.cost import CostModel, KernelWork, RooflineCost
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.explain import explain
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pipeline import schedule
+from coilwork_scheduler.remarks import explain
 
 __version__ = "0.1.0"
 

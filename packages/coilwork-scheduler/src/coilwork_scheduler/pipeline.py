@@ -41,11 +41,11 @@ from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.absorb import absorb
 from coilwork_scheduler.inlining.rounds import inline
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.compared import NONE, decisions, rounds
 from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.sequence import ORDER
 from coilwork_scheduler.settings import Settings

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import CostModel
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.sizes import SizeHints
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from coilwork_scheduler.contractions.implementations import (
 )
 from coilwork_scheduler.contractions.templates import Template, find_template
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ContractionChoice
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 
 FormT = TypeVar("FormT")

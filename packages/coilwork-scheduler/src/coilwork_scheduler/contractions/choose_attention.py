@@ -22,7 +22,7 @@ from coilwork_scheduler.contractions.templates import Template, find_template
 from coilwork_scheduler.contractions.written_attention import WrittenOut
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 
 

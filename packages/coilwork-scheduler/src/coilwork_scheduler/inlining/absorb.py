@@ -43,7 +43,7 @@ from coilwork_scheduler.contractions.templates import (
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
 from coilwork_scheduler.inlining.expand import Expander, Producer
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 
 # Chains of neighbours are one node by now; what is absorbed may uncover another.

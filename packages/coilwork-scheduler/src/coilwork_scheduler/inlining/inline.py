@@ -25,7 +25,7 @@ from coilwork_scheduler.inlining.guarded import share
 from coilwork_scheduler.inlining.rereads import read_bytes
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
 from coilwork_scheduler.inlining.unheld import Unheld
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 
 # arguments left for a kernel's outputs and for what fusion adds

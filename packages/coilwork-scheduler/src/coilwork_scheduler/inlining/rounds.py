@@ -16,7 +16,7 @@ from coilwork_ir.loops import Graph
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.inlining.inline import Inliner
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 
 # The second one finds nearly everything.

@@ -24,7 +24,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.inlining.checked import take_apart
 from coilwork_scheduler.inlining.handed_on import Takes, handed_on, holds_nothing
 from coilwork_scheduler.inlining.rewriting import Computation, Facts
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.sizes import SizeHints
 
 # A position is written and read where what it stands for need not be.

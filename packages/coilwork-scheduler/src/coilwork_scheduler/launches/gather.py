@@ -16,9 +16,9 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import extent_of
 from coilwork_ir.kernels import Kernel, KernelCall
 from coilwork_scheduler.cost import CostModel, KernelWork
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.launches.kind import kind_of
 from coilwork_scheduler.order import Held, Unit, live_bytes
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.sizes import SizeHints
 
 # Steps over which a call that allocates may move.

@@ -15,8 +15,8 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Kernel, KernelCall
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.launches.generalize import find_pattern, generalize
+from coilwork_scheduler.remarks import Journal
 
 Built = tuple[Kernel, KernelCall]
 _SHOWN: Final = 4

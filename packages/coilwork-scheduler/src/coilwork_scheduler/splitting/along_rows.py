@@ -34,9 +34,9 @@ from coilwork_ir.scalar import Load, loads
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.accesses import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine import combined
 from coilwork_scheduler.splitting.cutting import Cutting

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import POSITIONS, Family
 from coilwork_scheduler.splitting.figures import Figures, Shape

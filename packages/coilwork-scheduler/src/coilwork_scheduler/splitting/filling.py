@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.index import Expr, extent_of
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import POSITIONS, Family
 from coilwork_scheduler.splitting.figures import Figures

@@ -15,7 +15,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import KernelWork
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family
 from coilwork_scheduler.splitting.figures import Figures

@@ -15,7 +15,7 @@ from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family, rows_of
