@@ -6,7 +6,7 @@ import pytest
 
 from coilwork_ir.index import as_expr, substitute, symbol
 from coilwork_scheduler.fusion.space import alignments, refine
-from coilwork_scheduler.group import Group
+from coilwork_scheduler.fusion_group import Group
 
 
 def sizes(*values):

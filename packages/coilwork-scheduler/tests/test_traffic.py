@@ -12,9 +12,8 @@ from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.fusion.cluster import cluster_of, merged
 from coilwork_scheduler.fusion.space import alignments
 from coilwork_scheduler.fusion.traffic import Traffic
-from coilwork_scheduler.group import group_of
+from coilwork_scheduler.fusion_group import group_of, stage_of
 from coilwork_scheduler.sizes import hints_of
-from coilwork_scheduler.stage import stage_of
 
 
 def traffic(build, name="sm_90", kept_bytes=None):

@@ -35,7 +35,7 @@ from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.templates import CoreNode
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.group import Group
+from coilwork_scheduler.fusion_group import Group
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compared import Decisions

@@ -42,7 +42,7 @@ from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.externalize import externalize_sorts
 from coilwork_scheduler.fusion.fuse import Fuser
 from coilwork_scheduler.fusion.weigh import Surroundings
-from coilwork_scheduler.group import Group, group_of
+from coilwork_scheduler.fusion_group import Group, Stage, group_of, stage_of
 from coilwork_scheduler.inlining.absorb import absorb
 from coilwork_scheduler.inlining.rounds import inline
 from coilwork_scheduler.kernels.compared import NONE, decisions, rounds
@@ -57,7 +57,6 @@ from coilwork_scheduler.splitting.along_rows import split_along_rows
 from coilwork_scheduler.splitting.linear_sums import linear_sums
 from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
-from coilwork_scheduler.stage import Stage, stage_of
 from coilwork_scheduler.turned import turn_scans
 from coilwork_scheduler.written_out import write_out
 

@@ -26,9 +26,8 @@ from coilwork_scheduler.fusion.space import alignments
 from coilwork_scheduler.fusion.traffic import Traffic
 from coilwork_scheduler.fusion.walk import reduces_rows, sums_columns, walks
 from coilwork_scheduler.fusion.weigh import Surroundings, Verdict, Weigher
-from coilwork_scheduler.group import Group, group_of
+from coilwork_scheduler.fusion_group import Group, Stage, group_of
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.stage import Stage
 
 # Pairs of accesses that alignments of two clusters are looked for by.
 MOST_SHARED: Final = 4

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, coefficients, extent_of, extents_of, floordiv, mod, symbol
-from coilwork_scheduler.group import Bound, Group
+from coilwork_scheduler.fusion_group import Bound, Group
 
 _ONE: Final = as_expr(1)
 

@@ -21,7 +21,7 @@ from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, postorder
 from coilwork_scheduler.fusion.cluster import Cluster, Part, depths
 from coilwork_scheduler.fusion.space import Alignment, Refinement, refine, split_over, symbols_over
-from coilwork_scheduler.group import Bound
+from coilwork_scheduler.fusion_group import Bound
 
 
 def sums_columns(cluster: Cluster) -> bool:

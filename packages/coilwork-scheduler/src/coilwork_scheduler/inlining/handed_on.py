@@ -12,7 +12,7 @@ from coilwork_ir.loops import Check, Graph, Node, Pointwise, Scatter
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar, loads, substitute_ranges
 from coilwork_scheduler.fusion.cluster import fusable
-from coilwork_scheduler.stage import stage_of
+from coilwork_scheduler.fusion_group import stage_of
 
 Takes: TypeAlias = Callable[[int, str], bool]
 """Whether the node at a place computes the buffer of that name itself."""

@@ -35,7 +35,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.contractions.known import contraction_of
-from coilwork_scheduler.group import Group, Member
+from coilwork_scheduler.fusion_group import Group, Member
 from coilwork_scheduler.kernels.compared import NONE, Decisions, compared
 from coilwork_scheduler.kernels.masked import index_where
 from coilwork_scheduler.kernels.narrow import narrowed
