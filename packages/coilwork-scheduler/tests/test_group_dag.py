@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from coilwork_scheduler.fusion.group_dag import GroupDag
+from coilwork_scheduler.fusion.fuse import GroupDag
 
 
 def test_a_path_through_a_third_forbids_merging():
