@@ -41,7 +41,7 @@ from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.externalize import externalize_sorts
 from coilwork_scheduler.fusion.fuse import Fuser
-from coilwork_scheduler.fusion.weigh import Surroundings
+from coilwork_scheduler.fusion.profitability import Surroundings
 from coilwork_scheduler.fusion_group import Group, Stage, group_of, stage_of
 from coilwork_scheduler.inlining.absorb import absorb
 from coilwork_scheduler.inlining.rounds import inline
