@@ -30,8 +30,7 @@ from coilwork_scheduler.assemble import (
     order_works,
     share_launches,
 )
-from coilwork_scheduler.contractions.choose import implement_contractions
-from coilwork_scheduler.contractions.choose_attention import implement_attention
+from coilwork_scheduler.contractions.choose import implement_attention, implement_contractions
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.contractions.scale_sums import scale_sums

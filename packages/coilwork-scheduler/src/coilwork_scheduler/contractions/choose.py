@@ -2,6 +2,10 @@
 
 That is a call of a library, or loops, which fusion treats like any others. A convolution may also stay what
 it is, for a template. `REGISTRY` holds the implementations, by the form of what they compute.
+
+The pass: each attention, and each gradient of one, becomes what its cheapest implementation makes of it.
+
+`attention.py` holds the implementations. A node may also stay what it is, for a template.
 """
 
 from __future__ import annotations
@@ -13,13 +17,24 @@ from math import inf
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
-from coilwork_ir.loops import Contraction, Convolution, Graph, Node, Reduce
+from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.loops import (
+    Attention,
+    AttentionGradient,
+    Contraction,
+    Convolution,
+    Graph,
+    Node,
+    Pointwise,
+    Reduce,
+)
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
-from coilwork_ir.scalar import loads
+from coilwork_ir.scalar import Parameter, Scalar, cast, load, loads, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
+from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
 from coilwork_scheduler.contractions.implementations import (
     NO_NUMBERS,
     Implementation,
@@ -29,10 +44,15 @@ from coilwork_scheduler.contractions.implementations import (
     surroundings_of,
 )
 from coilwork_scheduler.contractions.templates import Template, find_template
+from coilwork_scheduler.contractions.written_attention import WrittenOut
 from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.options import ContractionChoice
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
+
+# ---- The pass: each contraction or convolution becomes what its cheapest implementation makes o ----
+
 
 FormT = TypeVar("FormT")
 
@@ -47,7 +67,7 @@ def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) 
     if not any(isinstance(node, Contraction | Convolution) for node in graph.nodes):
         return Implemented(graph=graph)
     around, registry, targets = surroundings_of(graph, facts, settings), settings.registry, settings.targets
-    chooser = _Chooser(
+    chooser = _ContractionChooser(
         around=around,
         products=tuple(make(around) for make in registry.products),
         grouped=tuple(make(around) for make in registry.grouped),
@@ -91,7 +111,7 @@ class _Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Chooser:
+class _ContractionChooser:
     around: Surroundings
     products: Sequence[Implementation[MatrixProduct]]
     grouped: Sequence[Implementation[GroupedProduct]]
@@ -213,3 +233,85 @@ def _chosen(
         reason = row.loss
     note(False, reason, numbers)
     return library
+
+
+# ---- The pass: each attention, and each gradient of one, becomes what its cheapest implementati ----
+
+
+def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """`graph` without attention, but for nodes that a template computes: each is what costs least.
+
+    Raises:
+        ScheduleError: nothing computes one of them.
+    """
+    if not any(isinstance(node, Attention | AttentionGradient) for node in graph.nodes):
+        return graph
+    around = surroundings_of(graph, facts, settings)
+    chooser = _AttentionChooser(
+        around=around,
+        rows=tuple(make(around) for make in settings.registry.attentions),
+        templates=tuple(make(around) for make in settings.registry.templates),
+        targets=settings.targets,
+        journal=settings.journal,
+    )
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node, Attention | AttentionGradient):
+            nodes += chooser.implement(node)
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AttentionChooser:
+    around: Surroundings
+    rows: Sequence[AttentionImplementation]
+    templates: Sequence[Template]
+    targets: Targets
+    journal: Journal
+
+    def implement(self, node: AttentionNode) -> tuple[Node, ...]:
+        """The nodes that compute `node`; the node itself, if that is a template."""
+        first = node.output if isinstance(node, Attention) else node.of_query
+        target = self.targets.of(first.device)
+        refused = [row.claims(node, target) for row in self.rows]
+        quotes = [
+            (row.quote(node, target), row) for row, why in zip(self.rows, refused, strict=True) if why is None
+        ]
+        least = min((quote for quote, _ in quotes), key=lambda quote: quote.us, default=None)
+        capabilities = self.targets.capabilities_of(first.device)
+        found = find_template(node, target, capabilities, self.templates, least)
+        if found is not None:
+            self._note(first, True, found[1])
+            return (node,)
+        if isinstance(node, Attention) and node.epilogue is not None:
+            return self._implement_apart(node, node.epilogue)
+        if not quotes:
+            raise ScheduleError(
+                "no-attention",
+                f"nothing computes %{first.name} on {target.name}",
+                origins=node.origins,
+                reason="; ".join(dict.fromkeys(why for why in refused if why)),
+                remedy="write the attention out as products and a softmax",
+            )
+        quote, row = min(quotes, key=lambda pair: pair[0].us)
+        self._note(first, isinstance(row, WrittenOut), quote)
+        return row.build(node, target)
+
+    def _implement_apart(self, node: Attention, epilogue: Scalar) -> tuple[Node, ...]:
+        """The nodes that compute `node` less its epilogue, as a library rounds it, and one for that."""
+        weights, output = node.weights, node.output
+        sums = replace(
+            output,
+            name=self.around.name(f"{output.name}_sums"),
+            dtype=weights.query.dtype,
+            strides=contiguous_strides(output.shape),
+        )
+        total = cast(load(sums.name, weights.ranges, sums.dtype), weights.accumulate)
+        (value,) = rewrite((epilogue,), lambda one: total if isinstance(one, Parameter) else one)
+        behind = Pointwise(output=output, ranges=weights.ranges, body=value, origins=node.origins)
+        return (*self.implement(replace(node, output=sums, epilogue=None)), behind)
+
+    def _note(self, first: Buffer, is_ours: bool, quote: Quote) -> None:
+        self.journal.note("attention", (first.name,), is_ours, quote.reason, **dict(quote.numbers))
