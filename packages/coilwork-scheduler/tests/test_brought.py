@@ -13,7 +13,6 @@ from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.target import Target, Targets, target
 from coilwork_scheduler import ScheduleOptions, schedule
-from coilwork_scheduler.contractions.brought import Implementing, add_implementations
 from coilwork_scheduler.contractions.implementations import (
     AtenCall,
     NamesBlocks,
@@ -21,7 +20,7 @@ from coilwork_scheduler.contractions.implementations import (
     Quote,
     Surroundings,
 )
-from coilwork_scheduler.contractions.registry import REGISTRY, Registry
+from coilwork_scheduler.contractions.registry import REGISTRY, Implementing, Registry, add_implementations
 from coilwork_scheduler.cost import RooflineCost
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.sizes import hints_of

@@ -1,19 +1,39 @@
-"""All that may compute products, convolutions and attention, by the form of what is computed: `REGISTRY`."""
+"""All that may compute products, convolutions and attention, by the form of what is computed: `REGISTRY`.
+
+Implementations that a back end brings: of products, convolutions and attention, for its own devices alone.
+
+A back end with a method `implementations` returns a `Registry` of them. They stand before those of this
+package, and are asked about targets whose kind is the back end's. So whoever has a library for a device adds
+it without a change here: ATen's calls, which torch sends on to any device, are only the rows that every
+device has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from coilwork_ir.loops import Convolution
+from coilwork_ir.kernels import Candidate, Kernel
+from coilwork_ir.loops import Convolution, Node
 from coilwork_ir.loops.grouped_products import GroupedProduct
 from coilwork_ir.loops.matrix_products import MatrixProduct
+from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
-from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation
-from coilwork_scheduler.contractions.implementations import IMPLEMENTATIONS, Implementation, Surroundings
-from coilwork_scheduler.contractions.templates import MakeTemplate
+from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation, AttentionNode
+from coilwork_scheduler.contractions.implementations import (
+    IMPLEMENTATIONS,
+    Implementation,
+    NamesBlocks,
+    Quote,
+    Surroundings,
+)
+from coilwork_scheduler.contractions.templates import CoreNode, MakeTemplate, Template
+
+# ---- All that may compute products, convolutions and attention, by the form of what is computed ----
+
 
 MakeImplementation: TypeAlias = Callable[[Surroundings], Implementation[MatrixProduct]]
 """Makes an implementation that knows what is around the products that it is asked about."""
@@ -43,3 +63,141 @@ REGISTRY: Final = Registry(
     convolutions=convolutions.IMPLEMENTATIONS,
     attentions=ATTENTIONS,
 )
+
+
+# ---- Implementations that a back end brings: of products, convolutions and attention, for its o ----
+
+
+FormT = TypeVar("FormT")
+RowT = TypeVar("RowT")
+_ELSEWHERE = "it is another device's"
+
+
+@runtime_checkable
+class Implementing(Protocol):
+    """The part of a back end that brings implementations. Back ends may leave it out."""
+
+    def implementations(self, target: Target) -> Registry:
+        """Return those for `target`, whose kind is one of its own. Each decides by `claims` what
+        it computes.
+        """
+        ...
+
+
+def collect_implementations(targets: Targets, find_backend: Callable[[Target], object]) -> Registry:
+    """Return what may compute products, convolutions and attention: the scheduler's, behind those of the
+    targets' back ends, which `find_backend` gives.
+    """
+    found, asked = REGISTRY, set[str]()
+    for target in (targets.main, *(target for _, target in targets.by_device)):
+        backend = find_backend(target)
+        if isinstance(backend, Implementing) and target.kind not in asked:
+            found = add_implementations(found, backend.implementations(target), (target.kind,))
+        asked.add(target.kind)
+    return found
+
+
+def add_implementations(registry: Registry, brought: Registry, kinds: tuple[str, ...]) -> Registry:
+    """`registry` behind what was `brought` for targets of `kinds`. Of two that cost the same the first is
+    taken.
+    """
+    return replace(
+        registry,
+        products=(*_own(brought.products, kinds, _own_implementation), *registry.products),
+        grouped=(*_own(brought.grouped, kinds, _own_implementation), *registry.grouped),
+        convolutions=(*_own(brought.convolutions, kinds, _own_implementation), *registry.convolutions),
+        attentions=(*_own(brought.attentions, kinds, _OwnAttention), *registry.attentions),
+        templates=(*_own(brought.templates, kinds, _OwnTemplate), *registry.templates),
+    )
+
+
+def _own(
+    rows: tuple[Callable[[Surroundings], RowT], ...],
+    kinds: tuple[str, ...],
+    wrap: Callable[[RowT, tuple[str, ...]], RowT],
+) -> tuple[Callable[[Surroundings], RowT], ...]:
+    return tuple(partial(_make, row, kinds, wrap) for row in rows)
+
+
+def _make(
+    row: Callable[[Surroundings], RowT],
+    kinds: tuple[str, ...],
+    wrap: Callable[[RowT, tuple[str, ...]], RowT],
+    around: Surroundings,
+) -> RowT:
+    return wrap(row(around), kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnImplementation(Generic[FormT]):
+    """An implementation that claims nothing on devices of other kinds."""
+
+    inner: Implementation[FormT]
+    kinds: tuple[str, ...]
+
+    @property
+    def kind(self) -> Literal["library", "kernel"]:
+        return self.inner.kind
+
+    @property
+    def loss(self) -> str:
+        return self.inner.loss
+
+    def claims(self, form: FormT, target: Target) -> str | None:
+        return self.inner.claims(form, target) if target.kind in self.kinds else _ELSEWHERE
+
+    def quote(self, form: FormT, target: Target) -> Quote:
+        return self.inner.quote(form, target)
+
+    def least_gain_us(self, form: FormT, rival: Quote) -> float:
+        return self.inner.least_gain_us(form, rival)
+
+    def build(self, form: FormT, target: Target) -> tuple[Node, ...]:
+        return self.inner.build(form, target)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnKernels(_OwnImplementation[FormT]):
+    """The same of one whose kernels run in blocks that it names."""
+
+    def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
+        assert isinstance(self.inner, NamesBlocks)
+        return self.inner.name_blocks(kernel, target)
+
+
+def _own_implementation(inner: Implementation[FormT], kinds: tuple[str, ...]) -> Implementation[FormT]:
+    return (_OwnKernels if isinstance(inner, NamesBlocks) else _OwnImplementation)(inner, kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnAttention:
+    """The same of attention."""
+
+    inner: AttentionImplementation
+    kinds: tuple[str, ...]
+
+    def claims(self, node: AttentionNode, target: Target) -> str | None:
+        return self.inner.claims(node, target) if target.kind in self.kinds else _ELSEWHERE
+
+    def quote(self, node: AttentionNode, target: Target) -> Quote:
+        return self.inner.quote(node, target)
+
+    def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:
+        return self.inner.build(node, target)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnTemplate:
+    """The same of templates."""
+
+    inner: Template
+    kinds: tuple[str, ...]
+
+    def claims(self, node: CoreNode, target: Target) -> str | None:
+        return self.inner.claims(node, target) if target.kind in self.kinds else _ELSEWHERE
+
+    def quote(self, node: CoreNode, target: Target) -> Quote:
+        return self.inner.quote(node, target)
+
+    def least_gain_us(self, node: CoreNode, rival: Quote) -> float:
+        return self.inner.least_gain_us(node, rival)
