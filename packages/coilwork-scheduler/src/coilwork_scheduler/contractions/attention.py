@@ -23,8 +23,8 @@ from coilwork_ir.loops.attention.library_form import (
 )
 from coilwork_ir.loops.attention_nodes import StateForm
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.attention_decomposition import WrittenOut, count_moved_bytes
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
-from coilwork_scheduler.contractions.written_attention import WrittenOut, count_moved_bytes
 
 AttentionNode: TypeAlias = Attention | AttentionGradient
 GradientLayout: TypeAlias = Literal["by tokens", "as the result", "features together"]

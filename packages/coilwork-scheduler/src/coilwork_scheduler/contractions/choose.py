@@ -35,6 +35,7 @@ from coilwork_ir.scalar import Parameter, Scalar, cast, load, loads, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
+from coilwork_scheduler.contractions.attention_decomposition import WrittenOut
 from coilwork_scheduler.contractions.implementations import (
     NO_NUMBERS,
     Implementation,
@@ -44,7 +45,6 @@ from coilwork_scheduler.contractions.implementations import (
     surroundings_of,
 )
 from coilwork_scheduler.contractions.templates import Template, find_template
-from coilwork_scheduler.contractions.written_attention import WrittenOut
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.options import ContractionChoice
