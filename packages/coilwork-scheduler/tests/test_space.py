@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coilwork_ir.index import as_expr, substitute, symbol
-from coilwork_scheduler.fusion.space import alignments, refine
+from coilwork_scheduler.fusion.alignment import alignments, refine
 from coilwork_scheduler.fusion_group import Group
 
 

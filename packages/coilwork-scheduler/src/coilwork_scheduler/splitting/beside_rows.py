@@ -20,7 +20,7 @@ from coilwork_ir.index import Expr, extent_of, product, substitute
 from coilwork_ir.loops import Graph, Pointwise, Reduce
 from coilwork_ir.scalar import Load, loads
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
+from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
 
 # Steps from a result of a reduction to what is computed from it along the row.
 _STEPS: Final = 3

@@ -14,7 +14,7 @@ from coilwork_ir.loops import Reduce
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import KernelWork
-from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
+from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.cutting import Cutting
