@@ -29,7 +29,7 @@ from coilwork_scheduler.dependence import readers_of
 from coilwork_scheduler.fusion.alignment import alignments
 from coilwork_scheduler.fusion.cluster import Cluster, cluster_of, fusable, merged
 from coilwork_scheduler.fusion.profitability import Surroundings, Traffic, Verdict, Weigher
-from coilwork_scheduler.fusion.walk import reduces_rows, sums_columns, walks
+from coilwork_scheduler.fusion.row_column_fusion import reduces_rows, sums_columns, walks
 from coilwork_scheduler.fusion_group import Group, Stage, group_of
 from coilwork_scheduler.remarks import Journal
 

@@ -31,7 +31,7 @@ from coilwork_scheduler.fusion.cluster import (
     overwriting_hazard,
     reads_what_it_writes,
 )
-from coilwork_scheduler.fusion.walk import fits_registers
+from coilwork_scheduler.fusion.row_column_fusion import fits_registers
 from coilwork_scheduler.kernels.accesses import scalars_of, unit_stride
 from coilwork_scheduler.kernels.aliasing import time_draft
 from coilwork_scheduler.kernels.compose import Draft, compose
