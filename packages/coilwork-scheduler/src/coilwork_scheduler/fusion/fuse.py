@@ -27,7 +27,7 @@ from coilwork_ir.index import Expr
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import readers_of
 from coilwork_scheduler.fusion.alignment import alignments
-from coilwork_scheduler.fusion.cluster import Cluster, cluster_of, fusable, merged
+from coilwork_scheduler.fusion.fusion_candidate import Cluster, cluster_of, fusable, merged
 from coilwork_scheduler.fusion.profitability import Surroundings, Traffic, Verdict, Weigher
 from coilwork_scheduler.fusion.row_column_fusion import reduces_rows, sums_columns, walks
 from coilwork_scheduler.fusion_group import Group, Stage, group_of

@@ -20,7 +20,7 @@ from coilwork_ir.target import Targets
 from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.fusion.cluster import (
+from coilwork_scheduler.fusion.fusion_candidate import (
     MOST_STAGES,
     Cluster,
     Touch,

@@ -20,7 +20,7 @@ from coilwork_ir.index import Expr, bounds, ceildiv, extent_of, extents_of, prod
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, postorder
 from coilwork_scheduler.fusion.alignment import Alignment, Refinement, refine, split_over, symbols_over
-from coilwork_scheduler.fusion.cluster import Cluster, Part, depths
+from coilwork_scheduler.fusion.fusion_candidate import Cluster, Part, depths
 from coilwork_scheduler.fusion_group import Bound
 
 

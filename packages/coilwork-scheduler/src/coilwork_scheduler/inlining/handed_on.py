@@ -11,7 +11,7 @@ from coilwork_ir.index import Expr, as_int, extent_of, provably_eq, provably_pos
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Scatter
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar, loads, substitute_ranges
-from coilwork_scheduler.fusion.cluster import fusable
+from coilwork_scheduler.fusion.fusion_candidate import fusable
 from coilwork_scheduler.fusion_group import stage_of
 
 Takes: TypeAlias = Callable[[int, str], bool]
