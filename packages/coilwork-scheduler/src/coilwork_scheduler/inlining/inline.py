@@ -3,14 +3,23 @@
 Per producer, with all of its consumers in view: bytes that are neither written nor read again, against bytes
 of its operands read more often and operations repeated. A producer that is needed in memory anyway (an
 external call, a view or the caller reads it) is still inlined where it reads less than it writes.
+
+Inlining, until nothing changes: a value that a whole chain reads has one reader when the chain has become
+one node.
+
+Producers are decided in order, before what reads them. `y * (y < 1)` of a `y` that was stored is two readers
+then, each of which would compute `y`, though the comparison moves into the product afterwards: in the next
+round there is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.index import Expr, extent_of
+from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
@@ -18,7 +27,8 @@ from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loa
 from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import KernelWork
-from coilwork_scheduler.dependence import Dependence, readers_of
+from coilwork_scheduler.dead import remove_dead
+from coilwork_scheduler.dependence import Dependence, analyse, readers_of
 from coilwork_scheduler.inlining.expand import Expander, Producer
 from coilwork_scheduler.inlining.growth import BodySize, Copy, Growth, body_size
 from coilwork_scheduler.inlining.guarded import share
@@ -27,6 +37,9 @@ from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
 from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
+
+# ---- Inlining: which pointwise producers are computed inside their consumers instead of being s ----
+
 
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4
@@ -551,3 +564,31 @@ class Inliner:
             most = [self._sizes.numel(self._deps.buffers[name].shape) for name in looked_up]
             return min(points, max([1, *most]))
         return points
+
+
+# ---- Inlining, until nothing changes: a value that a whole chain reads has one reader when the  ----
+
+
+# The second one finds nearly everything.
+_ROUNDS: Final = 3
+
+
+def inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """`graph` after inlining; what nobody reads any more may be left. Records the last decision about each
+    value.
+    """
+    if not settings.options.inline:
+        return graph
+    decided: dict[tuple[str, tuple[str, ...]], Decision] = {}
+    for _ in range(_ROUNDS):
+        found = Journal(settings.options.max_decisions)
+        inlined = Inliner(graph, facts, replace(settings, journal=found)).run()
+        decided |= {(decision.rule, decision.subjects): decision for decision in found.decisions}
+        stored = any(not decision.accepted for decision in found.decisions)
+        if inlined is graph or not stored:
+            graph = inlined
+            break
+        graph = remove_dead(inlined, analyse(inlined))
+        facts = analyse(graph)
+    settings.journal.extend(decided.values())
+    return graph
