@@ -9,7 +9,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int, const, floordiv, mod, substitute, symbol
 from coilwork_ir.scalar import Op, index_value, load, op
 from coilwork_ir.scalar import const as literal
-from coilwork_scheduler.inlining.guarded import COMPARISONS, Guards, share
+from coilwork_scheduler.inlining.substitute import COMPARISONS, Guards, share
 
 F64 = DType.F64
 ROW, COLUMN = symbol("i", lo=0, extent=const(64)), symbol("j", lo=0, extent=const(1024))

@@ -42,7 +42,7 @@ from coilwork_scheduler.contractions.templates import (
 )
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
-from coilwork_scheduler.inlining.expand import Expander, Producer
+from coilwork_scheduler.inlining.substitute import Expander, Producer
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 

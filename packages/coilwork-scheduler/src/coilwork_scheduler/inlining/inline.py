@@ -29,11 +29,10 @@ from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
-from coilwork_scheduler.inlining.expand import Expander, Producer
 from coilwork_scheduler.inlining.growth import BodySize, Copy, Growth, body_size
-from coilwork_scheduler.inlining.guarded import share
 from coilwork_scheduler.inlining.rereads import read_bytes
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
+from coilwork_scheduler.inlining.substitute import Expander, Producer, share
 from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings

@@ -12,9 +12,9 @@ from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatt
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar
 from coilwork_scheduler.inlining.checked import Apart, Known, take_apart
-from coilwork_scheduler.inlining.expand import Expander, Producer
 from coilwork_scheduler.inlining.growth import BodySize
 from coilwork_scheduler.inlining.handed_on import checks_of
+from coilwork_scheduler.inlining.substitute import Expander, Producer
 
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 
