@@ -10,7 +10,7 @@ from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import Op, cast, const, op, postorder
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.kernels.compared import decisions
+from coilwork_scheduler.kernels.rounding import decisions
 
 BF16, F32 = DType.BF16, DType.F32
 

@@ -35,7 +35,7 @@ from coilwork_ir.target import Target, target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.kernels.compared import rounds
+from coilwork_scheduler.kernels.rounding import rounds
 from coilwork_scheduler.memory import plan
 from coilwork_scheduler.pipeline import PASSES, Draft, Settings
 from coilwork_scheduler.remarks import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.scalar import cast, const, load, op, where
-from coilwork_scheduler.kernels.unrounded import selected, unrounded
+from coilwork_scheduler.kernels.rounding import selected, unrounded
 
 _NONE = (as_expr(0),)
 CONDITION = load("c", _NONE, DType.BOOL)

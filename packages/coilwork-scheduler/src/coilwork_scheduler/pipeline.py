@@ -44,7 +44,7 @@ from coilwork_scheduler.fusion.profitability import Surroundings
 from coilwork_scheduler.fusion_group import Group, Stage, group_of, stage_of
 from coilwork_scheduler.inlining.inline import inline
 from coilwork_scheduler.inlining.template_fusion import absorb
-from coilwork_scheduler.kernels.compared import NONE, decisions, rounds
+from coilwork_scheduler.kernels.rounding import NONE, decisions, rounds
 from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions

@@ -36,10 +36,9 @@ from coilwork_ir.scalar import (
 )
 from coilwork_scheduler.contractions.known import contraction_of
 from coilwork_scheduler.fusion_group import Group, Member
-from coilwork_scheduler.kernels.compared import NONE, Decisions, compared
 from coilwork_scheduler.kernels.masked import index_where
 from coilwork_scheduler.kernels.narrow import narrowed
-from coilwork_scheduler.kernels.unrounded import selected, unrounded
+from coilwork_scheduler.kernels.rounding import NONE, Decisions, compared, selected, unrounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

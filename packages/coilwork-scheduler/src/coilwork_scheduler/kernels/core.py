@@ -38,9 +38,8 @@ from coilwork_ir.scalar import (
 )
 from coilwork_scheduler.contractions.templates import CoreNode, kind_of_node
 from coilwork_scheduler.kernels.accesses import unit_stride
-from coilwork_scheduler.kernels.compared import Decisions, compared
 from coilwork_scheduler.kernels.naming import readable
-from coilwork_scheduler.kernels.unrounded import unrounded
+from coilwork_scheduler.kernels.rounding import Decisions, compared, unrounded
 
 
 @dataclass(frozen=True, slots=True)

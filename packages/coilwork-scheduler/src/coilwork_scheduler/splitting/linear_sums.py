@@ -35,7 +35,7 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.kernels.unrounded import unrounded
+from coilwork_scheduler.kernels.rounding import unrounded
 from coilwork_scheduler.settings import Settings
 
 # Buffers looked at behind what is the same for a row.
