@@ -36,11 +36,10 @@ from coilwork_scheduler.contractions.templates import CoreNode
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion_group import Group
-from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compose import compose
-from coilwork_scheduler.kernels.contraction import is_contraction
 from coilwork_scheduler.kernels.core import make_core_kernel
+from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of
 from coilwork_scheduler.kernels.rounding import Decisions
 from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.kernels.workspace import add_workspace

@@ -25,7 +25,7 @@ from coilwork_ir.scalar import Load, Op, Scalar, loads, op, postorder, range_sym
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.dependence import Dependence, readers_of
-from coilwork_scheduler.kernels.accesses import unit_stride
+from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.settings import Settings
 
 # Terms that are written out at most, and what all of them may cost, as in the op table.

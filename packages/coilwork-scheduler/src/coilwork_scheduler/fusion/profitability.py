@@ -32,10 +32,8 @@ from coilwork_scheduler.fusion.fusion_candidate import (
     reads_what_it_writes,
 )
 from coilwork_scheduler.fusion.row_column_fusion import fits_registers
-from coilwork_scheduler.kernels.accesses import scalars_of, unit_stride
-from coilwork_scheduler.kernels.aliasing import time_draft
 from coilwork_scheduler.kernels.compose import Draft, compose
-from coilwork_scheduler.kernels.contraction import is_contraction
+from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of, time_draft, unit_stride
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import SizeHints
 

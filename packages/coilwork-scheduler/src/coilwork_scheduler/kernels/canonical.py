@@ -28,10 +28,8 @@ from coilwork_ir.scalar import (
     sort,
     with_operands,
 )
-from coilwork_scheduler.kernels.accesses import scalars_of
-from coilwork_scheduler.kernels.aliasing import find_aliasing
 from coilwork_scheduler.kernels.compose import Draft
-from coilwork_scheduler.kernels.contraction import contract_kernel
+from coilwork_scheduler.kernels.draft_analysis import contract_kernel, find_aliasing, scalars_of
 from coilwork_scheduler.kernels.naming import digest, readable, structure
 from coilwork_scheduler.kernels.tile import Tiling
 

@@ -22,8 +22,8 @@ from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_scheduler.joining import joined
-from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of, slices
 from coilwork_scheduler.kernels.compose import Draft
+from coilwork_scheduler.kernels.draft_analysis import Access, accesses, index_expressions, scalars_of, slices
 from coilwork_scheduler.sizes import SizeHints
 
 Letter: TypeAlias = Literal["x", "y", "z", "w", "r"]

@@ -34,7 +34,7 @@ from coilwork_ir.scalar import Load, loads
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
-from coilwork_scheduler.kernels.accesses import unit_stride
+from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings

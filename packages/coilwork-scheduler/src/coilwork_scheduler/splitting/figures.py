@@ -18,7 +18,7 @@ from coilwork_ir.scalar import Load, Op, postorder
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.kernels.accesses import nearest
+from coilwork_scheduler.kernels.draft_analysis import nearest
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.families import Family

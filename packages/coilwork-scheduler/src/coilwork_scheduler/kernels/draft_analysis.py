@@ -1,4 +1,9 @@
-"""How the values of a draft kernel touch memory: what tiling decisions rest on."""
+"""How the values of a draft kernel touch memory: what tiling decisions rest on.
+
+The outputs of a draft kernel that may take over the memory of an input.
+
+Kernels that are one contraction: which drafts are, and the sum as matrix units take it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,17 @@ from dataclasses import dataclass
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.index import Expr, extent_of, stride_of
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.aliasing import Timing, time_accesses
 from coilwork_ir.kernels.nodes import Store
-from coilwork_ir.scalar import IndexValue, Load, Scalar, placeholder, postorder, range_symbols
+from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.scalar import IndexValue, Load, Scalar, const, placeholder, postorder, range_symbols, rewrite
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.known import contraction_in
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
+
+# ---- How the values of a draft kernel touch memory: what tiling decisions rest on ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,3 +181,67 @@ def index_expressions(draft: Draft) -> tuple[Expr, ...]:
             case _:
                 pass
     return tuple(found)
+
+
+# ---- The outputs of a draft kernel that may take over the memory of an input ----
+
+
+def time_draft(draft: Draft) -> Timing:
+    """Find the moments at which `draft` loads and stores."""
+    return time_accesses(draft.stores, (check.condition for check in draft.checks), draft.reduced)
+
+
+def find_aliasing(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[tuple[str, str], ...]:
+    """Find the pairs (output, input) of `draft`, by their buffers, that a call may give the same memory."""
+    timing = time_draft(draft)
+    written = {store.buffer for store in draft.stores}
+    candidates = [(name, buffers[name], buffers[name].span) for name in timing.loads if name not in written]
+    taken_over = {new for new, _ in draft.into}
+    pairs: list[tuple[str, str]] = []
+    for store in draft.stores:
+        # what a mask leaves out keeps what was there before, which would be the input
+        is_whole = store.mask is None or store.mask is draft.bound
+        if store.buffer in taken_over or not is_whole or not candidates:
+            continue
+        out = buffers[store.buffer]
+        span = out.span
+        for name, source, source_span in candidates:
+            if (
+                source.dtype.itemsize == out.dtype.itemsize
+                and source_span is span
+                and source.device == out.device
+                and timing.can_overwrite(name, store)
+            ):
+                pairs.append((store.buffer, name))
+    return tuple(pairs)
+
+
+# ---- Kernels that are one contraction: which drafts are, and the sum as matrix units take it ----
+
+
+def is_contraction(draft: Draft) -> bool:
+    """True if the kernel `draft` is one contraction, and what becomes of its sums at the same points."""
+    scalars = scalars_of(draft)
+    found = contraction_in(scalars, draft.parallel)
+    if found is None or draft.walked or draft.bound is not None:
+        return False
+    node, _ = found
+    if frozenset(node.axes) != frozenset(draft.reduced):
+        return False
+    # what remains once the sums are known
+    rest = rewrite(scalars, lambda value: const(0.0, value.dtype) if value is node else value)
+    touched = range_symbols(rest).union(*(store.index.free_symbols for store in draft.stores))
+    return touched.isdisjoint(draft.reduced)
+
+
+def contract_kernel(kernel: Kernel) -> Kernel:
+    """`kernel`, whose draft is a contraction, with a contraction in the place of its sum of products.
+
+    The factor of the outermost rows or columns in the kernel's order of ranges is the left one.
+    """
+    roots = kernel_roots(kernel)
+    found = contraction_in(roots, [r.symbol for r in kernel.ranges if r.kind == "parallel"])
+    if found is None:
+        return kernel
+    node, factors = found
+    return with_roots(kernel, rewrite(roots, lambda value: factors.node if value is node else value))
