@@ -44,7 +44,7 @@ from coilwork_ir.scalar import (
     scan_again,
     with_operands,
 )
-from coilwork_scheduler.kernels.naming import show_constant, structure
+from coilwork_scheduler.kernels.canonical import show_constant, structure
 
 # Numbers of an expression's text; digits of names are none. A sign belongs to one that is all of the text.
 _NUMBER: Final = re.compile(r"\A-?\d+\Z|(?<![\w.])\d+")

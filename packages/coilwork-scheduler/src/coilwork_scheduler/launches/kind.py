@@ -14,7 +14,7 @@ from typing import Final
 from coilwork_ir.index import as_expr, as_int, substitute, symbol
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.scalar import Scalar, substitute_ranges
-from coilwork_scheduler.kernels.naming import structure
+from coilwork_scheduler.kernels.canonical import structure
 
 _UNIT: Final = 16
 
