@@ -36,6 +36,7 @@ from coilwork_scheduler.contractions.templates import CoreNode
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion_group import Group
+from coilwork_scheduler.horizontal_fusion import candidate_of, gather, merge
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.core import make_core_kernel
@@ -43,8 +44,6 @@ from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of
 from coilwork_scheduler.kernels.rounding import Decisions
 from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.kernels.workspace import add_workspace
-from coilwork_scheduler.launches.gather import candidate_of, gather
-from coilwork_scheduler.launches.merge import merge
 from coilwork_scheduler.launches.open_sizes import open_sizes
 from coilwork_scheduler.order import Held, Unit, order
 from coilwork_scheduler.settings import Settings
