@@ -14,7 +14,7 @@ from coilwork_ir.index import as_expr, as_int, substitute
 from coilwork_ir.scalar import IndexValue, const, index_value, load, op, postorder, where
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.launches.generalize import find_pattern, generalize
+from coilwork_scheduler.shape_generalization import find_pattern, generalize
 
 # a kernel for each node
 ALONE = {"name": "x86-64-avx512", "inline": False, "fuse": False}

@@ -44,9 +44,9 @@ from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of
 from coilwork_scheduler.kernels.rounding import Decisions
 from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.kernels.workspace import add_workspace
-from coilwork_scheduler.launches.open_sizes import open_sizes
 from coilwork_scheduler.order import Held, Unit, order
 from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.shape_generalization import open_sizes
 
 ALIGNED_BYTES: Final = 16
 
