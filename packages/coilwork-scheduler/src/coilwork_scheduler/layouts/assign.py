@@ -19,8 +19,6 @@ from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.layouts.candidates import list_candidates
-from coilwork_scheduler.layouts.conversions import put_in_copies
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
@@ -31,6 +29,8 @@ from coilwork_scheduler.layouts.sites import (
     LayoutOf,
     LayoutRule,
     Site,
+    list_candidates,
+    put_in_copies,
 )
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
