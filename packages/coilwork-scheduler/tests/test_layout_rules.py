@@ -24,8 +24,7 @@ from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost import RooflineCost
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import assign_layouts, list_sites, survey
-from coilwork_scheduler.layouts.attention import weigh_attention
-from coilwork_scheduler.layouts.rules import RULES, format_rules
+from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
     SCALE,
