@@ -23,7 +23,7 @@ from coilwork_scheduler import schedule
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost import RooflineCost
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.layouts.assign import assign_layouts, list_sites, survey
+from coilwork_scheduler.layouts.assign import assign_layouts, explain_layouts, list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
@@ -35,7 +35,6 @@ from coilwork_scheduler.layouts.sites import (
     LayoutRule,
     Site,
 )
-from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings

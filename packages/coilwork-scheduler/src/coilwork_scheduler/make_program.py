@@ -20,7 +20,7 @@ from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
-from coilwork_scheduler.layouts.table import explain_layouts
+from coilwork_scheduler.layouts.assign import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pipeline import schedule
