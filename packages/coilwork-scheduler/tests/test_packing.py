@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from coilwork_scheduler.memory.packing import Interval, best_fit, greedy_by_size, most_alive, pack
+from coilwork_scheduler.memory.blocks import Interval, best_fit, greedy_by_size, most_alive, pack
 
 
 def intervals(seed: int, count: int) -> list[Interval]:

@@ -36,8 +36,7 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_scheduler.memory.blocks import Block, Bytes, blocks_of
-from coilwork_scheduler.memory.packing import Interval, pack, pack_below
+from coilwork_scheduler.memory.blocks import Block, Bytes, Interval, blocks_of, pack, pack_below
 from coilwork_scheduler.memory.peak import PeakMeter
 from coilwork_scheduler.memory.storage import StorageTable
 
