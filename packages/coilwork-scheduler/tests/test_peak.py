@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coilwork_ir.index import Expr, as_expr, floordiv, maximum, symbol
-from coilwork_scheduler.memory import peak
-from coilwork_scheduler.memory.peak import MOST_CANDIDATES, PeakMeter
+from coilwork_scheduler.memory import liveness
+from coilwork_scheduler.memory.liveness import MOST_CANDIDATES, PeakMeter
 
 N, M = symbol("n", lo=0), symbol("m", lo=0)
 
@@ -61,13 +61,13 @@ def test_what_has_no_value_is_compared_by_proof() -> None:
 def proofs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Expr, Expr]]:
     """What the meter proves, or fails to prove."""
     asked: list[tuple[Expr, Expr]] = []
-    provably_le = peak.provably_le
+    provably_le = liveness.provably_le
 
     def noted(a: Expr, b: Expr) -> bool:
         asked.append((a, b))
         return provably_le(a, b)
 
-    monkeypatch.setattr(peak, "provably_le", noted)
+    monkeypatch.setattr(liveness, "provably_le", noted)
     return asked
 
 

@@ -25,7 +25,7 @@ from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
-from coilwork_scheduler.memory.storage import analyse, step_defines, step_touches
+from coilwork_scheduler.memory.liveness import analyse, step_defines, step_touches
 
 GPU = "cuda:0"
 STREAMS = ("s", "t")

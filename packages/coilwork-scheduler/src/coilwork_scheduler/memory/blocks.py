@@ -29,7 +29,7 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_scheduler.memory.storage import StorageTable
+from coilwork_scheduler.memory.liveness import StorageTable
 
 # ---- Offsets for pieces of memory that are alive at different times, in as few bytes as a fast  ----
 

@@ -45,9 +45,8 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.memory.peak import PeakMeter
-from coilwork_scheduler.memory.pools import with_pools
-from coilwork_scheduler.memory.storage import (
+from coilwork_scheduler.memory.liveness import (
+    PeakMeter,
     Storage,
     StorageTable,
     analyse,
@@ -55,6 +54,7 @@ from coilwork_scheduler.memory.storage import (
     step_touches,
     takes_out,
 )
+from coilwork_scheduler.memory.pools import with_pools
 
 # ---- What a program begins with: sizes read off its inputs, and checks of how these lie in memo ----
 

@@ -37,8 +37,7 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_scheduler.memory.blocks import Block, Bytes, Interval, blocks_of, pack, pack_below
-from coilwork_scheduler.memory.peak import PeakMeter
-from coilwork_scheduler.memory.storage import StorageTable
+from coilwork_scheduler.memory.liveness import PeakMeter, StorageTable
 
 # ---- How much memory there is at each instruction, and how much there may be, while pools are l ----
 
