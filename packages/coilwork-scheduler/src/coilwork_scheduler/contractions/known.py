@@ -13,19 +13,22 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.loops import Node
-from coilwork_ir.loops import Reduce as ReduceNode
+from coilwork_ir.loops import Node, Reduce
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
-    Contraction,
+    Contraction as ScalarContraction,
+)
+from coilwork_ir.scalar import (
     Op,
-    Reduce,
     Scalar,
     cast,
     contract,
     find_parts,
     postorder,
     range_symbols,
+)
+from coilwork_ir.scalar import (
+    Reduce as ScalarReduce,
 )
 
 _HALVES: Final = frozenset({DType.F16, DType.BF16})
@@ -51,7 +54,7 @@ class Factors:
     axes: tuple[Expr, ...]
 
     @property
-    def node(self) -> Contraction:
+    def node(self) -> ScalarContraction:
         """The sum as kernels say it, in f32."""
         return contract(self.left, self.right, self.axes, DType.F32)
 
@@ -86,9 +89,9 @@ def contraction_of(
     )
 
 
-def contraction_in(values: Iterable[Scalar], ranges: Iterable[Expr]) -> tuple[Reduce, Factors] | None:
+def contraction_in(values: Iterable[Scalar], ranges: Iterable[Expr]) -> tuple[ScalarReduce, Factors] | None:
     """The only reduction among `values` and below, if it is a contraction over `ranges`."""
-    found = [node for node in postorder(tuple(values)) if isinstance(node, Reduce)]
+    found = [node for node in postorder(tuple(values)) if isinstance(node, ScalarReduce)]
     if len(found) != 1 or len(found[0].operands) != 1:
         return None
     (node,) = found
@@ -98,7 +101,7 @@ def contraction_in(values: Iterable[Scalar], ranges: Iterable[Expr]) -> tuple[Re
 
 def contraction_of_node(node: Node) -> Factors | None:
     """`node` as a contraction; None if it is none."""
-    if not isinstance(node, ReduceNode):
+    if not isinstance(node, Reduce):
         return None
     return contraction_of(node.kind, node.body, node.ranges, node.axes)
 

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from coilwork_ir.index import WrittenSize, written_size
-from coilwork_ir.loops import Graph
+from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_scheduler.options import ScheduleOptions
+
+Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
+"""Nodes that generated loops compute."""
 
 _PLAIN: Final = WrittenSize(1, 1)
 # Weighted operations per node of an index expression: about half of them are operations, divisions take
@@ -162,3 +165,30 @@ def _size(values: Iterable[Scalar]) -> BodySize:
 
 def _larger(a: WrittenSize, b: WrittenSize) -> WrittenSize:
     return WrittenSize(max(a.nodes, b.nodes), max(a.symbols, b.symbols))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlinedComputation:
+    """A computation with everything inlined into it that will be.
+
+    Attributes:
+        inlined: buffers whose loads in its own body are replaced.
+        closure: nodes it computes, itself included.
+        ops, cost: operations per point, plain and weighted, repeated evaluations included.
+        leaves: buffers it reads in the end.
+        mutable: roots among the leaves' memory that some node overwrites.
+        size: of what it computes per point, at most.
+        composed: its producers are substituted into it before it is into its consumers, as all at once is too
+            much.
+        has_copies: it computes a value at several places.
+    """
+
+    inlined: frozenset[str]
+    closure: frozenset[int]
+    ops: int
+    cost: int
+    leaves: frozenset[str]
+    mutable: frozenset[str]
+    size: BodySize
+    composed: bool
+    has_copies: bool

@@ -29,9 +29,16 @@ from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
-from coilwork_scheduler.inlining.growth import BodySize, Copy, Growth, body_size
+from coilwork_scheduler.inlining.growth import (
+    BodySize,
+    Computation,
+    Copy,
+    Growth,
+    InlinedComputation,
+    body_size,
+)
 from coilwork_scheduler.inlining.rereads import read_bytes
-from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
+from coilwork_scheduler.inlining.rewriting import rewritten
 from coilwork_scheduler.inlining.substitute import Expander, Producer, share
 from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.remarks import Journal
@@ -67,7 +74,7 @@ class Inliner:
         self._cut: dict[int, bool] = {}
         self._shares: dict[int, dict[str, float]] = {}
         self._mask_shares: dict[Scalar | None, float] = {}
-        self._facts: dict[int, Facts] = {}
+        self._facts: dict[int, InlinedComputation] = {}
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
         self._added: dict[int, int] = {}
@@ -127,8 +134,8 @@ class Inliner:
         self._load_counts[position] = counts
         self._choices[position] = len(chosen)
 
-    def _settle(self, position: int) -> Facts:
-        """Facts of a node whose producers are all decided; candidates that make it too large are
+    def _settle(self, position: int) -> InlinedComputation:
+        """InlinedComputation of a node whose producers are all decided; candidates that make it too large are
         not taken.
         """
         ops, cost = self._own_ops[position]
@@ -177,7 +184,7 @@ class Inliner:
         if inlined:
             ops = sum(self._own_ops[p][0] for p in closure) + repeated
             cost = sum(self._own_ops[p][1] for p in closure) + repeated_cost
-        return Facts(
+        return InlinedComputation(
             inlined=frozenset(inlined),
             closure=closure,
             ops=ops,
@@ -216,7 +223,7 @@ class Inliner:
         expander = Expander(self._producers, self._deps.buffers)
         return expander.expand(bodies(self._graph.nodes[position]), frozenset(inlined))
 
-    def _place(self, position: int, facts: Facts) -> None:
+    def _place(self, position: int, facts: InlinedComputation) -> None:
         """From here on `facts` are those of the node at `position`."""
         self._facts[position] = facts
         node = self._graph.nodes[position]

@@ -8,7 +8,7 @@ from coilwork_ir.index import Expr, extent_of
 from coilwork_ir.loops import Reduce
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import loads, range_symbols
-from coilwork_scheduler.inlining.rewriting import Computation
+from coilwork_scheduler.inlining.growth import Computation
 from coilwork_scheduler.sizes import SizeHints
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loc import merge_origins
@@ -12,43 +11,14 @@ from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatt
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar
 from coilwork_scheduler.inlining.checked import Apart, Known, take_apart
-from coilwork_scheduler.inlining.growth import BodySize
+from coilwork_scheduler.inlining.growth import Computation, InlinedComputation
 from coilwork_scheduler.inlining.handed_on import checks_of
 from coilwork_scheduler.inlining.substitute import Expander, Producer
-
-Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """A computation with everything inlined into it that will be.
-
-    Attributes:
-        inlined: buffers whose loads in its own body are replaced.
-        closure: nodes it computes, itself included.
-        ops, cost: operations per point, plain and weighted, repeated evaluations included.
-        leaves: buffers it reads in the end.
-        mutable: roots among the leaves' memory that some node overwrites.
-        size: of what it computes per point, at most.
-        composed: its producers are substituted into it before it is into its consumers, as all at once is too
-            much.
-        has_copies: it computes a value at several places.
-    """
-
-    inlined: frozenset[str]
-    closure: frozenset[int]
-    ops: int
-    cost: int
-    leaves: frozenset[str]
-    mutable: frozenset[str]
-    size: BodySize
-    composed: bool
-    has_copies: bool
 
 
 def rewritten(
     graph: Graph,
-    facts: Mapping[int, Facts],
+    facts: Mapping[int, InlinedComputation],
     candidates: Mapping[str, int],
     handed: Collection[str],
     readers: Mapping[str, Sequence[int]],

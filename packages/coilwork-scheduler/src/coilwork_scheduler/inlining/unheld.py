@@ -22,8 +22,8 @@ from coilwork_ir.scalar import loads, range_symbols
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.inlining.checked import take_apart
+from coilwork_scheduler.inlining.growth import Computation, InlinedComputation
 from coilwork_scheduler.inlining.handed_on import Takes, handed_on, holds_nothing
-from coilwork_scheduler.inlining.rewriting import Computation, Facts
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.sizes import SizeHints
 
@@ -111,7 +111,7 @@ class Unheld:
         """Leave the checks of `names` where they are."""
         self._refused = self._refused.union(names)
 
-    def outcome(self, candidates: Mapping[str, int], facts: Mapping[int, Facts]) -> Outcome:
+    def outcome(self, candidates: Mapping[str, int], facts: Mapping[int, InlinedComputation]) -> Outcome:
         """Return what becomes of the checks of `candidates`, which are computed where `facts` say."""
         nodes = [node for at in candidates.values() if isinstance(node := self.graph.nodes[at], Pointwise)]
         with_checks = [node for node in nodes if node.checks]

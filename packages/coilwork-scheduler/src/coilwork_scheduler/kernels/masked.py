@@ -15,7 +15,6 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     bounds,
-    const,
     floordiv,
     fold,
     maximum,
@@ -23,6 +22,9 @@ from coilwork_ir.index import (
     mod,
     product,
     total,
+)
+from coilwork_ir.index import (
+    const as index_const,
 )
 from coilwork_ir.scalar import Const, IndexValue, Op, Scalar
 
@@ -41,7 +43,7 @@ def index_where(index: Expr, mask: Scalar) -> Expr:
 
     return fold(
         index,
-        const=const,
+        const=index_const,
         symbol=lambda symbol: symbol,
         add=lambda parts: total(parts),
         mul=lambda parts: product(parts),
