@@ -7,7 +7,7 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, symbol
 from coilwork_ir.scalar import Scalar, cast, load, op, reduce
-from coilwork_scheduler.contractions.known import contraction_in, contraction_of
+from coilwork_scheduler.contractions.sum_of_products import contraction_in, contraction_of
 
 B, M, N, K = (symbol(name, extent=size) for name, size in (("b", 3), ("m", 5), ("n", 7), ("k", 11)))
 ONE = symbol("one", extent=1)

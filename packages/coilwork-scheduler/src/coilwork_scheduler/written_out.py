@@ -23,7 +23,7 @@ from coilwork_ir.loops.access import bodies
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, loads, op, postorder, range_symbols, substitute_ranges
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.known import contraction_of_node
+from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.settings import Settings

@@ -40,8 +40,7 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
-from coilwork_scheduler.contractions.sum_of_products import SumBuilder
-from coilwork_scheduler.contractions.through_views import element, sliced_element
+from coilwork_scheduler.contractions.sum_of_products import SumBuilder, element, sliced_element
 
 FORWARD: Final = "convolution"
 """What a call implements that convolves."""

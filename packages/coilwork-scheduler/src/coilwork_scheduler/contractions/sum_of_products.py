@@ -1,34 +1,256 @@
-"""A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of what is summed.
+"""A contraction in groups as one without: where data say which points belong together becomes part of its
+bodies.
+
+Groups along a range: a sum counts the groups that end before each point, which is the number of the point's
+own group, and the bodies look up by it. Groups along an axis: outside of a range's group both factors are
+zero.
+
+Reading an element of a view where it lies in the memory that is viewed.
+
+A transposed operand is the buffer that was computed, under other strides. Read there, by that buffer's own
+index, what computes the buffer can take the place of the load.
+
+A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of what is summed.
 
 The loops are reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and
 what follows is fused behind it. A reduction of this form is what matrix units compute:
 `known.contraction_of`, and `kernels/contraction.py` on GPUs.
+
+Which sums that the scheduler has written, or that a program spells itself, are contractions, and their
+form in a kernel.
+
+Factors are in f32, often 16-bit numbers widened: the product of two of these is exact, so that a unit which
+multiplies 16-bit numbers and adds in f32 computes just this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, floordiv, symbol
-from coilwork_ir.loops import Contraction, Node, Pointwise, Reduce, View
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    extent_of,
+    floordiv,
+    mod,
+    provably_eq,
+    provably_le,
+    substitute,
+    symbol,
+)
+from coilwork_ir.loops import Contraction, Groups, Node, Pointwise, Reduce, View
+from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
+    Contraction as ScalarContraction,
+)
+from coilwork_ir.scalar import (
+    IndexValue,
     Load,
+    Op,
     Parameter,
     Scalar,
     cast,
     const,
+    contract,
+    find_parts,
     index_value,
     load,
     op,
     parameter,
+    placeholder,
+    postorder,
+    range_symbols,
     rewrite,
     substitute_ranges,
 )
-from coilwork_scheduler.contractions.grouped_sums import ungroup
-from coilwork_scheduler.contractions.through_views import element
+from coilwork_ir.scalar import (
+    Reduce as ScalarReduce,
+)
+
+# ---- A contraction in groups as one without: where data say which points belong together become ----
+
+
+def ungroup(
+    node: Contraction, buffers: Mapping[str, Buffer], name: Callable[[str], str]
+) -> tuple[tuple[Node, ...], Contraction]:
+    """Return what to compute before, and the contraction without groups that computes what `node` does."""
+    groups = node.groups
+    if groups is None:
+        return (), node
+    ends = buffers[groups.ends]
+    if groups.along in node.axes:
+        inside = _is_inside(groups, ends)
+        left, right = (op("where", inside, f, const(0, f.dtype)) for f in (node.left, node.right))
+        return (), replace(node, left=left, right=right, groups=None)
+    shape = (extent_of(groups.along),)
+    number = replace(
+        node.output,
+        name=name(f"{node.output.name}_group"),
+        dtype=DType.I64,
+        shape=shape,
+        strides=contiguous_strides(shape),
+    )
+    end = cast(load(ends.name, (groups.index,), ends.dtype), DType.I64)
+    count = Reduce(
+        outputs=(number,),
+        kind="sum",
+        ranges=(groups.along,),
+        axes=(groups.index,),
+        body=cast(op("le", end, index_value(groups.along)), DType.I64),
+        origins=node.origins,
+    )
+    left, right, epilogue = _look_up((node.left, node.right, node.epilogue), groups, number)
+    return (count,), replace(node, left=left, right=right, epilogue=epilogue, groups=None)
+
+
+def _is_inside(groups: Groups, ends: Buffer) -> Scalar:
+    """True for the points along an axis that are in the group of a range."""
+    is_behind_another = op("ge", index_value(groups.index), const(1, DType.I64))
+    before = load(ends.name, (groups.index - 1,), ends.dtype, mask=is_behind_another)
+    start, end = (cast(one, DType.I64) for one in (before, load(ends.name, (groups.index,), ends.dtype)))
+    at = index_value(groups.along)
+    # an `and` of comparisons
+    return op("where", op("ge", at, start), op("lt", at, end), const(False, DType.BOOL))
+
+
+def _look_up(roots: tuple[Scalar, ...], groups: Groups, number: Buffer) -> tuple[Scalar, ...]:
+    """`roots` with the number of the group that each point is in, read from memory, in the place of
+    `groups.index`.
+
+    Behind the last group nothing is read: there is no such matrix.
+    """
+    own = load(number.name, (groups.along,), DType.I64)
+    exists = op("lt", own, index_value(extent_of(groups.index)))
+
+    def visit(scalar: Scalar) -> Scalar:
+        match scalar:
+            case IndexValue() if groups.index in scalar.expr.free_symbols:
+                (at,) = _replace((scalar.expr,), groups.index, len(scalar.operands))
+                return index_value(at, (*scalar.operands, own))
+            case Load() if any(groups.index in e.free_symbols for e in scalar.index):
+                places = _replace(scalar.index, groups.index, len(scalar.indirect))
+                mask = exists if scalar.mask is None else op("where", exists, scalar.mask, exists)
+                indirect = (*scalar.indirect, own)
+                return load(
+                    scalar.buffer, places, scalar.dtype, indirect=indirect, mask=mask, other=scalar.other
+                )
+            case _:
+                return scalar
+
+    return rewrite(roots, visit)
+
+
+def _replace(index: tuple[Expr, ...], symbol: Expr, position: int) -> tuple[Expr, ...]:
+    """`index` with the placeholder of `position` in the place of `symbol`."""
+    return tuple(substitute(e, {symbol: placeholder(position)}) for e in index)
+
+
+# ---- Reading an element of a view where it lies in the memory that is viewed ----
+
+
+def element(
+    buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
+) -> Load:
+    """The element of `buffer` at `index`: a load from the innermost buffer that it is a view of, as far as
+    that is dense.
+    """
+    while (view := views.get(buffer.name)) is not None:
+        source = buffers[view.source]
+        order = _dense(source)
+        if source.dtype is not buffer.dtype or order is None:
+            break
+        offset = buffer.offset_of(index) + view.offset
+        found: dict[int, Expr] = {}
+        for place, dimension in enumerate(order):
+            at = floordiv(offset, source.strides[dimension])
+            # the outermost dimension has no other behind it
+            found[dimension] = mod(at, source.shape[dimension]) if place else at
+        buffer, index = source, tuple(found[dimension] for dimension in range(len(order)))
+    return load(buffer.name, index, buffer.dtype)
+
+
+def sliced_element(
+    buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
+) -> Load | None:
+    """The element of `buffer` at `index`, as a load from what it is a view of.
+
+    Each dimension steps through one of that, so that `index` may lie outside of `buffer`, where a mask keeps
+    it out. None if it is another view, or none.
+    """
+    view = views.get(buffer.name)
+    if view is None or buffers[view.source].dtype is not buffer.dtype:
+        return None
+    source = buffers[view.source]
+    starts = _starts(source, view.offset)
+    several = [d for d, size in enumerate(buffer.shape) if as_int(size) != 1]
+    found = dict(enumerate(starts)) if starts is not None else {}
+    free = set(found)
+    for d in several:
+        steps = {e: step for e in free if (step := _step(buffer.strides[d], source.strides[e])) is not None}
+        fitting = [e for e, step in steps.items() if _fits(found[e], step, buffer.shape[d], source.shape[e])]
+        if not fitting:
+            return None
+        chosen = min(fitting, key=lambda e: steps[e])
+        free.remove(chosen)
+        found[chosen] = found[chosen] + steps[chosen] * index[d]
+    if not found and source.shape:
+        return None
+    return load(source.name, tuple(found[e] for e in range(len(source.shape))), buffer.dtype)
+
+
+def _starts(source: Buffer, offset: Expr) -> list[Expr] | None:
+    """The element of `source` at `offset`; None if that is not known."""
+    rest = as_int(offset)
+    if rest == 0:
+        return [as_expr(0)] * len(source.shape)
+    strides = [as_int(stride) for stride in source.strides]
+    if rest is None or None in strides:
+        return None
+    starts = [as_expr(0)] * len(strides)
+    known = [(stride, d) for d, stride in enumerate(strides) if stride and as_int(source.shape[d]) != 1]
+    for stride, d in sorted(known, reverse=True):
+        starts[d], rest = as_expr(rest // stride), rest % stride
+    return None if rest else starts
+
+
+def _step(ours: Expr, theirs: Expr) -> int | None:
+    """By how many elements of a dimension of stride `theirs` one of stride `ours` steps."""
+    if ours is theirs:
+        return 1
+    a, b = as_int(ours), as_int(theirs)
+    return a // b if a and b and a % b == 0 else None
+
+
+def _fits(start: Expr, step: int, count: Expr, size: Expr) -> bool:
+    """True if `count` steps stay within `size`."""
+    return provably_le(start + step * (count - 1) + 1, size)
+
+
+def _dense(buffer: Buffer) -> tuple[int, ...] | None:
+    """Dimensions, outermost in memory first, if each element of a stretch of memory is one of the
+    buffer's.
+    """
+    pending = dict(enumerate(zip(buffer.shape, buffer.strides, strict=True)))
+    wanted = as_expr(1)
+    order: list[int] = []
+    while pending:
+        inner = [d for d, (_, stride) in pending.items() if stride is wanted or provably_eq(stride, wanted)]
+        # of those of one stride all but the last have one element
+        ones = [d for d in inner if provably_eq(pending[d][0], 1)]
+        if not inner:
+            return None
+        chosen = ones[-1] if ones else inner[-1]
+        order.append(chosen)
+        wanted = wanted * pending.pop(chosen)[0]
+    return tuple(reversed(order))
+
+
+# ---- A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of w ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +369,97 @@ def _beside(factor: Scalar, at: Expr | None) -> Scalar:
         return factor
     first = op("lt", index_value(at), const(1, DType.I64))
     return op("where", first, factor, const(0, factor.dtype))
+
+
+# ---- Which sums that the scheduler has written, or that a program spells itself, are contractio ----
+
+
+_HALVES: Final = frozenset({DType.F16, DType.BF16})
+# Integers whose values both of the 16-bit types have.
+_SMALL: Final = frozenset({DType.I8, DType.U8, DType.BOOL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """The factors of a sum of products, of one type, and the ranges that only one of them varies along.
+
+    Attributes:
+        left, right: the factors.
+        rows: ranges of the left one alone.
+        columns: those of the right one alone.
+        axes: what is summed over.
+    """
+
+    left: Scalar
+    right: Scalar
+    rows: tuple[Expr, ...]
+    columns: tuple[Expr, ...]
+    axes: tuple[Expr, ...]
+
+    @property
+    def node(self) -> ScalarContraction:
+        """The sum as kernels say it, in f32."""
+        return contract(self.left, self.right, self.axes, DType.F32)
+
+
+def contraction_of(
+    kind: ReduceKind, operand: Scalar, ranges: Iterable[Expr], axes: tuple[Expr, ...]
+) -> Factors | None:
+    """The factors of the reduction of `operand`, over `ranges` and along `axes`; None if it is no
+    contraction.
+
+    The factor that varies along the outermost of the ranges that are not batch is the left one.
+    """
+    if kind != "sum" or not isinstance(operand, Op) or operand.op != "mul" or operand.dtype is not DType.F32:
+        return None
+    real = tuple(r for r in ranges if r.extent is None or as_int(r.extent) != 1)
+    first, second = operand.operands
+    known = {factor: range_symbols((factor,)) for factor in (first, second)}
+    outer = next((r for r in real if (r in known[first]) != (r in known[second])), None)
+    if outer is None:
+        return None
+    left, right = (first, second) if outer in known[first] else (second, first)
+    parts = find_parts(left, right, real, axes)
+    if parts is None:
+        return None
+    dtype = _multiplied(left, right)
+    return Factors(
+        left=_narrow(left, dtype),
+        right=_narrow(right, dtype),
+        rows=parts.rows,
+        columns=parts.columns,
+        axes=axes,
+    )
+
+
+def contraction_in(values: Iterable[Scalar], ranges: Iterable[Expr]) -> tuple[ScalarReduce, Factors] | None:
+    """The only reduction among `values` and below, if it is a contraction over `ranges`."""
+    found = [node for node in postorder(tuple(values)) if isinstance(node, ScalarReduce)]
+    if len(found) != 1 or len(found[0].operands) != 1:
+        return None
+    (node,) = found
+    factors = contraction_of(node.kind, node.operands[0], ranges, node.axes)
+    return None if factors is None else (node, factors)
+
+
+def contraction_of_node(node: Node) -> Factors | None:
+    """`node` as a contraction; None if it is none."""
+    if not isinstance(node, Reduce):
+        return None
+    return contraction_of(node.kind, node.body, node.ranges, node.axes)
+
+
+def _multiplied(left: Scalar, right: Scalar) -> DType:
+    """The 16-bit type that both factors are exact in, or f32."""
+    before = {_unwidened(left).dtype, _unwidened(right).dtype}
+    halves = before & _HALVES
+    return next(iter(halves)) if len(halves) == 1 and before <= halves | _SMALL else DType.F32
+
+
+def _narrow(factor: Scalar, dtype: DType) -> Scalar:
+    return factor if factor.dtype is dtype else cast(_unwidened(factor), dtype)
+
+
+def _unwidened(factor: Scalar) -> Scalar:
+    """Return what `factor` is in f32, if it is only widened."""
+    return factor.operands[0] if isinstance(factor, Op) and factor.op == "cast" else factor

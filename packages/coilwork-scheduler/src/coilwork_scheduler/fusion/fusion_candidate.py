@@ -10,7 +10,7 @@ from coilwork_ir.index import Expr, substitute
 from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, leading_points, loads, postorder
-from coilwork_scheduler.contractions.known import contraction_of
+from coilwork_scheduler.contractions.sum_of_products import contraction_of
 from coilwork_scheduler.fusion.alignment import Alignment
 from coilwork_scheduler.fusion_group import Bound, Group, Member, Stage
 

@@ -34,7 +34,7 @@ from coilwork_ir.scalar import (
     where,
     with_operands,
 )
-from coilwork_scheduler.contractions.known import contraction_of
+from coilwork_scheduler.contractions.sum_of_products import contraction_of
 from coilwork_scheduler.fusion_group import Group, Member
 from coilwork_scheduler.kernels.masked import index_where
 from coilwork_scheduler.kernels.narrow import narrowed

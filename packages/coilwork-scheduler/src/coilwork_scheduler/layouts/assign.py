@@ -20,7 +20,7 @@ from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.layouts import Fixed, Free, Layout, layouts_of, memory_roots
 from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.known import contraction_of_node
+from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import (

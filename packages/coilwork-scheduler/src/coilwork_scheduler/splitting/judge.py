@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coilwork_ir.index import bounds, extent_of, provably_positive
 from coilwork_ir.loops import Reduce
 from coilwork_ir.scalar import Load
-from coilwork_scheduler.contractions.known import contraction_of_node
+from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.beside_rows import RowReductions
