@@ -6,7 +6,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import const, floordiv, mod, symbol
 from coilwork_ir.scalar import const as literal
 from coilwork_ir.scalar import index_value, op
-from coilwork_scheduler.kernels.masked import index_where
+from coilwork_scheduler.kernels.compose import index_where
 
 ROW = symbol("i", lo=0, extent=const(4096))
 

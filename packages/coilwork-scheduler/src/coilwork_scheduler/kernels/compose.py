@@ -1,4 +1,17 @@
-"""From a group to a draft kernel: values in the group's space, flat offsets, no loads of what the kernel
+"""Offsets of masked loads: where the mask is false nothing is read, so divisions may rely on what it says.
+
+A slice that is flattened and padded again is the usual case: `i // 1023` and `i % 1023` of an `i` that the
+mask keeps below
+1023. Without them the load is of the very element that the padding writes, so that one may take the other's
+      place.
+
+Sums of 64 bit integers of which no partial sum leaves 32 bits: they are made in 32, and widened at the
+end, bit for bit the same.
+
+`mask.sum()` and `mask.long().cumsum(-1)` count in 64 bits by type. Processors add half as many of those at
+once, and threads of a GPU exchange them in two words.
+
+From a group to a draft kernel: values in the group's space, flat offsets, no loads of what the kernel
 computes.
 """
 
@@ -6,14 +19,35 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import prod
+from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, substitute
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    bounds,
+    extent_of,
+    floordiv,
+    fold,
+    maximum,
+    minimum,
+    mod,
+    product,
+    substitute,
+    total,
+)
+from coilwork_ir.index import (
+    const as index_const,
+)
 from coilwork_ir.kernels import Store
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
+    Const,
     IndexValue,
     Load,
     Op,
@@ -26,19 +60,97 @@ from coilwork_ir.scalar import (
     index_value,
     joined_small,
     load,
+    narrow_to_32_bits,
     op,
     postorder,
     reduce,
+    scan,
     scan_again,
     sort,
     where,
+    whole_span,
     with_operands,
 )
 from coilwork_scheduler.contractions.sum_of_products import contraction_of
 from coilwork_scheduler.fusion_group import Group, Member
-from coilwork_scheduler.kernels.masked import index_where
-from coilwork_scheduler.kernels.narrow import narrowed
 from coilwork_scheduler.kernels.rounding import NONE, Decisions, compared, selected, unrounded
+
+# ---- Offsets of masked loads: where the mask is false nothing is read, so divisions may rely on ----
+
+
+def index_where(index: Expr, mask: Scalar) -> Expr:
+    """An expression equal to `index` wherever `mask` is true."""
+    below = _limits(mask)
+    if not below:
+        return index
+
+    def quotient(numerator: Expr, denominator: Expr) -> Expr:
+        return as_expr(0) if _fits(numerator, denominator, below) else floordiv(numerator, denominator)
+
+    def remainder(numerator: Expr, denominator: Expr) -> Expr:
+        return numerator if _fits(numerator, denominator, below) else mod(numerator, denominator)
+
+    return fold(
+        index,
+        const=index_const,
+        symbol=lambda symbol: symbol,
+        add=lambda parts: total(parts),
+        mul=lambda parts: product(parts),
+        floordiv=quotient,
+        mod=remainder,
+        minimum=lambda parts: minimum(*parts),
+        maximum=lambda parts: maximum(*parts),
+    )
+
+
+def _fits(numerator: Expr, denominator: Expr, below: Mapping[Expr, int]) -> bool:
+    limit, divisor = below.get(numerator), as_int(denominator)
+    return limit is not None and divisor is not None and limit <= divisor
+
+
+def _limits(mask: Scalar) -> dict[Expr, int]:
+    """Expressions that are not negative, and which numbers they stay below where `mask` is true."""
+    found: dict[Expr, int] = {}
+    open_parts = [mask]
+    while open_parts:
+        match open_parts.pop():
+            case Op(op="bitwise_and" | "logical_and", operands=operands):
+                open_parts.extend(operands)
+            case Op(
+                op=("lt" | "le") as name, operands=(IndexValue(expr=expr, operands=()), Const(value=value))
+            ):
+                limit = int(value) + (name == "le")
+                lowest = bounds(expr).lo
+                if lowest is not None and lowest >= 0:
+                    found[expr] = min(limit, found.get(expr, limit))
+            case _:
+                pass
+    return found
+
+
+# ---- Sums of 64 bit integers of which no partial sum leaves 32 bits: they are made in 32, and w ----
+
+
+_LARGEST: Final = (1 << 31) - 1
+
+
+def narrowed(node: Scalar) -> Scalar:
+    """`node` in fewer bits, if it is such a sum, running or not, of known length."""
+    if not isinstance(node, Reduce | Scan) or node.kind != "sum" or node.dtype is not DType.I64:
+        return node
+    axes = node.axes if isinstance(node, Reduce) else (node.axis,)
+    lengths = [bounds(extent_of(axis)).hi for axis in axes]
+    known = [length for length in lengths if length is not None]
+    span = whole_span(node.operands[0])
+    if len(known) < len(lengths) or span is None or prod(known) * max(-span[0], span[1]) > _LARGEST:
+        return node
+    value = narrow_to_32_bits(node.operands[0])
+    if isinstance(node, Scan):
+        return cast(scan("sum", value, node.axis, reverse=node.reverse), DType.I64)
+    return cast(reduce("sum", (value,), node.axes), DType.I64)
+
+
+# ---- From a group to a draft kernel: values in the group's space, flat offsets, no loads of wha ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
