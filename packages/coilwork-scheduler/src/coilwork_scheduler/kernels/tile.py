@@ -1,4 +1,6 @@
-"""The iteration space of a kernel: order of ranges, collapsed loops, names.
+"""Two ranges that indices see as one.
+
+The iteration space of a kernel: order of ranges, collapsed loops, names.
 
 The order follows the layout of the largest accesses, so that the range innermost is the one along which most
 bytes lie at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay
@@ -17,14 +19,41 @@ from typing import Final, Literal, TypeAlias
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.capabilities import TURNED_SHARE
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.index import Expr, as_expr, extent_of, substitute, symbol
 from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
 from coilwork_ir.target import Target
-from coilwork_scheduler.joining import joined
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.draft_analysis import Access, accesses, index_expressions, scalars_of, slices
 from coilwork_scheduler.sizes import SizeHints
+
+# ---- Two ranges that indices see as one ----
+
+
+_INDEX_ZERO = as_expr(0)
+
+
+def joined(outer: Expr, inner: Expr, indices: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]] | None:
+    """One symbol for `outer * extent(inner) + inner` and `indices` over it, if they need no more
+    than that.
+    """
+    size = extent_of(inner)
+    whole = symbol(f"{outer.name}.{inner.name}", extent=extent_of(outer) * size)
+    point = outer * size + inner
+    result: list[Expr] = []
+    for index in indices:
+        free = index.free_symbols
+        if outer in free or inner in free:
+            over = substitute(index, {outer: _INDEX_ZERO, inner: whole})
+            if substitute(over, {whole: point}) is not index:
+                return None
+            index = over
+        result.append(index)
+    return whole, tuple(result)
+
+
+# ---- The iteration space of a kernel: order of ranges, collapsed loops, names ----
+
 
 Letter: TypeAlias = Literal["x", "y", "z", "w", "r"]
 _ZERO: Final = as_expr(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coilwork_ir.index import Expr, extent_of, floordiv, mod, product
-from coilwork_scheduler.joining import joined
+from coilwork_scheduler.kernels.tile import joined
 
 
 def merged_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
