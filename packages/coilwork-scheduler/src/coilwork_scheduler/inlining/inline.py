@@ -29,15 +29,15 @@ from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
-from coilwork_scheduler.inlining.growth import (
+from coilwork_scheduler.inlining.inlining_cost import (
     BodySize,
     Computation,
     Copy,
     Growth,
     InlinedComputation,
     body_size,
+    read_bytes,
 )
-from coilwork_scheduler.inlining.rereads import read_bytes
 from coilwork_scheduler.inlining.rewriting import rewritten
 from coilwork_scheduler.inlining.substitute import Expander, Producer, share
 from coilwork_scheduler.inlining.unheld import Unheld

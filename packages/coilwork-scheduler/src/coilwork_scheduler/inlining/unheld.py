@@ -22,8 +22,8 @@ from coilwork_ir.scalar import loads, range_symbols
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.inlining.checked import take_apart
-from coilwork_scheduler.inlining.growth import Computation, InlinedComputation
 from coilwork_scheduler.inlining.handed_on import Takes, handed_on, holds_nothing
+from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.sizes import SizeHints
 

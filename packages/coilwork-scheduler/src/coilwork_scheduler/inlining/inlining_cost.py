@@ -10,6 +10,9 @@ Most graphs are far below both: the models of the benchmark have at most 27 node
 654 in a body. An estimate that takes no substitution shows that. Only where it does not, the substitution is
 made and measured, as much in it may cancel: `x.t().t()` composes to `x`. What was made is then substituted as
 it is, so that a chain takes time once per node.
+
+What memory gives for a stored value that its reader goes through several times, as one that is broadcast
+along an outer range.
 """
 
 from __future__ import annotations
@@ -18,11 +21,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from coilwork_ir.index import WrittenSize, written_size
+from coilwork_ir.index import Expr, WrittenSize, extent_of, written_size
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
-from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+from coilwork_ir.scalar import IndexValue, Load, Scalar, loads, postorder, range_symbols
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+
+# ---- How large what a node computes becomes when producers are substituted into it ----
+
 
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 """Nodes that generated loops compute."""
@@ -192,3 +199,33 @@ class InlinedComputation:
     size: BodySize
     composed: bool
     has_copies: bool
+
+
+# ---- What memory gives for a stored value that its reader goes through several times, as one th ----
+
+
+def read_bytes(reader: Computation, name: str, size: int, sizes: SizeHints, resident: int) -> int:
+    """Bytes of the buffer `name`, which has `size` of them, that `reader` takes from memory.
+
+    What lies inside of a range along which it is the same is read again for each of its points, unless the
+    `resident` bytes of a cache hold it.
+    """
+    ranges: tuple[Expr, ...] = reader.ranges + (reader.axes if isinstance(reader, Reduce) else ())
+    most = size
+    if size <= resident:
+        return size
+    for access in loads(bodies(reader)):
+        if access.buffer != name:
+            continue
+        used = range_symbols((access,))
+        points = max(sizes.numel(tuple(extent_of(r) for r in ranges if r in used)), 1)
+        share = size / points
+        inside, times = share, 1
+        for r in reversed(ranges):
+            count = max(sizes.value(extent_of(r)), 1)
+            if r in used:
+                inside *= count
+            elif inside > resident:
+                times *= count
+        most = max(most, round(inside) * times)
+    return most
