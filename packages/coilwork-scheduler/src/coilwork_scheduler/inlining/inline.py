@@ -29,6 +29,7 @@ from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
+from coilwork_scheduler.inlining.check_sinking import Unheld
 from coilwork_scheduler.inlining.inlining_cost import (
     BodySize,
     Computation,
@@ -40,7 +41,6 @@ from coilwork_scheduler.inlining.inlining_cost import (
 )
 from coilwork_scheduler.inlining.rewriting import rewritten
 from coilwork_scheduler.inlining.substitute import Expander, Producer, share
-from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 

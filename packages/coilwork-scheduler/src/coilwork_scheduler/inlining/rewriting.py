@@ -10,8 +10,7 @@ from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar
-from coilwork_scheduler.inlining.checked import Apart, Known, take_apart
-from coilwork_scheduler.inlining.handed_on import checks_of
+from coilwork_scheduler.inlining.check_sinking import Apart, Known, checks_of, take_apart
 from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
 from coilwork_scheduler.inlining.substitute import Expander, Producer
 

@@ -1,0 +1,472 @@
+"""Checks of values that are computed inside scatters: these take them over, if they go through all points of
+the values.
+
+Nodes that look something up, taken apart into checked positions and what is read there.
+
+The positions become nodes of their own, which keep the checks and are small: one position stands for a row.
+What is looked up is then as any other value. Whoever computes it reads the checked positions, and thus runs
+after the checks.
+
+Whose checks the kernels of its consumers cannot hold, and what becomes of them if it is computed there all
+the same.
+
+A kernel checks positions where it goes through all of them, as one does that computes a value at the points
+where others read it. It does not where the value goes into a scatter, or is read elsewhere: at yet other
+positions from data, as part of a concatenation, beside itself. Such a value would be stored with nothing
+computed from it, to be read again. There are two ways out: scatters that go through all points of a value
+take its checks over (`handed_on.py`); otherwise its positions are stored, which take less memory
+(`checked.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import (
+    Expr,
+    as_int,
+    bounds,
+    extent_of,
+    provably_eq,
+    provably_positive,
+    stride_of,
+    substitute,
+    symbol,
+)
+from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
+from coilwork_ir.loops.access import bodies
+from coilwork_ir.scalar import (
+    Const,
+    IndexValue,
+    Load,
+    Op,
+    Scalar,
+    cast,
+    load,
+    loads,
+    postorder,
+    range_symbols,
+    rewrite,
+    substitute_ranges,
+)
+from coilwork_ir.target import Targets
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.fusion.fusion_candidate import fusable
+from coilwork_scheduler.fusion_group import stage_of
+from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
+from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.sizes import SizeHints
+
+# ---- Checks of values that are computed inside scatters: these take them over, if they go throu ----
+
+
+Takes: TypeAlias = Callable[[int, str], bool]
+"""Whether the node at a place computes the buffer of that name itself."""
+
+
+def holds_nothing(node: Node) -> bool:
+    """Tell if `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what
+    makes their values.
+    """
+    return isinstance(node, Scatter) and not fusable(stage_of(0, node), on_gpu=False)
+
+
+def handed_on(graph: Graph, readers: Mapping[str, Sequence[int]], takes: Takes) -> frozenset[str]:
+    """Results of pointwise nodes that only scatters read, or pointwise nodes of which the same is true, at
+    all of their points.
+
+    That is if all of them do as `takes` says. `readers` of each buffer as `readers_of` gives them.
+    """
+    found: set[str] = set()
+    nodes = graph.nodes
+    for node in reversed(nodes):
+        if not isinstance(node, Pointwise) or node.into is not None:
+            continue
+        name = node.output.name
+        users = readers.get(name, ())
+        if users and all(
+            user < len(nodes)
+            and takes(user, name)
+            and (holds_nothing(nodes[user]) or _is_among(nodes[user], found))
+            and _places(nodes[user], node) is not None
+            for user in users
+        ):
+            found.add(name)
+    return frozenset(found)
+
+
+def _is_among(node: Node, names: Collection[str]) -> bool:
+    return isinstance(node, Pointwise) and not node.checks and node.output.name in names
+
+
+def _places(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
+    """Return where `user` reads the result of `node`, over its own ranges; None unless it does so at each of
+    its points.
+    """
+    if not isinstance(user, Pointwise | Scatter):
+        return None
+    found = {access.index for access in loads(bodies(user)) if access.buffer == node.output.name}
+    plain = all(
+        not access.indirect and access.mask is None
+        for access in loads(bodies(user))
+        if access.buffer == node.output.name
+    )
+    if len(found) != 1 or not plain:
+        return None
+    (index,) = found
+    used: set[Expr] = set()
+    for own, place in zip(node.ranges, index, strict=True):
+        extent = extent_of(own)
+        if as_int(extent) == 1:
+            continue
+        if place not in user.ranges or place in used or not provably_eq(extent_of(place), extent):
+            return None
+        used.add(place)
+    # where there is nothing along the other ranges, nothing is checked
+    return index if all(provably_positive(extent_of(r)) for r in user.ranges if r not in used) else None
+
+
+def checks_of(
+    user: Node,
+    nodes: Mapping[str, Pointwise],
+    expand: Callable[[tuple[Scalar, ...], str], tuple[Scalar, ...]],
+) -> tuple[Check, ...]:
+    """Checks of those of `nodes`, by name, that are computed inside `user`, over its ranges; of what others
+    depend on first.
+
+    `expand` computes inside a scalar what the node of that name does.
+    """
+    return tuple(dict.fromkeys(_checks(user, {}, nodes, expand)))
+
+
+def _checks(
+    user: Node,
+    mapping: Mapping[Expr, Expr],
+    nodes: Mapping[str, Pointwise],
+    expand: Callable[[tuple[Scalar, ...], str], tuple[Scalar, ...]],
+) -> Iterator[Check]:
+    for name in dict.fromkeys(access.buffer for access in loads(bodies(user))):
+        node = nodes.get(name)
+        if node is None:
+            continue
+        index = _places(user, node)
+        assert index is not None, f"%{name} is handed on"
+        inner = {own: substitute(place, mapping) for own, place in zip(node.ranges, index, strict=True)}
+        yield from _checks(node, inner, nodes, expand)
+        conditions = substitute_ranges(tuple(check.condition for check in node.checks), inner)
+        for check, condition in zip(node.checks, expand(conditions, name), strict=True):
+            yield Check(condition=condition, message=check.message, error=check.error)
+
+
+# ---- Nodes that look something up, taken apart into checked positions and what is read there ----
+
+
+_I32_POINTS: Final = 1 << 31
+
+
+Known: TypeAlias = "dict[tuple[Scalar, tuple[Check, ...], tuple[Expr, ...], str], Buffer]"
+"""Where positions are stored: by their value, their checks, the ranges that both are over, and the device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """A node taken apart.
+
+    Attributes:
+        nodes: its positions, with its checks, as far as these were not known.
+        stored: memory of all of its positions.
+        body: what it computes, reading these.
+    """
+
+    nodes: tuple[Pointwise, ...]
+    stored: tuple[Buffer, ...]
+    body: Scalar
+
+
+def take_apart(node: Pointwise, known: Known, taken: Collection[str]) -> Apart | None:
+    """`node`, which has checks, taken apart; what it stores, under names that are not `taken`, is added to
+    `known`.
+
+    None if some check is of anything but one position that `node` looks something up at, or if the positions
+    alone might have points where the node has none: nothing is checked where nothing is read.
+    """
+    checks = _checked_positions(node)
+    if checks is None:
+        return None
+    nodes: list[Pointwise] = []
+    stored: list[Buffer] = []
+    reads: dict[Scalar, Scalar] = {}
+    for number, (value, own) in enumerate(checks.items()):
+        used = range_symbols((value,))
+        if not all(provably_positive(extent_of(r)) for r in node.ranges if r not in used):
+            return None
+        places = tuple(r for r in node.ranges if r in used)
+        ranges = tuple(symbol(f"i{k}", extent=extent_of(r)) for k, r in enumerate(places))
+        moved = dict(zip(places, ranges, strict=True))
+        found, *conditions = substitute_ranges((value, *(check.condition for check in own)), moved)
+        moved_checks = tuple(
+            Check(condition=condition, message=check.message, error=check.error)
+            for condition, check in zip(conditions, own, strict=True)
+        )
+        key = (found, moved_checks, ranges, node.output.device)
+        buffer = known.get(key)
+        if buffer is None:
+            name = f"{node.output.name}_positions{number or ''}"
+            if name in taken:
+                return None
+            dtype = _stored_type(value, own)
+            shape = tuple(extent_of(r) for r in ranges)
+            buffer = known[key] = Buffer(
+                name=name,
+                dtype=dtype,
+                shape=shape,
+                strides=contiguous_strides(shape),
+                device=node.output.device,
+            )
+            nodes.append(
+                Pointwise(
+                    output=buffer,
+                    ranges=ranges,
+                    body=_converted(found, dtype),
+                    checks=moved_checks,
+                    origins=node.origins,
+                )
+            )
+        stored.append(buffer)
+        reads[value] = _converted(load(buffer.name, places, buffer.dtype), value.dtype)
+    (body,) = rewrite((node.body,), lambda scalar: reads.get(scalar, scalar))
+    return Apart(nodes=tuple(nodes), stored=tuple(stored), body=body)
+
+
+def _checked_positions(node: Pointwise) -> dict[Scalar, list[Check]] | None:
+    """The checks of `node` by the position that each is of; None if one is of something else, or positions
+    depend on others.
+    """
+    looked_up = tuple(dict.fromkeys(value for access in loads((node.body,)) for value in access.indirect))
+    checks: dict[Scalar, list[Check]] = {}
+    for check in node.checks:
+        found = [value for value in looked_up if _is_of(check.condition, value)]
+        if len(found) != 1:
+            return None
+        checks.setdefault(found[0], []).append(check)
+    nested = any(inner is not value and inner in checks for value in checks for inner in postorder((value,)))
+    return None if nested else checks
+
+
+def _converted(value: Scalar, dtype: DType) -> Scalar:
+    return value if value.dtype is dtype else cast(value, dtype)
+
+
+def _is_of(condition: Scalar, value: Scalar) -> bool:
+    """Tell if `condition` reads nothing but what goes into `value`, which is part of it."""
+    pending, seen = [condition], {condition}
+    found = False
+    while pending:
+        node = pending.pop()
+        if node is value:
+            found = True
+            continue
+        if isinstance(node, Load):
+            return False
+        fresh = [operand for operand in node.operands if operand not in seen]
+        seen.update(fresh)
+        pending += fresh
+    return found
+
+
+def _stored_type(value: Scalar, checks: Sequence[Check]) -> DType:
+    """32 bits where `checks` leave no larger positions."""
+    for check in checks:
+        for node in postorder((check.condition,)):
+            if isinstance(node, Op) and node.op == "lt" and node.operands[0] is value:
+                most = _most(node.operands[1])
+                if most is not None and most <= _I32_POINTS:
+                    return DType.I32
+    return value.dtype
+
+
+def _most(value: Scalar) -> int | None:
+    """The largest value of a size; None if that is not known."""
+    match value:
+        case IndexValue(expr=expr, operands=()):
+            return bounds(expr).hi
+        case Const(value=number):
+            return int(number)
+        case _:
+            return None
+
+
+# ---- Whose checks the kernels of its consumers cannot hold, and what becomes of them if it is c ----
+
+
+# A position is written and read where what it stands for need not be.
+_WRITTEN_AND_READ: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was found of a choice of candidates: those in `vain` are better stored; scatters take the checks
+    of those `handed` on.
+    """
+
+    vain: frozenset[str] = frozenset()
+    handed: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, kw_only=True)
+class Unheld:
+    """Judges the pointwise nodes of one graph that have checks.
+
+    Attributes:
+        graph, facts, targets, sizes: what there is.
+        readers: of each buffer, as `readers_of` gives them.
+        us: estimates what a kernel takes that reads and writes so many bytes.
+    """
+
+    graph: Graph
+    facts: Dependence
+    readers: Mapping[str, Sequence[int]]
+    targets: Targets
+    sizes: SizeHints
+    us: Callable[[float, float], float]
+    _names: frozenset[str] = frozenset()
+    _handed: frozenset[str] = frozenset()
+    _refused: frozenset[str] = frozenset()
+    _elsewhere: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(isinstance(node, Pointwise) and node.checks for node in self.graph.nodes):
+            self._names = self._going_on(_always)
+            self._handed = handed_on(self.graph, self.readers, _always)
+
+    def should_leave(self, node: Pointwise, journal: Journal) -> bool:
+        """Tell if `node` should be computed without its checks, by whoever reads it."""
+        name = node.output.name
+        if name not in self._names or name in self._refused:
+            return False
+        reason = self._drawback(node, handed=name in self._handed)
+        if reason:
+            journal.note("inline", (name,), False, reason)
+        return reason is None
+
+    def _drawback(self, node: Pointwise, *, handed: bool) -> str | None:
+        """Why `node` should not be computed without its checks, "" if it cannot be; None if it should."""
+        name, size = node.output.name, self.sizes.size_bytes(node.output)
+        target = self.targets.of(node.output.device)
+        users = self.readers[name]
+        # Shorter rows are fetched once on a GPU, as it would fetch as much again for another consumer; and by
+        # all threads on a CPU, as few of them share a scatter.
+        is_short = self._row_bytes(node) < target.machine.memory.fetched_bytes
+        if is_short and (len(users) > 1 or not target.is_gpu):
+            return "what it looks up at a position is too short to be fetched again"
+        if handed:
+            return None
+        apart = take_apart(node, {}, self.facts.buffers)
+        if apart is None:
+            return ""
+        if _WRITTEN_AND_READ * sum(self.sizes.size_bytes(buffer) for buffer in apart.stored) > size:
+            return "its checked positions would take as much memory as it does"
+        held = [user for user in users if not self._goes_on(user, name, self._names)]
+        if held and self.us(size, size) - self.us(0, 0) < target.launch_us:
+            return "it shares a kernel with a consumer, and is small"
+        return None
+
+    def _row_bytes(self, node: Pointwise) -> int:
+        """Bytes that `node` looks up at a position."""
+        points = 1
+        for check in node.checks:
+            used = range_symbols((check.condition,))
+            points = max(points, self.sizes.numel(tuple(extent_of(r) for r in node.ranges if r in used)))
+        return self.sizes.size_bytes(node.output) // points
+
+    def refuse(self, names: Collection[str]) -> None:
+        """Leave the checks of `names` where they are."""
+        self._refused = self._refused.union(names)
+
+    def outcome(self, candidates: Mapping[str, int], facts: Mapping[int, InlinedComputation]) -> Outcome:
+        """Return what becomes of the checks of `candidates`, which are computed where `facts` say."""
+        nodes = [node for at in candidates.values() if isinstance(node := self.graph.nodes[at], Pointwise)]
+        with_checks = [node for node in nodes if node.checks]
+        if not with_checks:
+            return Outcome()
+
+        def takes(user: int, name: str) -> bool:
+            return name in candidates and user in facts and name in facts[user].inlined
+
+        going, handed = self._going_on(takes), handed_on(self.graph, self.readers, takes)
+        vain = {
+            node.output.name
+            for node in with_checks
+            if node.output.name not in handed
+            and (node.output.name not in going or self._drawback(node, handed=False) is not None)
+        }
+        return Outcome(vain=frozenset(vain), handed=handed)
+
+    def _going_on(self, takes: Takes) -> frozenset[str]:
+        """Results of pointwise nodes that go, through other ones or not, to where no kernel holds their
+        checks.
+
+        That is by way of those users that `takes` them.
+        """
+        found: set[str] = set()
+        nodes = self.graph.nodes
+        for node in reversed(nodes):
+            if not isinstance(node, Pointwise) or node.into is not None:
+                continue
+            name = node.output.name
+            users = self.readers.get(name, ())
+            if any(user == len(nodes) or not isinstance(nodes[user], Computation) for user in users):
+                # the caller wants it, or an operator: it is stored
+                continue
+            if any(takes(user, name) and self._goes_on(user, name, found) for user in users):
+                found.add(name)
+        return frozenset(found)
+
+    def _goes_on(self, user: int, name: str, found: Collection[str]) -> bool:
+        """Tell if `user` computes with `name` where checks of it are not held; of later nodes these are
+        `found`.
+        """
+        match node := self.graph.nodes[user]:
+            case Pointwise(checks=(), output=output) if output.name in found:
+                return True
+            case Pointwise() | Reduce() | Scan() | Sort():
+                if user not in self._elsewhere:
+                    self._elsewhere[user] = self._read_elsewhere(node)
+                return name in self._elsewhere[user]
+            case _:
+                return holds_nothing(node)
+
+    def _read_elsewhere(self, user: Node) -> frozenset[str]:
+        """Buffers that `user` reads at other points than its own, so that it shares no kernel with who
+        computes them.
+        """
+        places: dict[str, tuple[Expr, ...]] = {}
+        found: set[str] = set()
+        for access in loads(bodies(user)):
+            shape = self.facts.buffers[access.buffer].shape
+            moved = any(_is_moved(e, size) for e, size in zip(access.index, shape, strict=True))
+            same = places.setdefault(access.buffer, access.index) == access.index
+            if access.indirect or access.mask is not None or moved or not same:
+                found.add(access.buffer)
+        return frozenset(found)
+
+
+def _is_moved(place: Expr, size: Expr) -> bool:
+    """Tell whether `place` goes through a dimension of `size` in part, from elsewhere or by steps, along one
+    range or none.
+    """
+    symbols = tuple(place.free_symbols)
+    if len(symbols) != 1 or symbols[0].extent is None:
+        return not symbols and as_int(size) != 1
+    (along,) = symbols
+    if place is along:
+        return not provably_eq(extent_of(along), size)
+    return stride_of(place, along) is not None
+
+
+def _always(user: int, name: str) -> bool:
+    return True
