@@ -18,7 +18,7 @@ from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatt
 from coilwork_ir.loops.access import bodies, read
 from coilwork_ir.scalar import Load, Scalar, load, loads, rewrite, substitute_ranges
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.inlining.rewriting import with_bodies
+from coilwork_scheduler.inlining.substitute import with_bodies
 from coilwork_scheduler.settings import Settings
 
 

@@ -39,8 +39,7 @@ from coilwork_scheduler.inlining.inlining_cost import (
     body_size,
     read_bytes,
 )
-from coilwork_scheduler.inlining.rewriting import rewritten
-from coilwork_scheduler.inlining.substitute import Expander, Producer, share
+from coilwork_scheduler.inlining.substitute import Expander, Producer, rewritten, share
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 
