@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.families import POSITIONS, Family
-from coilwork_scheduler.splitting.figures import Figures, Shape
 from coilwork_scheduler.splitting.filling import Filling
 from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import Cut, Pieces, cut_axes
+from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, Figures, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,9 @@ from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.families import Family
-from coilwork_scheduler.splitting.figures import Figures
 from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import Cut, Pieces, cut_axes
+from coilwork_scheduler.splitting.reduction_cost import Family, Figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

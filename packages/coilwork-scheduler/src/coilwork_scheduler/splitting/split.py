@@ -22,10 +22,9 @@ from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.beside_rows import row_reductions
 from coilwork_scheduler.splitting.combine import combined
 from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.families import POSITIONS, Family, rows_of
-from coilwork_scheduler.splitting.figures import figures_of
 from coilwork_scheduler.splitting.judge import Judge
 from coilwork_scheduler.splitting.online import merged
+from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, figures_of, rows_of
 
 
 def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:

@@ -18,9 +18,8 @@ from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.families import Family, rows_of
-from coilwork_scheduler.splitting.figures import Figures
 from coilwork_scheduler.splitting.pieces import cut_axes
+from coilwork_scheduler.splitting.reduction_cost import Family, Figures, rows_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
