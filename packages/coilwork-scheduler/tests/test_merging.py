@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coilwork_ir.index import as_int, evaluate, extent_of, floordiv, substitute, symbol
-from coilwork_scheduler.splitting.merging import merged_axes
+from coilwork_scheduler.splitting.pieces import merged_axes
 
 IMAGES, ROWS, COLUMNS = (symbol(name, extent=n) for name, n in (("n", 4), ("h", 3), ("w", 5)))
 CHANNEL = symbol("c", extent=8)

@@ -39,8 +39,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine import combined
-from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.pieces import Cut, Pieces
+from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces
 from coilwork_scheduler.splitting.reduction_cost import Figures, figures_of
 
 # Buffers looked at behind what a reduction loads.

@@ -17,10 +17,8 @@ from dataclasses import dataclass, replace
 
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.filling import Filling
-from coilwork_scheduler.splitting.merging import merged_axes
-from coilwork_scheduler.splitting.pieces import Cut, Pieces, cut_axes
+from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces, cut_axes, merged_axes
 from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, Figures, Shape
 
 

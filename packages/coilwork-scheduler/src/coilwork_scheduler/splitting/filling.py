@@ -9,9 +9,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, extent_of
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.merging import merged_axes
-from coilwork_scheduler.splitting.pieces import cut_axes
+from coilwork_scheduler.splitting.pieces import Cutting, cut_axes, merged_axes
 from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, Figures
 
 # Neighbours in memory, of any type, that begin at multiples of 16 bytes if the first ones do.

@@ -18,8 +18,8 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.crossed import Crossed, crossed_of
-from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.filling import Filling, filling_of
+from coilwork_scheduler.splitting.pieces import Cutting
 from coilwork_scheduler.splitting.reduction_cost import Family, Figures, alone
 from coilwork_scheduler.splitting.short_runs import Runs, runs_of
 from coilwork_scheduler.splitting.walked import Walked, walked_of

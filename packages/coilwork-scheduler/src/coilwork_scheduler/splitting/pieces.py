@@ -4,18 +4,42 @@ Axes are cut from the outside inwards, in the order of memory: whole outer axes 
 one more axis is divided, evenly where it has a fitting divisor. A program then walks memory that lies
 together. Pieces depend on extents and on the device, never on what runs when, so that results are the same
 from run to run.
+
+Axes that lie in memory like one, made one: there are more ways to cut them evenly.
+
+256 images of 49 points, channels last, are cut in 49 pieces of 256 points, of which none is idle in a block
+of a power of two; by images alone they could be cut in 32 pieces of 392.
+
+What splitting decides of a reduction: the pieces that it is cut into.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, Mul, as_expr, as_int, ceildiv, extent_of, floordiv, node, product, symbol
-from coilwork_ir.scalar import Scalar, cast, const, index_value, op
+from coilwork_ir.index import (
+    Expr,
+    Mul,
+    as_expr,
+    as_int,
+    ceildiv,
+    extent_of,
+    floordiv,
+    mod,
+    node,
+    product,
+    symbol,
+)
+from coilwork_ir.loops import Reduce
+from coilwork_ir.scalar import Scalar, cast, const, index_value, op, substitute_ranges
+from coilwork_scheduler.kernels.tile import joined
+
+# ---- How the axes of a reduction are cut into pieces: index arithmetic, no nodes ----
+
 
 # A whole axis may give this many times the pieces asked for.
 _EXCESS: Final = 1.5
@@ -245,3 +269,61 @@ def _padding(length: int, held: int) -> float:
 def _divisors(n: int) -> list[int]:
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})
+
+
+# ---- Axes that lie in memory like one, made one: there are more ways to cut them evenly ----
+
+
+def merged_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
+    """`order`, outermost first, with neighbours merged that all `offsets` see as one, and what those are over
+    the merged ones.
+    """
+    runs: list[list[Expr]] = []
+    wholes: list[Expr] = []
+    seen = tuple(offsets)
+    for axis in order:
+        found = joined(wholes[-1], axis, seen) if runs else None
+        if found is None:
+            runs.append([axis])
+            wholes.append(axis)
+        else:
+            wholes[-1], seen = found
+            runs[-1].append(axis)
+    mapping: dict[Expr, Expr] = {}
+    for run, whole in zip(runs, wholes, strict=True):
+        if len(run) > 1:
+            mapping.update(_parts(run, whole))
+    return tuple(wholes), mapping
+
+
+def _parts(run: Sequence[Expr], whole: Expr) -> dict[Expr, Expr]:
+    """The axes of `run` over `whole`, of which they are the digits."""
+    found: dict[Expr, Expr] = {}
+    for place, axis in enumerate(run):
+        quotient = floordiv(whole, product(extent_of(inner) for inner in run[place + 1 :]))
+        found[axis] = quotient if place == 0 else mod(quotient, extent_of(axis))
+    return found
+
+
+# ---- What splitting decides of a reduction: the pieces that it is cut into ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutting:
+    """Pieces of a family.
+
+    Its axes are `refined` first, into the axes of the pieces, where that says something. Pieces are `apart`
+    in memory, each with all of its results, where a program has all of these, or where storing them is much
+    of its time.
+    """
+
+    pieces: Pieces
+    refined: tuple[tuple[Expr, Expr], ...] = ()
+    apart: bool = False
+
+    def along(self, node: Reduce) -> Reduce:
+        """`node`, of the family, along the axes of the pieces."""
+        if not self.refined:
+            return node
+        (body,) = substitute_ranges((node.body,), dict(self.refined))
+        return replace(node, axes=self.pieces.axes, body=body)

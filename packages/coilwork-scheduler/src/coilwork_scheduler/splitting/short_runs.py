@@ -16,9 +16,7 @@ from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.merging import merged_axes
-from coilwork_scheduler.splitting.pieces import Cut, Pieces, cut_axes
+from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces, cut_axes, merged_axes
 from coilwork_scheduler.splitting.reduction_cost import Family, Figures
 
 

@@ -21,9 +21,9 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.beside_rows import row_reductions
 from coilwork_scheduler.splitting.combine import combined
-from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.judge import Judge
 from coilwork_scheduler.splitting.online import merged
+from coilwork_scheduler.splitting.pieces import Cutting
 from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, figures_of, rows_of
 
 

@@ -17,8 +17,7 @@ from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.beside_rows import RowReductions
-from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.pieces import cut_axes
+from coilwork_scheduler.splitting.pieces import Cutting, cut_axes
 from coilwork_scheduler.splitting.reduction_cost import Family, Figures, rows_of
 
 
