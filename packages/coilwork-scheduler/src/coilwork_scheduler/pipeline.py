@@ -52,7 +52,7 @@ from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import hints_of
-from coilwork_scheduler.splitting.along_rows import split_along_rows
+from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
 from coilwork_scheduler.splitting.linear_sums import linear_sums
 from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
