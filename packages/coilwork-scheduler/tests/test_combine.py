@@ -20,7 +20,7 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import const, load, op
-from coilwork_scheduler.splitting.combine import combined
+from coilwork_scheduler.splitting.combine_pieces import combined
 from coilwork_scheduler.splitting.pieces import cut_axes
 
 TORCH = {

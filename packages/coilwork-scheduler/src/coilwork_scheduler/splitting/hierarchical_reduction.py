@@ -38,7 +38,7 @@ from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.combine import combined
+from coilwork_scheduler.splitting.combine_pieces import combined
 from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces
 from coilwork_scheduler.splitting.reduction_cost import Figures, figures_of
 

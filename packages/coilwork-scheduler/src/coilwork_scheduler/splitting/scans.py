@@ -29,7 +29,7 @@ from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.combine import guarded, identity_of
+from coilwork_scheduler.splitting.combine_pieces import guarded, identity_of
 from coilwork_scheduler.splitting.single_pass import pieces_of, single_pass_us
 
 # Kinds whose pieces' results are those of a reduction, which combine by a scalar operation.

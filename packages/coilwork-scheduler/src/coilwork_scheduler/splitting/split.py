@@ -37,7 +37,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.combine import combined
+from coilwork_scheduler.splitting.combine_pieces import combined
 from coilwork_scheduler.splitting.crossed import Crossed, crossed_of
 from coilwork_scheduler.splitting.filling import Filling, filling_of
 from coilwork_scheduler.splitting.pieces import Cutting
