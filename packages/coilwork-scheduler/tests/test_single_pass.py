@@ -30,7 +30,7 @@ from coilwork_ir.scalar import load, op
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import plan
-from coilwork_scheduler.splitting.single_pass import pieces_of
+from coilwork_scheduler.splitting.split_scans import pieces_of
 
 
 def planned(

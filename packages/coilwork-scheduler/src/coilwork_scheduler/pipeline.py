@@ -54,8 +54,8 @@ from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import hints_of
 from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
 from coilwork_scheduler.splitting.linear_sums import linear_sums
-from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
+from coilwork_scheduler.splitting.split_scans import split_scans
 from coilwork_scheduler.turned import turn_scans
 from coilwork_scheduler.written_out import write_out
 
