@@ -53,9 +53,9 @@ from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import hints_of
 from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
-from coilwork_scheduler.splitting.linear_sums import linear_sums
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans
+from coilwork_scheduler.statistic_hoisting import linear_sums
 from coilwork_scheduler.turned import turn_scans
 from coilwork_scheduler.written_out import write_out
 
