@@ -38,7 +38,6 @@ from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.externalize import externalize_sorts
 from coilwork_scheduler.fusion.fuse import Fuser
 from coilwork_scheduler.fusion.profitability import Surroundings
 from coilwork_scheduler.fusion_group import Group, Stage, group_of, stage_of
@@ -46,10 +45,10 @@ from coilwork_scheduler.inlining.inline import inline
 from coilwork_scheduler.inlining.template_fusion import absorb
 from coilwork_scheduler.kernels.rounding import NONE, decisions, rounds
 from coilwork_scheduler.layouts.assign import assign_layouts
+from coilwork_scheduler.legalize import externalize_sorts, separate_overlaps
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import hints_of
 from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
