@@ -33,7 +33,6 @@ from coilwork_scheduler.assemble import (
 from coilwork_scheduler.contractions.choose import implement_attention, implement_contractions
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
-from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
@@ -46,8 +45,8 @@ from coilwork_scheduler.inlining.template_fusion import absorb
 from coilwork_scheduler.kernels.rounding import NONE, decisions, rounds
 from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.legalize import externalize_sorts, separate_overlaps
-from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.reduction_rewrites import scale_sums, sum_one_term, turn_scans, write_out
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import hints_of
@@ -55,8 +54,6 @@ from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans
 from coilwork_scheduler.statistic_hoisting import linear_sums
-from coilwork_scheduler.turned import turn_scans
-from coilwork_scheduler.written_out import write_out
 
 # ---- The order of the scheduler's passes: what must come before what, with a reason for each pl ----
 
