@@ -36,12 +36,12 @@ from coilwork_ir.loops.access import defined
 from coilwork_ir.passes import Pass
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, pipeline, schedule
+from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import SCALE
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import hints_of
 
 # Calls of a compiled model that are timed, after some that are not.
 _REPEATS: Final = 20

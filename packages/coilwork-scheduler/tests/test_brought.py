@@ -21,9 +21,8 @@ from coilwork_scheduler.contractions.implementations import (
     Surroundings,
 )
 from coilwork_scheduler.contractions.registry import REGISTRY, Implementing, Registry, add_implementations
-from coilwork_scheduler.cost import RooflineCost
+from coilwork_scheduler.cost_model import RooflineCost, hints_of
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.sizes import hints_of
 
 PRODUCT = """graph @g {
   input %x: f32[64, 32]

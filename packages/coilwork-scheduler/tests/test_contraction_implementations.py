@@ -30,9 +30,8 @@ from coilwork_scheduler.contractions.implementations import (
     Surroundings,
     WideningSums,
 )
-from coilwork_scheduler.cost import RooflineCost
+from coilwork_scheduler.cost_model import RooflineCost, hints_of
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.sizes import hints_of
 
 GPU, CPU = TARGETS["sm_90"], TARGETS["x86-64-avx512"]
 ADDMM = """graph @g {

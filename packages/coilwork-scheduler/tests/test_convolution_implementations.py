@@ -30,9 +30,8 @@ from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.convolutions import AtenConvolution, DepthwiseSums
 from coilwork_scheduler.contractions.implementations import Surroundings
 from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.cost import RooflineCost
+from coilwork_scheduler.cost_model import RooflineCost, hints_of
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.sizes import hints_of
 
 GPU, CPU = TARGETS["sm_90"], TARGETS["x86-64-avx512"]
 FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

@@ -21,7 +21,7 @@ from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.target import TARGETS, Targets, target
 from coilwork_scheduler import schedule
 from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.cost import RooflineCost
+from coilwork_scheduler.cost_model import RooflineCost, hints_of
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import assign_layouts, explain_layouts, list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
@@ -38,7 +38,6 @@ from coilwork_scheduler.layouts.sites import (
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import hints_of
 
 DEVICES = ("sm_90", "x86-64-avx512")
 

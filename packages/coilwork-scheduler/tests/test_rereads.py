@@ -12,8 +12,8 @@ from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import cast, index_value, op
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
+from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.inlining.inlining_cost import read_bytes
-from coilwork_scheduler.sizes import hints_of
 
 F32 = DType.F32
 SIZES = hints_of(ScheduleOptions())

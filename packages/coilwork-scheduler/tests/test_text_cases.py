@@ -34,12 +34,12 @@ from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.contractions.registry import REGISTRY
+from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.kernels.rounding import rounds
 from coilwork_scheduler.memory import plan
 from coilwork_scheduler.pipeline import PASSES, Draft, Settings
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.sizes import hints_of
 
 CASES = find_text_cases(Path(__file__).parent / "passes")
 DEVICE = tuple(field.name for field in fields(Target))

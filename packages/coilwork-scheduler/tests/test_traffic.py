@@ -9,11 +9,11 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
+from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.fusion.alignment import alignments
 from coilwork_scheduler.fusion.fusion_candidate import cluster_of, merged
 from coilwork_scheduler.fusion.profitability import Traffic
 from coilwork_scheduler.fusion_group import group_of, stage_of
-from coilwork_scheduler.sizes import hints_of
 
 
 def traffic(build, name="sm_90", kept_bytes=None):

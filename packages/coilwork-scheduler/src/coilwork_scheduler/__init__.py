@@ -4,7 +4,7 @@ Open `pipeline.py` first: the passes in order; `sequence.py` gives reasons for t
 pass or a few that belong together, and `memory/` plans allocations.
 """
 
-from coilwork_scheduler.cost import CostModel, KernelWork, RooflineCost
+from coilwork_scheduler.cost_model import CostModel, KernelWork, RooflineCost
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pipeline import schedule

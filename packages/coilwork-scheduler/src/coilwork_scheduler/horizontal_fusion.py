@@ -27,11 +27,10 @@ from coilwork_ir.kernels import Combined, Kernel, KernelCall, Member, Range, Sto
 from coilwork_ir.kernels.verify_combined import member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_ir.scalar import Scalar, substitute_ranges
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.kernels.canonical import structure
 from coilwork_scheduler.order import Held, Unit, live_bytes
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.sizes import SizeHints
 
 # ---- Of what kind a kernel is: kernels of one kind differ in their tensors and in how many elem ----
 

@@ -19,9 +19,9 @@ from coilwork_ir.index import Expr, as_int, extent_of, stride_of, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Scatter, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import Load, Scalar, load, loads
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import SizeHints
 
 # ---- Sorts that kernels of the target do not do become operator calls ----
 

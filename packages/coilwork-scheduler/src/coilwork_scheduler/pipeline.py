@@ -33,7 +33,7 @@ from coilwork_scheduler.assemble import (
 from coilwork_scheduler.contractions.choose import implement_attention, implement_contractions
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
-from coilwork_scheduler.cost import CostModel, RooflineCost
+from coilwork_scheduler.cost_model import CostModel, RooflineCost, hints_of
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.errors import ScheduleError
@@ -49,7 +49,6 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.reduction_rewrites import scale_sums, sum_one_term, turn_scans, write_out
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import hints_of
 from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coilwork_ir.target import Targets
-from coilwork_scheduler.cost import CostModel
+from coilwork_scheduler.cost_model import CostModel, SizeHints
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.sizes import SizeHints
 
 if TYPE_CHECKING:
     # the passes that it lists read these settings

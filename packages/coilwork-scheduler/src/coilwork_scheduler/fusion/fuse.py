@@ -24,7 +24,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from coilwork_ir.index import Expr
-from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import readers_of
 from coilwork_scheduler.fusion.alignment import alignments
 from coilwork_scheduler.fusion.fusion_candidate import Cluster, cluster_of, fusable, merged

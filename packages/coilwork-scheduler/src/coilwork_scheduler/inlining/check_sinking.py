@@ -54,12 +54,12 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 from coilwork_ir.target import Targets
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import fusable
 from coilwork_scheduler.fusion_group import stage_of
 from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
 from coilwork_scheduler.remarks import Journal
-from coilwork_scheduler.sizes import SizeHints
 
 # ---- Checks of values that are computed inside scatters: these take them over, if they go throu ----
 

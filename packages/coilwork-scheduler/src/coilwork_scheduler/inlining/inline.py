@@ -26,7 +26,7 @@ from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loads, postorder
 from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
-from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
 from coilwork_scheduler.inlining.check_sinking import Unheld

@@ -20,8 +20,8 @@ from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.scalar import IndexValue, Load, Scalar, const, placeholder, postorder, range_symbols, rewrite
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.sum_of_products import contraction_in
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.kernels.compose import Draft
-from coilwork_scheduler.sizes import SizeHints
 
 # ---- How the values of a draft kernel touch memory: what tiling decisions rest on ----
 

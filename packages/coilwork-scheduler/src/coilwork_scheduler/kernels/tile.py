@@ -23,9 +23,9 @@ from coilwork_ir.index import Expr, as_expr, extent_of, substitute, symbol
 from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
 from coilwork_ir.target import Target
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.draft_analysis import Access, accesses, index_expressions, scalars_of, slices
-from coilwork_scheduler.sizes import SizeHints
 
 # ---- Two ranges that indices see as one ----
 

@@ -16,11 +16,11 @@ from coilwork_ir.kernels.workspace import piece_length, workspace_elements
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import const
 from coilwork_ir.target import Target
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.fusion_group import group_of, stage_of
 from coilwork_scheduler.kernels.canonical import canonical
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.tile import tile
-from coilwork_scheduler.sizes import SizeHints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from coilwork_ir.loops.layouts import Fixed, Free, Layout, layouts_of, memory_ro
 from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
+from coilwork_scheduler.cost_model import SizeHints, hints_of
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import (
@@ -40,7 +41,6 @@ from coilwork_scheduler.layouts.traffic import list_row_reductions
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import SizeHints, hints_of
 
 # ---- `assign_layouts`: strides of free memory become those with which the graph moves the fewes ----
 

@@ -27,9 +27,9 @@ from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.view_strides import Strides, ViewsOf
 from coilwork_ir.scalar import load
 from coilwork_ir.target import Targets
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
 
 # ---- A node as the pass sees it: which memory its cost depends on, what it costs, and which str ----
 

@@ -22,10 +22,10 @@ from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_ir.target import Targets
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion_group import Computation
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
-from coilwork_scheduler.sizes import SizeHints
 
 # Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from
 # the cache. A modelled share.

@@ -19,11 +19,10 @@ from coilwork_ir.loops.access import defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, loads, postorder
 from coilwork_ir.target import Target, Targets
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.kernels.draft_analysis import nearest
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import SizeHints
 
 # ---- Families of reductions, which are cut in pieces together ----
 

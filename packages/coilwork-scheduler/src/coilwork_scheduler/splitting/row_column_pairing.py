@@ -25,7 +25,7 @@ from coilwork_ir.index import Expr, bounds, extent_of, product, substitute
 from coilwork_ir.loops import Graph, Pointwise, Reduce
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load, loads
-from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
 from coilwork_scheduler.remarks import Journal

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
-from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces, cut_axes, merged_axes
 from coilwork_scheduler.splitting.reduction_cost import Family, Figures

@@ -45,7 +45,7 @@ from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Combine, Scalar, const, index_value, load, loads, op, substitute_ranges, where
 from coilwork_ir.target import Target, Targets
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.cost_model import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine_pieces import guarded, identity_of
