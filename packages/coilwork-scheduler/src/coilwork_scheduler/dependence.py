@@ -6,12 +6,14 @@ earlier node that touches it under any name; what an operator goes on using afte
 operator touches, too. Random calls keep their order, and so do effects; barriers keep theirs among all nodes.
 Inputs are overwritten after the assertions on sizes that come before: whoever hears of one that fails can
 take other ways with them.
+
+Removal of nodes that nobody needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
 from coilwork_ir.fresh_names import FreshNames
@@ -38,6 +40,8 @@ from coilwork_ir.loops import (
 from coilwork_ir.loops.access import bodies, bound_symbols, defined, overwritten, read, shares_memory
 from coilwork_ir.scalar import range_symbols
 from coilwork_scheduler.errors import ScheduleError
+
+# ---- Who defines, reads and overwrites what, and the order that follows ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,3 +300,75 @@ def _argument_expressions(argument: Argument) -> Iterator[Expr]:
                 yield from _argument_expressions(item)
         case _:
             return
+
+
+# ---- Removal of nodes that nobody needs ----
+
+
+def remove_dead(graph: Graph, facts: Dependence) -> Graph:
+    """`graph`, of which `facts` are known, without the nodes whose results nobody uses.
+
+    Kept whatever their use: effects, random calls (each one advances the generator), run-time checks, and
+    what overwrites memory of an input or constant.
+    """
+    needed = [must_run(node, facts) for node in graph.nodes]
+
+    def need_symbols(symbols: frozenset[Expr]) -> None:
+        for symbol in symbols:
+            if symbol in facts.symbol_definer:
+                needed[facts.symbol_definer[symbol]] = True
+
+    for output in graph.outputs:
+        match output:
+            case Ref(name) if name in facts.definer:
+                needed[facts.definer[name]] = True
+            case Expr():
+                need_symbols(output.free_symbols)
+            case _:
+                pass
+    for position in reversed(range(len(graph.nodes))):
+        if not needed[position]:
+            continue
+        node = graph.nodes[position]
+        for name in (*facts.reads[position], *(old for old, _ in overwritten(node))):
+            if name in facts.definer:
+                needed[facts.definer[name]] = True
+        if facts.symbol_definer:
+            need_symbols(symbols_used(node))
+    kept = tuple(node for node, keep in zip(graph.nodes, needed, strict=True) if keep)
+    nodes = _without_unused_results(kept, graph)
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+
+
+def _without_unused_results(nodes: tuple[Node, ...], graph: Graph) -> tuple[Node, ...]:
+    """External calls that return several results no longer name those that nobody uses.
+
+    Some operators return nothing where their meta function promises a tensor (a workspace for a backward pass
+    that will not happen), so a result that is not needed must not be touched.
+    """
+    used = {output.name for output in graph.outputs if isinstance(output, Ref)}
+    for node in nodes:
+        used.update(read(node))
+        used.update(old for old, _ in overwritten(node))
+    return tuple(_trimmed(node, used) if isinstance(node, Extern) else node for node in nodes)
+
+
+def _trimmed(node: Extern, used: set[str]) -> Extern:
+    if node.single or node.out_overload:
+        return node
+    kept = {number for number, _ in node.aliases} | {number for _, number, _ in node.binds}
+    used = used.union(node.in_flight)
+    outputs = tuple(
+        None if isinstance(o, Buffer) and o.name not in used and number not in kept else o
+        for number, o in enumerate(node.outputs)
+    )
+    return node if outputs == node.outputs else replace(node, outputs=outputs)
+
+
+def must_run(node: Node, facts: Dependence) -> bool:
+    """True if `node` may not be removed even when nobody reads what it defines."""
+    if is_effect(node) or (isinstance(node, Extern) and node.random):
+        return True
+    if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter) and node.checks:
+        return True
+    return any(facts.root[old] in facts.external for old, _ in overwritten(node))

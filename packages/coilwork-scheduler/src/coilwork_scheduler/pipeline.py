@@ -34,8 +34,7 @@ from coilwork_scheduler.contractions.choose import implement_attention, implemen
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.cost_model import CostModel, RooflineCost, hints_of
-from coilwork_scheduler.dead import remove_dead
-from coilwork_scheduler.dependence import Dependence, analyse
+from coilwork_scheduler.dependence import Dependence, analyse, remove_dead
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion.fuse import Fuser
 from coilwork_scheduler.fusion.profitability import Surroundings

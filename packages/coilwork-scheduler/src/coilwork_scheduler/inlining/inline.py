@@ -27,8 +27,7 @@ from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loa
 from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.cost_model import KernelWork
-from coilwork_scheduler.dead import remove_dead
-from coilwork_scheduler.dependence import Dependence, analyse, readers_of
+from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
 from coilwork_scheduler.inlining.check_sinking import Unheld
 from coilwork_scheduler.inlining.inlining_cost import (
     BodySize,

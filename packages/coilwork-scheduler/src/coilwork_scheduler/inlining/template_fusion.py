@@ -40,8 +40,7 @@ from coilwork_scheduler.contractions.templates import (
     Template,
     find_template,
 )
-from coilwork_scheduler.dead import remove_dead
-from coilwork_scheduler.dependence import Dependence, analyse, readers_of
+from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
 from coilwork_scheduler.inlining.substitute import Expander, Producer
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
