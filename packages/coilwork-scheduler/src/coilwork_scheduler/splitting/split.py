@@ -38,12 +38,10 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine_pieces import combined
-from coilwork_scheduler.splitting.crossed import Crossed, crossed_of
-from coilwork_scheduler.splitting.filling import Filling, filling_of
 from coilwork_scheduler.splitting.pieces import Cutting
 from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, Figures, alone, figures_of, rows_of
 from coilwork_scheduler.splitting.row_column_pairing import RowReductions, Walked, row_reductions, walked_of
-from coilwork_scheduler.splitting.short_runs import Runs, runs_of
+from coilwork_scheduler.splitting.split_choices import Crossed, Filling, Runs, crossed_of, filling_of, runs_of
 
 # ---- Whether a family of reductions is cut in pieces, and into which ----
 
