@@ -1,11 +1,19 @@
-"""The scheduler's settings: one frozen value, handed down."""
+"""The scheduler's settings: one frozen value, handed down.
+
+Calls that share no kernel with others, as `ScheduleOptions.apart` asks for them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from coilwork_ir.kernels.nodes import Numerics
+from coilwork_ir.loc import Origin
+
+# ---- The scheduler's settings: one frozen value, handed down ----
+
 
 ContractionChoice = Literal["auto", "aten", "generated"]
 
@@ -97,3 +105,17 @@ class ScheduleOptions:
     aligned_inputs: tuple[str, ...] = ()
     donated_inputs: tuple[str, ...] = ()
     apart: frozenset[str] = frozenset()
+
+
+# ---- Calls that share no kernel with others, as `ScheduleOptions.apart` asks for them ----
+
+
+def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozenset[str]) -> bool:
+    """True if what implements the calls `one` may be computed in a kernel with what implements `two`.
+
+    `apart` are names of calls that share no kernel with others. The parts of one call may share a kernel.
+    """
+    if not apart:
+        return True
+    first, second = {origin.node for origin in one}, {origin.node for origin in two}
+    return first == second or apart.isdisjoint(first | second)

@@ -17,7 +17,6 @@ from coilwork_ir.machine.model import Memory
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, postorder
 from coilwork_ir.target import Targets
-from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.cost_model import KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import (
@@ -34,6 +33,7 @@ from coilwork_scheduler.fusion.fusion_candidate import (
 from coilwork_scheduler.fusion.row_column_fusion import fits_registers
 from coilwork_scheduler.kernels.compose import Draft, compose
 from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of, time_draft, unit_stride
+from coilwork_scheduler.options import may_share_kernel
 from coilwork_scheduler.settings import Settings
 
 # ---- What a kernel made of a cluster would read, write and compute: the figures that cost model ----

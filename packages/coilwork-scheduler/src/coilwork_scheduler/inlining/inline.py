@@ -24,7 +24,6 @@ from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sor
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loads, postorder
-from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
@@ -39,6 +38,7 @@ from coilwork_scheduler.inlining.inlining_cost import (
     read_bytes,
 )
 from coilwork_scheduler.inlining.substitute import Expander, Producer, rewritten, share
+from coilwork_scheduler.options import may_share_kernel
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 

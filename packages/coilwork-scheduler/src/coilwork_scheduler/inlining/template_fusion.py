@@ -29,7 +29,6 @@ from coilwork_ir.loops import (
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.scalar import Load, Op, Scalar, cast, loads, parameter, postorder, rewrite, substitute_ranges
 from coilwork_ir.target import Targets
-from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.implementations import (
     Quote,
     Surroundings,
@@ -42,6 +41,7 @@ from coilwork_scheduler.contractions.templates import (
 )
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
 from coilwork_scheduler.inlining.substitute import Expander, Producer
+from coilwork_scheduler.options import may_share_kernel
 from coilwork_scheduler.remarks import Journal
 from coilwork_scheduler.settings import Settings
 
