@@ -25,8 +25,7 @@ from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
-from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.contractions.templates import CoreNode
+from coilwork_scheduler.contractions.registry import REGISTRY, CoreNode
 
 aten = torch.ops.aten
 CORES = frozenset({"convolution", "attention", "attention-gradient"})

@@ -31,8 +31,7 @@ from coilwork_ir.scalar import Op, loads, postorder
 from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
-from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.contractions.templates import CoreNode, why_no_core
+from coilwork_scheduler.contractions.registry import REGISTRY, CoreNode, why_no_core
 
 KINDS = frozenset({"convolution", "attention", "attention-gradient"})
 

@@ -32,7 +32,7 @@ from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import NamesBlocks
-from coilwork_scheduler.contractions.templates import CoreNode
+from coilwork_scheduler.contractions.registry import CoreNode
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion_group import Group

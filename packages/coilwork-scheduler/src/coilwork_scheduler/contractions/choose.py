@@ -44,7 +44,7 @@ from coilwork_scheduler.contractions.implementations import (
     Surroundings,
     surroundings_of,
 )
-from coilwork_scheduler.contractions.templates import Template, find_template
+from coilwork_scheduler.contractions.registry import Template, find_template
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.options import ContractionChoice

@@ -34,11 +34,7 @@ from coilwork_scheduler.contractions.implementations import (
     Surroundings,
     surroundings_of,
 )
-from coilwork_scheduler.contractions.templates import (
-    CoreNode,
-    Template,
-    find_template,
-)
+from coilwork_scheduler.contractions.registry import CoreNode, Template, find_template
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
 from coilwork_scheduler.inlining.substitute import Expander, Producer
 from coilwork_scheduler.options import may_share_kernel

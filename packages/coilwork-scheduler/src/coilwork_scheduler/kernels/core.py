@@ -36,7 +36,7 @@ from coilwork_ir.scalar import (
     postorder,
     with_operands,
 )
-from coilwork_scheduler.contractions.templates import CoreNode, kind_of_node
+from coilwork_scheduler.contractions.registry import CoreNode, kind_of_node
 from coilwork_scheduler.kernels.canonical import readable
 from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.kernels.rounding import Decisions, compared, unrounded
