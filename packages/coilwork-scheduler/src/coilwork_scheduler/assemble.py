@@ -42,8 +42,8 @@ from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.core import make_core_kernel
 from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of
 from coilwork_scheduler.kernels.rounding import Decisions
+from coilwork_scheduler.kernels.scan_workspace import add_workspace
 from coilwork_scheduler.kernels.tile import tile
-from coilwork_scheduler.kernels.workspace import add_workspace
 from coilwork_scheduler.order import Held, Unit, order
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.shape_generalization import open_sizes
