@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coilwork_ir.kernels import Decision
 from coilwork_scheduler import remarks
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 
 
 def test_a_line_per_decision():
@@ -16,8 +16,8 @@ def test_a_line_per_decision():
 
 
 def test_the_record_is_bounded_and_rejections_do_not_crowd_out_the_rest():
-    journal = Journal(10)
+    remarks = Remarks(10)
     for _ in range(100):
-        journal.note("reject", (), False, "no")
-    journal.note("fuse", (), True, "yes")
-    assert [d.rule for d in journal.decisions] == ["reject"] * 5 + ["fuse"]
+        remarks.note("reject", (), False, "no")
+    remarks.note("fuse", (), True, "yes")
+    assert [d.rule for d in remarks.decisions] == ["reject"] * 5 + ["fuse"]

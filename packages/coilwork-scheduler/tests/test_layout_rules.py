@@ -36,7 +36,7 @@ from coilwork_scheduler.layouts.sites import (
     Site,
 )
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
 DEVICES = ("sm_90", "x86-64-avx512")
@@ -48,23 +48,23 @@ def strides_after(
     *,
     options: ScheduleOptions | None = None,
     rules: tuple[LayoutRule, ...] = RULES,
-) -> tuple[dict[str, str], Graph, Journal]:
+) -> tuple[dict[str, str], Graph, Remarks]:
     """Strides of all buffers as text, behind the pass alone."""
     verify_graph(graph)
     options = options or ScheduleOptions()
-    journal = Journal(100)
+    remarks = Remarks(100)
     settings = Settings(
         targets=Targets(main=TARGETS[device]),
         model=RooflineCost(target=TARGETS[device]),
         sizes=hints_of(options),
         options=options,
-        journal=journal,
+        remarks=remarks,
         registry=REGISTRY,
     )
     after = assign_layouts(graph, analyse(graph), settings, rules)
     verify_graph(after)
     found = {b.name: " ".join(str(s) for s in b.strides) for node in after.nodes for b in defined(node)}
-    return found, after, journal
+    return found, after, remarks
 
 
 def check_schedule(graph: Graph, device: str) -> None:
@@ -163,9 +163,9 @@ def test_one_row_decides_a_layout(device: str) -> None:
     row = LayoutRule(
         name="columns", site=weigh_columns, why="the library reads columns, and copies rows first"
     )
-    after, _, journal = strides_after(graph, device, rules=(*RULES, row))
+    after, _, remarks = strides_after(graph, device, rules=(*RULES, row))
     assert (after["a"], after["v"]) == ("1 640", "640 1")
-    (decision,) = (d for d in journal.decisions if d.rule == "layout")
+    (decision,) = (d for d in remarks.decisions if d.rule == "layout")
     assert decision.accepted and decision.subjects == ("a",)
 
 
@@ -515,10 +515,10 @@ def test_forward_and_backward_of_a_stack_are_one_problem(device: str) -> None:
 
 def test_a_kernel_stores_what_it_makes_once_more_for_a_call_that_wants_it_otherwise() -> None:
     graph = convolutions(returned=", %a")
-    found, after, journal = strides_after(graph, "sm_90")
+    found, after, remarks = strides_after(graph, "sm_90")
     assert found["a"] == PLANES
     assert {found[name] for name in ("a_1", "b", "c", "d")} == {PIXELS}
-    copies = {d.subjects[0]: d for d in journal.decisions if d.rule == "layout-copy"}
+    copies = {d.subjects[0]: d for d in remarks.decisions if d.rule == "layout-copy"}
     assert set(copies) == {"a", "u", "w"}
     copy = copies["a"]
     assert dict(copy.numbers)["copied_bytes"] == 2 * 16 * 64 * 56 * 56

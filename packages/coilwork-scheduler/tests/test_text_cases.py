@@ -39,7 +39,7 @@ from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.kernels.rounding import rounds
 from coilwork_scheduler.memory import plan
 from coilwork_scheduler.pipeline import PASSES, Draft, Settings
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 
 CASES = find_text_cases(Path(__file__).parent / "passes")
 DEVICE = tuple(field.name for field in fields(Target))
@@ -69,7 +69,7 @@ def apply_passes(given: Graph | Kernel, chosen: TextSettings) -> Transformed:
         options=options,
         model=RooflineCost(target=targets.main),
         sizes=hints_of(options),
-        journal=Journal(options.max_decisions),
+        remarks=Remarks(options.max_decisions),
         keeps_wide=options.numerics == "fast" and rounds(given),
         registry=REGISTRY,
     )

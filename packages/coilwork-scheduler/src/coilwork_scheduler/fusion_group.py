@@ -1,9 +1,8 @@
-"""Stages: loop nodes that generated code computes, in one common form.
+"""Loop nodes in one common form (`Stage`), and groups of them that become one kernel (`Group`).
 
-A stage has parallel and reduction ranges, and stores whose values are scalar graphs in which reductions and
-scans already stand. Ranges of extent 1 are gone, and a domain without points has one range, of extent 0.
-
-Groups: stages that become one kernel, and the common space they run over.
+A stage has parallel and reduction ranges, and stores whose values are scalar graphs that hold reductions and
+scans as nodes. Ranges of extent 1 are dropped. A domain without points has one range, of extent 0. A group
+maps the ranges of its stages to the ranges of one space.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from coilwork_ir.loops import Check, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS, StoreMode
 from coilwork_ir.scalar import Scalar, const, index_value, op, reduce, scan, sort, substitute_ranges
 
-# ---- Stages: loop nodes that generated code computes, in one common form ----
+# ---- Stages ----
 
 
 StageKind = Literal["pointwise", "reduce", "scan", "sort", "scatter"]
@@ -89,12 +88,12 @@ class Stage:
 def stage_of(position: int, node: Computation) -> Stage:
     """The stage that computes `node`."""
     axes = node.axes if isinstance(node, Reduce) else (node.axis,) if isinstance(node, Scan | Sort) else ()
-    parallel, gone_parallel = _reduce_ranges(tuple(r for r in node.ranges if r not in axes))
+    parallel, gone_parallel = _drop_unit_ranges(tuple(r for r in node.ranges if r not in axes))
     # a scan or sort over one element still runs over its axis
-    reduced, gone_reduced = _reduce_ranges(axes) if not isinstance(node, Scan | Sort) else (axes, {})
+    reduced, gone_reduced = _drop_unit_ranges(axes) if not isinstance(node, Scan | Sort) else (axes, {})
     gone = {**gone_parallel, **gone_reduced}
     coordinates = tuple(gone.get(r, r) for r in node.ranges)
-    checks = _settle_checks(node.checks, gone)
+    checks = _substitute_checks(node.checks, gone)
     into: tuple[tuple[str, str], ...] = ()
     kind: StageKind
     stores: tuple[StageStore, ...]
@@ -146,7 +145,7 @@ def stage_of(position: int, node: Computation) -> Stage:
     )
 
 
-def _reduce_ranges(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
+def _drop_unit_ranges(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
     """Ranges that are kept, and values for the others."""
     for symbol in ranges:
         if as_int(extent_of(symbol)) == 0:
@@ -155,7 +154,7 @@ def _reduce_ranges(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], dict[Exp
     return kept, {s: _ZERO for s in ranges if s not in kept}
 
 
-def _settle_checks(checks: tuple[Check, ...], gone: Mapping[Expr, Expr]) -> tuple[Check, ...]:
+def _substitute_checks(checks: tuple[Check, ...], gone: Mapping[Expr, Expr]) -> tuple[Check, ...]:
     if not gone or not checks:
         return checks
     conditions = substitute_ranges(tuple(c.condition for c in checks), gone)
@@ -219,7 +218,7 @@ def _scatter_store(node: Scatter, gone: Mapping[Expr, Expr]) -> StageStore:
     )
 
 
-# ---- Groups: stages that become one kernel, and the common space they run over ----
+# ---- Groups ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,13 @@
-"""Of what kind a kernel is: kernels of one kind differ in their tensors and in how many elements these have.
+"""Horizontal fusion: independent small kernels of one kind share a launch ("combo kernels").
 
-The kind of a kernel is the kernel with a size symbol for its extent, if it has one range of known extent.
-Extents that are multiples of 16 are of another kind than those that are not, and the symbol counts sixteens:
-where accesses can be 16 bytes wide they stay so. Kernels over several ranges have their extents in their
-indices too; these are of one kind if they are equal.
+Kernels of one kind differ in their tensors and in how many elements these have. The text of the kind is the
+kernel with a size symbol for its extent, if it has one range of known extent. Extents that are multiples of
+16 are a kind of their own, in which the symbol counts sixteens, so that accesses of 16 bytes stay wide.
+Kernels over several ranges hold extents in their indices, and are of one kind only if they are equal.
 
-Which calls share a launch.
-
-A call moves up to the first one of its kind from which nothing that it waits for keeps it away. What it
-allocates then lives longer: as long as the peak of memory stays where it is. A kernel that takes long stays
-alone: a launch is all that there is to gain, while its share of finding out what to do, and configurations
-that are not tried, are a part of its time.
-
-One kernel of several of one kind, and its call.
+A call moves up to the first one of its kind unless a dependence lies between. What it allocates then lives
+longer, which must not raise the peak of memory. A long kernel stays alone: it would gain only a launch, and
+lose time to the dispatch and to tuned configurations that a shared kernel cannot have.
 """
 
 from __future__ import annotations
@@ -29,17 +24,17 @@ from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_ir.scalar import Scalar, substitute_ranges
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.kernels.canonical import structure
-from coilwork_scheduler.order import Held, Unit, live_bytes
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.order import ExternalMemory, SchedulingUnit, live_bytes
+from coilwork_scheduler.remarks import Remarks
 
-# ---- Of what kind a kernel is: kernels of one kind differ in their tensors and in how many elem ----
+# ---- Kinds of kernels ----
 
 
 _UNIT: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class KernelKind:
     """What a kernel has in common with others.
 
     Attributes:
@@ -52,7 +47,7 @@ class Kind:
     extent: int | None
 
 
-def kind_of(kernel: Kernel) -> Kind | None:
+def kind_of(kernel: Kernel) -> KernelKind | None:
     """The kind of `kernel`, if it can share a launch: it does nothing but store a value per point."""
     if not kernel.stores or kernel.checks or kernel.combined is not None or kernel.core is not None:
         return None
@@ -62,13 +57,13 @@ def kind_of(kernel: Kernel) -> Kind | None:
         return None
     free = _free_range(kernel)
     if free is None:
-        return Kind(text=structure(kernel), extent=None)
+        return KernelKind(text=structure(kernel), extent=None)
     extent = as_int(free.extent) or 0
     unit = _UNIT if extent % _UNIT == 0 else 1
-    return Kind(text=structure(general(kernel, least=1, most=None)), extent=extent // unit)
+    return KernelKind(text=structure(generalize_extent(kernel, least=1, most=None)), extent=extent // unit)
 
 
-def general(kernel: Kernel, *, least: int, most: int | None) -> Kernel:
+def generalize_extent(kernel: Kernel, *, least: int, most: int | None) -> Kernel:
     """`kernel` with a size symbol, its last, for the extent of its one range.
 
     Its values lie between `least` and `most`, in units of the kind; `most` is None if they have no bound.
@@ -87,7 +82,7 @@ def general(kernel: Kernel, *, least: int, most: int | None) -> Kernel:
     roots = substitute_ranges([root for store in kernel.stores for root in _roots(store)], mapping)
     rest = iter(roots)
     stores = tuple(
-        _with_roots(
+        _replace_roots(
             replace(store, index=substitute(store.index, mapping)), [next(rest) for _ in _roots(store)]
         )
         for store in kernel.stores
@@ -111,12 +106,12 @@ def _roots(store: Store) -> tuple[Scalar, ...]:
     return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
 
 
-def _with_roots(store: Store, roots: list[Scalar]) -> Store:
+def _replace_roots(store: Store, roots: list[Scalar]) -> Store:
     last = None if store.mask is None else roots[-1]
     return replace(store, value=roots[0], indirect=tuple(roots[1 : 1 + len(store.indirect)]), mask=last)
 
 
-# ---- Which calls share a launch ----
+# ---- Choosing launches ----
 
 
 # Steps over which a call that allocates may move.
@@ -125,7 +120,7 @@ _SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class LaunchCandidate:
     """A call that may share a launch.
 
     Attributes:
@@ -141,16 +136,16 @@ class Candidate:
 
 def candidate_of(
     kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer], model: CostModel, sizes: SizeHints
-) -> Candidate | None:
+) -> LaunchCandidate | None:
     """The call of `kernel` as a candidate, if its kernel can share a launch."""
     kind = kind_of(kernel)
     if kind is None:
         return None
-    held = [sizes.size_bytes(buffers[name]) for name in call.args]
+    sizes_bytes = [sizes.size_bytes(buffers[name]) for name in call.args]
     roles = [arg.role for arg in kernel.args]
     work = KernelWork(
-        read_bytes=sum(size for size, role in zip(held, roles, strict=True) if role != "out"),
-        write_bytes=sum(size for size, role in zip(held, roles, strict=True) if role != "in"),
+        read_bytes=sum(size for size, role in zip(sizes_bytes, roles, strict=True) if role != "out"),
+        write_bytes=sum(size for size, role in zip(sizes_bytes, roles, strict=True) if role != "in"),
         operations=0,
         rows=sizes.numel(tuple(extent_of(r.symbol) for r in kernel.ranges)),
         row_length=1,
@@ -158,7 +153,7 @@ def candidate_of(
     )
     nothing = replace(work, read_bytes=0, write_bytes=0)
     devices = " ".join(buffers[name].device for name in call.args)
-    return Candidate(
+    return LaunchCandidate(
         kind=f"{devices}\n{kind.text}",
         names=call.args,
         time_us=model.kernel_us(work) - model.kernel_us(nothing),
@@ -173,26 +168,25 @@ class _Launch:
     names: set[str]
 
 
-def gather(
-    units: Sequence[Unit],
+def group_launches(
+    units: Sequence[SchedulingUnit],
     sequence: Sequence[int],
-    candidates: Mapping[int, Candidate],
-    held: Held,
-    journal: Journal,
+    candidates: Mapping[int, LaunchCandidate],
+    external: ExternalMemory,
+    remarks: Remarks,
     *,
     launch_us: float,
     loss: float,
     max_args: int,
 ) -> tuple[tuple[int, ...], ...]:
-    """`sequence` of `units` with those of `candidates` that share a launch as one entry, at the place of the
-    first.
+    """Return `sequence` of `units` with `candidates` that share a launch as one entry, where the first is.
 
     A launch takes `launch_us`; `loss` is the share of a kernel's time that may be lost in a shared one.
     """
     slots: list[list[int]] = [[] for _ in sequence]
     place: dict[int, int] = {}
     open_launches: dict[str, _Launch] = {}
-    memory = _Memory(live_bytes(units, sequence, held))
+    memory = _Memory(live_bytes(units, sequence, external))
     for position, index in enumerate(sequence):
         unit, candidate = units[index], candidates.get(index)
         at = position
@@ -207,14 +201,14 @@ def gather(
                 launch.names.update(candidate.names)
             else:
                 if obstacle:
-                    journal.note("combine", candidate.names[-1:], False, obstacle)
+                    remarks.note("combine", candidate.names[-1:], False, obstacle)
                 open_launches[candidate.kind] = _Launch(position, set(candidate.names))
         place[index] = at
         slots[at].append(index)
     found = tuple(tuple(slot) for slot in slots if slot)
     for run in found:
         if len(run) > 1:
-            journal.note(
+            remarks.note(
                 "combine",
                 tuple(candidates[index].names[-1] for index in run[:_SHOWN]),
                 True,
@@ -227,7 +221,7 @@ def gather(
 
 
 def _obstacle(
-    launch: _Launch, unit: Unit, candidate: Candidate, place: Mapping[int, int], max_args: int
+    launch: _Launch, unit: SchedulingUnit, candidate: LaunchCandidate, place: Mapping[int, int], max_args: int
 ) -> str:
     """Why the call of `candidate` cannot move to `launch`; empty if it can."""
     if any(place[earlier] >= launch.place for earlier in unit.before):
@@ -259,20 +253,19 @@ class _Memory:
         return True
 
 
-# ---- One kernel of several of one kind, and its call ----
+# ---- The combo kernel ----
 
 
-def merge(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kernel, KernelCall]:
-    """The kernel that does what `calls`, whose kernels are of one kind, do, and its call. Its name is
-    provisional.
+def make_combo_kernel(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kernel, KernelCall]:
+    """Return one kernel that does what `calls` do, and its call. Their kernels are of one kind.
 
-    Tensors and sizes that several of them take are passed once.
+    Tensors and sizes that several calls take are passed once. The name of the kernel is provisional.
     """
     parts = [(kernel, call, kind) for kernel, call in calls if (kind := kind_of(kernel))]
     first = parts[0][0]
     extents = [kind.extent for _, _, kind in parts if kind.extent is not None]
     alike = len(set(extents)) <= 1
-    shared = first if alike else general(first, least=min(extents), most=max(extents))
+    shared = first if alike else generalize_extent(first, least=min(extents), most=max(extents))
     body = replace(shared, name="member", origins=UNKNOWN)
     sizes: dict[Expr, Expr] = {}
     args: dict[str, TensorArg] = {}
@@ -291,7 +284,7 @@ def merge(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kernel, KernelCal
         ranges=(),
         args=tuple(args.values()),
         sizes=tuple(sizes.values()),
-        aliasing=_aliasing(body, members),
+        aliasing=_find_aliasing(body, members),
         stores=(),
         combined=Combined(body=body, members=tuple(members)),
         numerics=first.numerics,
@@ -319,7 +312,7 @@ def _size(value: Expr, formal: Expr, sizes: dict[Expr, Expr]) -> Expr:
     return known
 
 
-def _aliasing(body: Kernel, members: Sequence[Member]) -> tuple[tuple[str, str], ...]:
+def _find_aliasing(body: Kernel, members: Sequence[Member]) -> tuple[tuple[str, str], ...]:
     """The members' pairs of an output and an input that no other member reads."""
     readers: dict[str, int] = {}
     for member in members:

@@ -1,9 +1,9 @@
-"""Sorts that kernels of the target do not do become operator calls.
+"""Rewrite what no kernel of the target can compute: long sorts, and writes that overlap reads.
 
-Temporaries for stages that read the memory they overwrite.
-
-A loop node computes all of its values before any is written. A kernel does not: it may overwrite an element
-that another point has yet to read. Only reads of the very element that a point writes are safe.
+A sort that does not fit on chip becomes a call of `aten.sort` or `aten.topk`. A node that overwrites memory
+it also reads gets a temporary: the loop IR computes all values before it writes any, but a kernel may
+overwrite an element that another point has yet to read. Only a read of the very element that a point writes
+is safe.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
 
-# ---- Sorts that kernels of the target do not do become operator calls ----
+# ---- Sorts ----
 
 
-def externalize_sorts(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+def call_library_sorts(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with each sort that a kernel cannot do replaced by a call on a buffer that holds its operand.
 
     That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal
@@ -41,10 +41,10 @@ def externalize_sorts(graph: Graph, facts: Dependence, settings: Settings) -> Gr
             nodes.append(node)
             continue
         sorting = settings.targets.capabilities_of(defined(node)[0].device).sorting
-        why = _refused(node, sorting, settings.sizes)
+        why = _why_library(node, sorting, settings.sizes)
         in_memory = sorting is not None and sorting.longest is None
         length = as_int(extent_of(node.axis))
-        settings.journal.note(
+        settings.remarks.note(
             "sort",
             tuple(buffer.name for buffer in defined(node)),
             not why,
@@ -61,13 +61,13 @@ def externalize_sorts(graph: Graph, facts: Dependence, settings: Settings) -> Gr
             nodes.append(operand)
             source = operand.output.name
         if node.count is not None and node.stable:
-            nodes += _first_of_all(node, source, names)
+            nodes += _sort_then_slice(node, source, names)
         else:
             nodes.append(_call(node, source))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _refused(node: Sort, sorting: Sorting | None, sizes: SizeHints) -> str:
+def _why_library(node: Sort, sorting: Sorting | None, sizes: SizeHints) -> str:
     """Why a kernel does not do `node`; empty if it does."""
     length = as_int(extent_of(node.axis))
     if sorting is None:
@@ -144,7 +144,7 @@ def _call(node: Sort, source: str) -> Extern:
     )
 
 
-def _first_of_all(node: Sort, source: str, names: FreshNames) -> list[Node]:
+def _sort_then_slice(node: Sort, source: str, names: FreshNames) -> list[Node]:
     """A call that sorts all of each row, and copies of the first elements."""
     shape = tuple(extent_of(r) for r in node.ranges)
     whole: list[Buffer | None] = []
@@ -165,10 +165,10 @@ def _first_of_all(node: Sort, source: str, names: FreshNames) -> list[Node]:
     return [_call(replace(node, outputs=(whole[0], whole[1]), count=None), source), *copies]
 
 
-# ---- Temporaries for stages that read the memory they overwrite ----
+# ---- Overlapping writes ----
 
 
-def separate_overlaps(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+def break_overlaps(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with such values computed into buffers of their own first."""
     if not any(isinstance(n, Scatter) or (isinstance(n, Pointwise) and n.into) for n in graph.nodes):
         return graph
@@ -177,13 +177,13 @@ def separate_overlaps(graph: Graph, facts: Dependence, settings: Settings) -> Gr
     for node in graph.nodes:
         match node:
             case Pointwise(into=str(old)) if _overlaps(node.body, old, facts, node.ranges):
-                before, (body,) = _computed_before(node, (node.body,), names)
+                before, (body,) = _materialize_operands(node, (node.body,), names)
                 nodes += [*before, replace(node, body=body)]
             case Scatter(into=str(old)):
                 mask = () if node.mask is None else (node.mask,)
                 roots = (node.value, *node.indirect, *mask)
                 if any(_overlaps(root, old, facts, _own_element(node)) for root in roots):
-                    before, values = _computed_before(node, roots, names)
+                    before, values = _materialize_operands(node, roots, names)
                     nodes.extend(before)
                     count = 1 + len(node.indirect)
                     node = replace(
@@ -219,7 +219,7 @@ def _overlaps(body: Scalar, old: str, facts: Dependence, element: tuple[Expr, ..
     return False
 
 
-def _computed_before(
+def _materialize_operands(
     node: Pointwise | Scatter, roots: tuple[Scalar, ...], names: FreshNames
 ) -> tuple[list[Pointwise], tuple[Scalar, ...]]:
     shape = tuple(extent_of(symbol) for symbol in node.ranges)

@@ -24,9 +24,9 @@ from coilwork_scheduler.assemble import (
     Assembly,
     Context,
     build_kernels,
+    generalize_kernels,
     make_schedule,
     name_blocks,
-    open_kernels,
     order_works,
     share_launches,
 )
@@ -43,10 +43,15 @@ from coilwork_scheduler.inlining.inline import inline
 from coilwork_scheduler.inlining.template_fusion import absorb
 from coilwork_scheduler.kernels.rounding import NONE, decisions, rounds
 from coilwork_scheduler.layouts.assign import assign_layouts
-from coilwork_scheduler.legalize import externalize_sorts, separate_overlaps
+from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.reduction_rewrites import scale_sums, sum_one_term, turn_scans, write_out
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.reduction_rewrites import (
+    gather_one_hot,
+    hoist_scales,
+    reverse_scans,
+    unroll_reductions,
+)
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
 from coilwork_scheduler.splitting.split import split_reductions
@@ -207,7 +212,7 @@ class Draft:
 _GraphStep: TypeAlias = Callable[[Graph, Dependence, Settings], Graph]
 
 
-def _on_graph(step: _GraphStep) -> Callable[[Draft, Settings], Draft]:
+def _graph_pass(step: _GraphStep) -> Callable[[Draft, Settings], Draft]:
     """A pass that changes the graph alone; what is known of it is found anew if it did."""
 
     def run(draft: Draft, settings: Settings) -> Draft:
@@ -217,7 +222,7 @@ def _on_graph(step: _GraphStep) -> Callable[[Draft, Settings], Draft]:
     return run
 
 
-def _contract(draft: Draft, settings: Settings) -> Draft:
+def _implement_contractions(draft: Draft, settings: Settings) -> Draft:
     found = implement_contractions(draft.graph, draft.facts, settings)
     if found.graph is draft.graph:
         return draft
@@ -233,7 +238,7 @@ def _fuse(draft: Draft, settings: Settings) -> Draft:
     if not settings.options.fuse:
         return replace(draft, groups=tuple(group_of(stage) for stage in stages))
     around = Surroundings(graph=draft.graph, facts=draft.facts, settings=settings)
-    return replace(draft, groups=Fuser(around, stages, settings.journal).run())
+    return replace(draft, groups=Fuser(around, stages, settings.remarks).run())
 
 
 def _context(draft: Draft, settings: Settings) -> Context:
@@ -246,7 +251,7 @@ def _build(draft: Draft, settings: Settings) -> Draft:
     return replace(draft, assembly=build_kernels(_context(draft, settings), draft.groups, rounded))
 
 
-def _on_assembly(step: Callable[[Assembly, Context], Assembly]) -> Callable[[Draft, Settings], Draft]:
+def _assembly_pass(step: Callable[[Assembly, Context], Assembly]) -> Callable[[Draft, Settings], Draft]:
     """A pass that changes kernels or how they are launched."""
 
     def run(draft: Draft, settings: Settings) -> Draft:
@@ -265,101 +270,105 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
     passes=(
         Pass(
             name="externalize",
-            run=_on_graph(externalize_sorts),
+            run=_graph_pass(call_library_sorts),
             why="a sort that no kernel of the target does well is a library's",
         ),
         Pass(
             name="separate",
-            run=_on_graph(separate_overlaps),
+            run=_graph_pass(break_overlaps),
             why="what is read across places that the same loop overwrites needs memory of its own",
         ),
         Pass(
             name="attend",
-            run=_on_graph(implement_attention),
+            run=_graph_pass(implement_attention),
             why="attention is the call, the loops or the template that costs least",
         ),
         Pass(
             name="contract",
-            run=_contract,
+            run=_implement_contractions,
             why="a product is the call, the loops or the template that costs least",
         ),
-        Pass(name="dead", run=_on_graph(_remove_dead), why="what nobody reads is not computed"),
+        Pass(name="dead", run=_graph_pass(_remove_dead), why="what nobody reads is not computed"),
         Pass(
             name="inline",
-            run=_on_graph(inline),
+            run=_graph_pass(inline),
             why="a value that costs less to compute than to load needs no memory",
         ),
         Pass(
             name="dead-after-inline",
-            run=_on_graph(_remove_dead),
+            run=_graph_pass(_remove_dead),
             why="what every reader computes itself is not stored",
         ),
         Pass(
             name="absorb",
-            run=_on_graph(absorb),
+            run=_graph_pass(absorb),
             why="what stands beside a template's node is a prologue or an epilogue of its kernel",
         ),
         Pass(
             name="scale-sums",
-            run=_on_graph(scale_sums),
+            run=_graph_pass(hoist_scales),
             why="a factor of all terms is multiplied once, with their sum",
         ),
         Pass(
             name="one-hot",
-            run=_on_graph(sum_one_term),
+            run=_graph_pass(gather_one_hot),
             why="a sum of which all terms but one are zero is one load",
         ),
-        Pass(name="write-out", run=_on_graph(write_out), why="a sum of a few terms is a chain of additions"),
+        Pass(
+            name="write-out",
+            run=_graph_pass(unroll_reductions),
+            why="a sum of a few terms is a chain of additions",
+        ),
         Pass(
             name="turn-scans",
-            run=_on_graph(turn_scans),
+            run=_graph_pass(reverse_scans),
             why="a scan of a reversed row, read reversed, runs from the end and copies nothing",
         ),
         Pass(
             name="linear-sums",
-            run=_on_graph(linear_sums),
+            run=_graph_pass(linear_sums),
             why="sums that are linear in statistics need not wait for them, and share their pass over memory",
         ),
         Pass(
             name="layouts",
-            run=_on_graph(assign_layouts),
+            run=_graph_pass(assign_layouts),
             why="memory that nobody outside sees lies as the loops around it read and write it",
         ),
         Pass(
             name="split-scans",
-            run=_on_graph(split_scans),
+            run=_graph_pass(split_scans),
             why="a long scan in pieces occupies the whole device",
         ),
         Pass(
             name="split-rows",
-            run=_on_graph(split_along_rows),
+            run=_graph_pass(split_along_rows),
             why="sums over columns go along with rows that are in registers anyway",
         ),
         Pass(
             name="split",
-            run=_on_graph(split_reductions),
+            run=_graph_pass(split_reductions),
             why="a reduction of few results in pieces occupies the whole device",
         ),
         Pass(name="fuse", run=_fuse, why="loops that share memory's contents pass over it once"),
         Pass(name="build", run=_build, why="what a group computes is one kernel, with ranges and arguments"),
         Pass(
             name="order",
-            run=_on_assembly(order_works),
+            run=_assembly_pass(order_works),
             why="what frees memory runs before what needs more of it",
         ),
         Pass(
             name="share-launches",
-            run=_on_assembly(share_launches),
+            run=_assembly_pass(share_launches),
             why="small kernels of one kind cost one launch together",
         ),
         Pass(
             name="open-sizes",
-            run=_on_assembly(open_kernels),
+            run=_assembly_pass(generalize_kernels),
             why="kernels that differ in sizes alone are compiled once",
         ),
         Pass(
             name="name-blocks",
-            run=_on_assembly(name_blocks),
+            run=_assembly_pass(name_blocks),
             why="a template knows in which blocks the kernels of its sums run best",
         ),
         Pass(
@@ -397,7 +406,7 @@ def schedule(
         options=options,
         model=RooflineCost(target=targets.main) if model is None else model,
         sizes=hints_of(options),
-        journal=Journal(options.max_decisions),
+        remarks=Remarks(options.max_decisions),
         keeps_wide=options.numerics == "fast" and rounds(graph),
         registry=registry,
     )

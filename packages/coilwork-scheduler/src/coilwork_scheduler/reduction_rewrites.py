@@ -1,37 +1,24 @@
-"""Sums of what is zero at all points but one: they are that one term.
+"""Rewrites of single reductions and scans into something cheaper.
 
-The gradient of a cross-entropy with respect to logits sums, along the classes, something that is zero but at
-the target: `where(class == target, a, 0) * b`. A kernel would walk every class of every row to add zeros. A
-product with zero counts as zero here, as in eager's own kernel, also where `b` is no finite number; hence
-only with `fast` numerics.
+One-hot sums: a sum whose terms are all zero but one is that term. The gradient of a cross-entropy with
+respect to logits sums `where(class == target, a, 0) * b` along the classes. A product with zero counts as
+zero, as in eager's own kernel, also where `b` is not finite; hence only with `fast` numerics. A term that
+differs from point to point, as in `where(class == target, place[row, class], 0)`, becomes a gather, unless a
+kernel has the row at hand anyway. Floats that are multiplied by zero at the other points are still summed: an
+infinite one makes NaN there.
 
-Of a term that is another one at each point, such as the place in line of a token in `where(class == target,
-place[row, class], 0)`, the one that counts is looked up. That is, where no kernel of the sum's would have the
-row: the graph is given it, an operator makes it, or a scan goes along another axis. Floats that are
-multiplied by zeros at the other points are summed: there an infinite one makes NaN.
+Short reductions: on GPUs, up to four computed terms are unrolled into one expression per result. A tile of
+`[points, 3]` would have four lanes per point, and the sum would go through the lanes. A row that lies side by
+side in memory and is read once stays a row, because its loads are wide. A row that is read again beside the
+result, as in a softmax, stays one, too.
 
-Reductions of a few terms that are computed: written out, on GPUs, as one expression per result.
+Reversed scans: a scan whose results are all read from the end runs the other way, and its results are stored
+in reverse. The gradient of `cumsum` is `flip(cumsum(flip(x)))`: the first flip is fused into the scan, and
+reversing the scan cancels the second.
 
-A tile of `[points, 3]` has four lanes per point, each of which does what depends on the point alone, and the
-sum goes through the lanes. Distances of points in space, areas of boxes, and sums of an image's channels are
-such; written out, threads keep to their point. What lies side by side in memory, and is read once, stays a
-row of a tile: its loads are wide there. So does a row that is needed again where the result is, as in a
-softmax.
-
-Scans whose results are all read from the end: they run the other way, and lie in memory the other way
-round.
-
-The gradient of `cumsum` is `flip(cumsum(flip(x)))`. The first reversal is computed in the scan; the second
-reads what the scan has written at another point, and so needs a kernel of its own. A scan that runs from the
-end, over what it scanned at the mirrored point, has the same results in the same order of combining,
-mirrored: what was read from the end is read at the point itself.
-
-Scales that move behind the sum: of weights widened from 8 bits, once per result instead of once per
-weight.
-
-`sum(x * round(w * s))`, where `s` does not vary along the sum, is `s * sum(x * w)` but for the rounding of
-each weight to 16 bits, which `fast` numerics leave out. `w` is exact in 16 bits, so that matrix units take it
-as it is; and to scale it there would take most of the time of a kernel that is bound by reading weights.
+Scales: `sum(x * round(w * s))`, where `s` does not vary along the sum, is `s * sum(x * w)` but for the
+rounding of each weight to 16 bits, which `fast` numerics leave out. An 8-bit `w` is exact in 16 bits, so
+matrix units take it as it is.
 """
 
 from __future__ import annotations
@@ -76,36 +63,35 @@ from coilwork_scheduler.inlining.substitute import with_bodies
 from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.settings import Settings
 
-# ---- Sums of what is zero at all points but one: they are that one term ----
+# ---- One-hot sums ----
 
 
-def sum_one_term(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with such sums as pointwise nodes, under `fast` numerics. Linear in the size of the graph."""
+def gather_one_hot(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """Replace sums over one-hot masks by their only term, under `fast` numerics. Linear time."""
     if settings.options.numerics != "fast":
         return graph
     nodes: list[Node] = []
     makers = {buffer.name: node for node in graph.nodes for buffer in defined(node)}
     changed = False
     for node in graph.nodes:
-        term = _only_term(node, makers) if isinstance(node, Reduce) else None
+        term = _find_only_term(node, makers) if isinstance(node, Reduce) else None
         if term is None:
             nodes.append(node)
             continue
         assert isinstance(node, Reduce) and node.outputs[0] is not None
         output = node.outputs[0]
         changed = True
-        settings.journal.note("one-hot", (output.name,), True, "all terms of the sum but one are zero")
+        settings.remarks.note("one-hot", (output.name,), True, "all terms of the sum but one are zero")
         nodes.append(
             Pointwise(output=output, ranges=node.ranges, body=term, checks=node.checks, origins=node.origins)
         )
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 
 
-def _only_term(node: Reduce, makers: Mapping[str, Node]) -> Scalar | None:
-    """Return what `node` sums at the one point that counts, zero if that lies outside; None if it is no such
-    sum.
+def _find_only_term(node: Reduce, makers: Mapping[str, Node]) -> Scalar | None:
+    """Return the only term of `node` that is not zero, or zero where it lies outside; None for other sums.
 
-    `makers` of the graph's buffers, but for those that it is given.
+    `makers` maps buffers to the nodes that compute them; the graph's inputs have none.
     """
     (output, *_) = node.outputs
     if node.kind != "sum" or len(node.axes) != 1 or output is None or output.dtype is not node.body.dtype:
@@ -117,17 +103,17 @@ def _only_term(node: Reduce, makers: Mapping[str, Node]) -> Scalar | None:
     if found is None:
         return None
     condition, position = found
-    (otherwise,) = rewrite((node.body,), lambda scalar: _given(scalar, condition, False))
+    (otherwise,) = rewrite((node.body,), lambda scalar: _assume(scalar, condition, False))
     if not isinstance(otherwise, Const) or otherwise.value != 0:
         return None
-    (term,) = rewrite((node.body,), lambda scalar: _given(scalar, condition, True))
+    (term,) = rewrite((node.body,), lambda scalar: _assume(scalar, condition, True))
     inside = op(
         "bitwise_and",
         op("ge", position, const(0, DType.I64)),
         op("lt", position, index_value(extent_of(axis))),
     )
     if not _multiplies_rows(node.body, condition, axis):
-        (term,) = rewrite((term,), lambda scalar: _looked_up(scalar, axis, position, inside, makers))
+        (term,) = rewrite((term,), lambda scalar: _look_up(scalar, axis, position, inside, makers))
     if axis in range_symbols((term,)):
         return None
     return where(inside, term, const(0, term.dtype))
@@ -137,14 +123,14 @@ def _multiplies_rows(body: Scalar, condition: Scalar, axis: Expr) -> bool:
     """Tell if floats that differ along the axis are multiplied by zero where `condition` does not hold: of
     infinite ones eager makes NaN.
     """
-    (otherwise,) = rewrite((body,), lambda scalar: _given(scalar, condition, False, products=False))
+    (otherwise,) = rewrite((body,), lambda scalar: _assume(scalar, condition, False, products=False))
     return any(load.dtype.is_float and axis in range_symbols((load,)) for load in loads((otherwise,)))
 
 
-def _looked_up(
+def _look_up(
     node: Scalar, axis: Expr, position: Scalar, inside: Scalar, makers: Mapping[str, Node]
 ) -> Scalar:
-    """`node`, whose operands are already, at `position` of the axis, if that can be."""
+    """Return `node` at `position` of `axis` if it can be read there; its operands already are."""
     if isinstance(node, IndexValue) and node.expr is axis:
         return position
     if not isinstance(node, Load) or not any(axis in e.free_symbols for e in node.index):
@@ -179,9 +165,10 @@ def _comparison(body: Scalar, axis: Expr) -> tuple[Scalar, Scalar] | None:
     return found
 
 
-def _given(node: Scalar, condition: Scalar, truth: bool, *, products: bool = True) -> Scalar:
-    """`node`, whose operands know already, where `condition` is `truth`; with `products` zeros go through
-    those.
+def _assume(node: Scalar, condition: Scalar, truth: bool, *, products: bool = True) -> Scalar:
+    """Simplify `node` where `condition` is `truth`; its operands are simplified already.
+
+    With `products`, a product with zero is zero.
     """
     if node is condition:
         return const(truth, DType.BOOL)
@@ -202,35 +189,35 @@ def _given(node: Scalar, condition: Scalar, truth: bool, *, products: bool = Tru
     return node
 
 
-# ---- Reductions of a few terms that are computed: written out, on GPUs, as one expression per r ----
+# ---- Short reductions ----
 
 
-# Terms that are written out at most, and what all of them may cost, as in the op table.
-_TERMS: Final = 4
-_COST: Final = 128
+# The most terms that are unrolled, and what all of them may cost, as in the op table.
+_MOST_TERMS: Final = 4
+_MOST_COST: Final = 128
 _COMBINED: Final[Mapping[str, str]] = MappingProxyType(
     {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
 )
 
 
-def write_out(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with short reductions of computed terms as pointwise nodes. Linear in the size of the graph."""
+def unroll_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """Unroll short reductions of computed terms into pointwise nodes. Linear time."""
     readers = readers_of(graph, facts)
     nodes: list[Node] = []
     changed = False
     for node in graph.nodes:
-        written = (
-            _written(node, graph, facts, settings.targets, readers) if isinstance(node, Reduce) else None
+        unrolled = (
+            _unroll(node, graph, facts, settings.targets, readers) if isinstance(node, Reduce) else None
         )
-        if written is not None:
+        if unrolled is not None:
             changed = True
             why = "a few computed terms are one expression"
-            settings.journal.note("write-out", (written.output.name,), True, why)
-        nodes.append(node if written is None else written)
+            settings.remarks.note("write-out", (unrolled.output.name,), True, why)
+        nodes.append(node if unrolled is None else unrolled)
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 
 
-def _written(
+def _unroll(
     node: Reduce, graph: Graph, facts: Dependence, targets: Targets, readers: Mapping[str, Sequence[int]]
 ) -> Pointwise | None:
     output = node.outputs[0]
@@ -240,7 +227,7 @@ def _written(
     if combined is None or output is None or not node.axes or len(known) < len(counts):
         return None
     terms = math.prod(known)
-    if not 1 < terms <= _TERMS or terms * _cost(node.body) > _COST:
+    if not 1 < terms <= _MOST_TERMS or terms * _cost(node.body) > _MOST_COST:
         return None
     if not targets.of(output.device).is_gpu or output.dtype is not node.body.dtype:
         return None
@@ -252,7 +239,7 @@ def _written(
     rows = [access for access in loads((node.body,)) if not axes.isdisjoint(range_symbols((access,)))]
     if any(_is_row(access, node, facts) for access in rows):
         return None
-    if _needed_again({access.buffer for access in rows}, output.name, graph, readers):
+    if _is_read_again({access.buffer for access in rows}, output.name, graph, readers):
         return None
     values: list[Scalar] = []
     for term in product(*map(range, known)):
@@ -281,7 +268,7 @@ def _is_row(access: Load, node: Reduce, facts: Dependence) -> bool:
     return once and not unit_stride(offset).isdisjoint(node.axes)
 
 
-def _needed_again(rows: set[str], result: str, graph: Graph, readers: Mapping[str, Sequence[int]]) -> bool:
+def _is_read_again(rows: set[str], result: str, graph: Graph, readers: Mapping[str, Sequence[int]]) -> bool:
     """True if what reads `result` reads one of the buffers `rows` as well."""
     for reader in readers.get(result, ()):
         if reader >= len(graph.nodes):
@@ -295,13 +282,13 @@ def _needed_again(rows: set[str], result: str, graph: Graph, readers: Mapping[st
     return False
 
 
-# ---- Scans whose results are all read from the end: they run the other way, and lie in memory t ----
+# ---- Reversed scans ----
 
 
-def turn_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with such scans turned round. Linear in the size of the graph.
+def reverse_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """Reverse scans whose results are all read from the end. Linear in the size of `graph`.
 
-    The last comes first: what a turned scan reads is then what the one before it is asked for.
+    Goes backwards, so that a reversed scan may make the one that it reads a candidate.
     """
     scans = [position for position, node in enumerate(graph.nodes) if _value_of(node) is not None]
     if not scans:
@@ -322,10 +309,10 @@ def turn_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         if value in returned or not _read_from_the_end([nodes[p] for p in places], value, dim, extent):
             continue
         changed = True
-        nodes[position] = _turned(scan)
+        nodes[position] = _reverse(scan)
         for place in places:
-            nodes[place] = _mirrored(nodes[place], value, dim, extent)
-        settings.journal.note("turn-scan", (value,), True, "all that reads it does so from the end")
+            nodes[place] = _mirror_reads(nodes[place], value, dim, extent)
+        settings.remarks.note("turn-scan", (value,), True, "all that reads it does so from the end")
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 
 
@@ -371,7 +358,7 @@ def _is_point(place: Expr) -> bool:
     return len(ranges) == 1 and ranges[0] not in (place - ranges[0]).free_symbols
 
 
-def _turned(scan: Scan) -> Scan:
+def _reverse(scan: Scan) -> Scan:
     mapping: Mapping[Expr, Expr] = {scan.axis: _mirror(scan.axis, extent_of(scan.axis))}
     body, *conditions = substitute_ranges((scan.body, *(check.condition for check in scan.checks)), mapping)
     checks = tuple(
@@ -381,8 +368,8 @@ def _turned(scan: Scan) -> Scan:
     return replace(scan, body=body, checks=checks, reverse=not scan.reverse)
 
 
-def _mirrored(node: Node, name: str, dim: int, extent: Expr) -> Node:
-    """`node`, for which `name` lies the other way round along `dim`."""
+def _mirror_reads(node: Node, name: str, dim: int, extent: Expr) -> Node:
+    """Return `node` with its loads of `name` mirrored along `dim`."""
     assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
 
     def visit(scalar: Scalar) -> Scalar:
@@ -401,34 +388,34 @@ def _mirrored(node: Node, name: str, dim: int, extent: Expr) -> Node:
     return with_bodies(node, rewrite(bodies(node), visit))
 
 
-# ---- Scales that move behind the sum: of weights widened from 8 bits, once per result instead o ----
+# ---- Scales of weights ----
 
 
 _HALVES: Final = frozenset({DType.F16, DType.BF16})
 _EXACT: Final = frozenset({DType.I8, DType.U8})
 
 
-def scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with such scales behind the sums, under `fast` numerics. Linear in its size."""
+def hoist_scales(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """Move scales of 8-bit weights behind their sums, under `fast` numerics. Linear time."""
     if settings.options.numerics != "fast":
         return graph
     names = facts.fresh_names()
     nodes: list[Node] = []
     changed = False
     for node in graph.nodes:
-        found = _scaled(node, names.close_to) if isinstance(node, Reduce) else None
+        found = _hoist_scale(node, names.close_to) if isinstance(node, Reduce) else None
         if found is None:
             nodes.append(node)
             continue
         changed = True
         nodes += found
-        settings.journal.note(
+        settings.remarks.note(
             "scale-sums", (found[1].output.name,), True, "a scale is the same for a whole sum"
         )
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 
 
-def _scaled(node: Reduce, name: Callable[[str], str]) -> tuple[Reduce, Pointwise] | None:
+def _hoist_scale(node: Reduce, name: Callable[[str], str]) -> tuple[Reduce, Pointwise] | None:
     """`node` without the scale in one of its factors, and what multiplies its sums with it."""
     body, (output, *_) = node.body, node.outputs
     if node.kind != "sum" or output is None or output.dtype is not DType.F32:
@@ -436,7 +423,7 @@ def _scaled(node: Reduce, name: Callable[[str], str]) -> tuple[Reduce, Pointwise
     if not isinstance(body, Op) or body.op != "mul":
         return None
     for place, factor in enumerate(body.operands):
-        found = _split(factor, frozenset(node.axes))
+        found = _split_scale(factor, frozenset(node.axes))
         if found is None:
             continue
         weight, scale = found
@@ -448,7 +435,7 @@ def _scaled(node: Reduce, name: Callable[[str], str]) -> tuple[Reduce, Pointwise
     return None
 
 
-def _split(factor: Scalar, axes: frozenset[Expr]) -> tuple[Scalar, Scalar] | None:
+def _split_scale(factor: Scalar, axes: frozenset[Expr]) -> tuple[Scalar, Scalar] | None:
     """A weight of 8 bits in f32, and the scale that `factor` multiplies it with before it rounds the product
     to 16 bits.
     """

@@ -12,7 +12,7 @@ from coilwork_ir.kernels import Decision
 # ---- The record of decisions, bounded in number ----
 
 
-class Journal:
+class Remarks:
     """Collects decisions; keeps those accepted and rejected apart, so that neither crowds out the other."""
 
     def __init__(self, limit: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import CostModel, SizeHints
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 
 if TYPE_CHECKING:
     # the passes that it lists read these settings
@@ -24,7 +24,7 @@ class Settings:
         options: the caller's.
         model: estimates what kernels cost.
         sizes: likely ones.
-        journal: the one place that decisions go to.
+        remarks: the one place that decisions go to.
         registry: what may compute contractions, convolutions and attention.
         keeps_wide: kernels keep what decides something as wide as they computed it, since the graph rounds in
             between.
@@ -34,6 +34,6 @@ class Settings:
     options: ScheduleOptions
     model: CostModel
     sizes: SizeHints
-    journal: Journal
+    remarks: Remarks
     registry: Registry
     keeps_wide: bool = False

@@ -53,7 +53,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.kernels.canonical import show_constant, structure
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 
 # ---- The least general kernel of which several kernels are instances ----
 
@@ -341,8 +341,8 @@ Built = tuple[Kernel, KernelCall]
 _SHOWN: Final = 4
 
 
-def open_sizes(
-    built: Mapping[int, Built], buffers: Mapping[str, Buffer], journal: Journal, *, most_sizes: int
+def generalize_sizes(
+    built: Mapping[int, Built], buffers: Mapping[str, Buffer], remarks: Remarks, *, most_sizes: int
 ) -> Mapping[int, Built]:
     """`built` with one kernel for those of a pattern that come with more than `most_sizes` different numbers,
     and its calls.
@@ -361,7 +361,7 @@ def open_sizes(
             if sizes <= most_sizes:
                 continue
             found = generalize(built[next(iter(numbers))][0], tuple(numbers.values()))
-            journal.note(
+            remarks.note(
                 "open-size",
                 tuple(built[index][1].args[-1] for index in list(numbers)[:_SHOWN]),
                 found is not None,

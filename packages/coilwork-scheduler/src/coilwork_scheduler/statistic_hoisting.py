@@ -75,7 +75,7 @@ def linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         sums = _Sums(along=found, whole=node, output=node.outputs[0], name=name)
         added = sums.nodes()
         nodes += added
-        settings.journal.note(
+        settings.remarks.note(
             "linear-sums",
             (node.outputs[0].name,),
             True,

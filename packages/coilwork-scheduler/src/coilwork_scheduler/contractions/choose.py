@@ -48,7 +48,7 @@ from coilwork_scheduler.contractions.registry import Template, find_template
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.options import ContractionChoice
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
 # ---- The pass: each contraction or convolution becomes what its cheapest implementation makes o ----
@@ -74,7 +74,7 @@ def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) 
         convolutions=tuple(make(around) for make in registry.convolutions),
         templates=tuple(make(around) for make in registry.templates),
         targets=targets,
-        journal=settings.journal,
+        remarks=settings.remarks,
     )
     nodes: list[Node] = []
     blocks: dict[str, NamesBlocks] = {}
@@ -118,7 +118,7 @@ class _ContractionChooser:
     convolutions: Sequence[Implementation[Convolution]]
     templates: Sequence[Template]
     targets: Targets
-    journal: Journal
+    remarks: Remarks
 
     def implement(self, node: Contraction, target: Target) -> tuple[tuple[Node, ...], object]:
         """The nodes that compute `node`, and the implementation that built them.
@@ -192,7 +192,7 @@ class _ContractionChooser:
         self, rule: str, node: Node, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS
     ) -> None:
         names = tuple(buffer.name for buffer in defined(node))
-        self.journal.note(rule, names, generated, reason, **numbers)
+        self.remarks.note(rule, names, generated, reason, **numbers)
 
 
 class _Note(Protocol):
@@ -252,7 +252,7 @@ def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> 
         rows=tuple(make(around) for make in settings.registry.attentions),
         templates=tuple(make(around) for make in settings.registry.templates),
         targets=settings.targets,
-        journal=settings.journal,
+        remarks=settings.remarks,
     )
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -269,7 +269,7 @@ class _AttentionChooser:
     rows: Sequence[AttentionImplementation]
     templates: Sequence[Template]
     targets: Targets
-    journal: Journal
+    remarks: Remarks
 
     def implement(self, node: AttentionNode) -> tuple[Node, ...]:
         """The nodes that compute `node`; the node itself, if that is a template."""
@@ -314,4 +314,4 @@ class _AttentionChooser:
         return (*self.implement(replace(node, output=sums, epilogue=None)), behind)
 
     def _note(self, first: Buffer, is_ours: bool, quote: Quote) -> None:
-        self.journal.note("attention", (first.name,), is_ours, quote.reason, **dict(quote.numbers))
+        self.remarks.note("attention", (first.name,), is_ours, quote.reason, **dict(quote.numbers))

@@ -31,7 +31,7 @@ from coilwork_scheduler.fusion.fusion_candidate import Cluster, cluster_of, fusa
 from coilwork_scheduler.fusion.profitability import Surroundings, Traffic, Verdict, Weigher
 from coilwork_scheduler.fusion.row_column_fusion import reduces_rows, sums_columns, walks
 from coilwork_scheduler.fusion_group import Group, Stage, group_of
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 
 # ---- The graph of groups under merging: keeps a topological order, refuses cycles ----
 
@@ -137,9 +137,9 @@ _CYCLE: Final = Verdict(None, "reject-cycle", "a third kernel lies between the t
 class Fuser:
     """Fuses the stages of one graph."""
 
-    def __init__(self, around: Surroundings, stages: Sequence[Stage], journal: Journal) -> None:
+    def __init__(self, around: Surroundings, stages: Sequence[Stage], remarks: Remarks) -> None:
         self._around = around
-        self._journal = journal
+        self._journal = remarks
         facts = around.facts
         self._stages = stages
         self._clusters: dict[int, Cluster] = {}

@@ -59,7 +59,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import fusable
 from coilwork_scheduler.fusion_group import stage_of
 from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 
 # ---- Checks of values that are computed inside scatters: these take them over, if they go throu ----
 
@@ -343,14 +343,14 @@ class Unheld:
             self._names = self._going_on(_always)
             self._handed = handed_on(self.graph, self.readers, _always)
 
-    def should_leave(self, node: Pointwise, journal: Journal) -> bool:
+    def should_leave(self, node: Pointwise, remarks: Remarks) -> bool:
         """Tell if `node` should be computed without its checks, by whoever reads it."""
         name = node.output.name
         if name not in self._names or name in self._refused:
             return False
         reason = self._drawback(node, handed=name in self._handed)
         if reason:
-            journal.note("inline", (name,), False, reason)
+            remarks.note("inline", (name,), False, reason)
         return reason is None
 
     def _drawback(self, node: Pointwise, *, handed: bool) -> str | None:

@@ -39,7 +39,7 @@ from coilwork_scheduler.inlining.inlining_cost import (
 )
 from coilwork_scheduler.inlining.substitute import Expander, Producer, rewritten, share
 from coilwork_scheduler.options import may_share_kernel
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
 # ---- Inlining: which pointwise producers are computed inside their consumers instead of being s ----
@@ -61,8 +61,8 @@ class Inliner:
         self._model = settings.model
         self._sizes = settings.sizes
         self._options = settings.options
-        self._record = settings.journal
-        self._journal = Journal(self._options.max_decisions)
+        self._record = settings.remarks
+        self._journal = Remarks(self._options.max_decisions)
         self._readers = readers_of(graph, facts)
         self._own_ops: dict[int, tuple[int, int]] = {}
         self._load_counts: dict[int, dict[str, int]] = {}
@@ -106,7 +106,7 @@ class Inliner:
 
     def _decide(self) -> None:
         """Find the candidates, from the beginning."""
-        self._journal = Journal(self._options.max_decisions)
+        self._journal = Remarks(self._options.max_decisions)
         self._facts, self._candidates, self._added, self._producers = {}, {}, {}, {}
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
@@ -585,8 +585,8 @@ def inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         return graph
     decided: dict[tuple[str, tuple[str, ...]], Decision] = {}
     for _ in range(_ROUNDS):
-        found = Journal(settings.options.max_decisions)
-        inlined = Inliner(graph, facts, replace(settings, journal=found)).run()
+        found = Remarks(settings.options.max_decisions)
+        inlined = Inliner(graph, facts, replace(settings, remarks=found)).run()
         decided |= {(decision.rule, decision.subjects): decision for decision in found.decisions}
         stored = any(not decision.accepted for decision in found.decisions)
         if inlined is graph or not stored:
@@ -594,5 +594,5 @@ def inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
             break
         graph = remove_dead(inlined, analyse(inlined))
         facts = analyse(graph)
-    settings.journal.extend(decided.values())
+    settings.remarks.extend(decided.values())
     return graph

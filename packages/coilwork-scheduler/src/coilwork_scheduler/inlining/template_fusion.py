@@ -38,7 +38,7 @@ from coilwork_scheduler.contractions.registry import CoreNode, Template, find_te
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
 from coilwork_scheduler.inlining.substitute import Expander, Producer
 from coilwork_scheduler.options import may_share_kernel
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
 # Chains of neighbours are one node by now; what is absorbed may uncover another.
@@ -55,7 +55,7 @@ def absorb(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         around = surroundings_of(graph, facts, settings)
         made = tuple(make(around) for make in settings.registry.templates)
         changed = _Round(
-            around=around, targets=settings.targets, templates=made, journal=settings.journal
+            around=around, targets=settings.targets, templates=made, remarks=settings.remarks
         ).run()
         if changed is graph:
             break
@@ -75,7 +75,7 @@ class _Round:
     around: Surroundings
     targets: Targets
     templates: Sequence[Template]
-    journal: Journal
+    remarks: Remarks
     changed: dict[int, Node | None] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(init=False)
 
@@ -219,7 +219,7 @@ class _Round:
 
     def _note(self, name: str, is_taken: bool, what: str) -> None:
         reason = f"{'the' if is_taken else 'no'} {what} of a template's kernel"
-        self.journal.note("absorb", (name,), is_taken, reason)
+        self.remarks.note("absorb", (name,), is_taken, reason)
 
 
 def with_core_bodies(node: CoreNode, values: Sequence[Scalar]) -> CoreNode:

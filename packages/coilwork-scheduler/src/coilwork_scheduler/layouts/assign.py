@@ -39,7 +39,7 @@ from coilwork_scheduler.layouts.sites import (
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
 # ---- `assign_layouts`: strides of free memory become those with which the graph moves the fewes ----
@@ -72,7 +72,7 @@ def assign_layouts(
     chosen: dict[str, Strides] = {}
     copied: list[Copy] = []
     for group in _groups(around, [site for each in sites.values() for site in each], free):
-        laid_out, copies = _Group(group, free, names, around, settings.journal).choose()
+        laid_out, copies = _Group(group, free, names, around, settings.remarks).choose()
         chosen.update(laid_out)
         copied += copies
     if not chosen and not copied:
@@ -188,11 +188,11 @@ class _Group:
         free: frozenset[str],
         names: Mapping[str, Sequence[str]],
         around: Around,
-        journal: Journal,
+        remarks: Remarks,
     ) -> None:
         self.sites = sites
         self.around = around
-        self.journal = journal
+        self.remarks = remarks
         self.variables: list[_Variable] = []
         touching: dict[str, list[int]] = {}
         for number, site in enumerate(sites):
@@ -370,7 +370,7 @@ class _Group:
         second = min(others, key=lambda c: (costs[c] == costs[chosen], costs[c], c), default=None)
         lost = 0.0 if second is None else (costs[second] - costs[chosen]) / SCALE
         beside = "no other beside the rest" if second is None else f"then {texts[second]}"
-        self.journal.note(
+        self.remarks.note(
             "layout",
             (variable.name,),
             chosen != 0,
@@ -382,7 +382,7 @@ class _Group:
     def _record_copy(self, copy: Copy) -> None:
         """Note a copy, and what memory would move without it."""
         saved = 0.0 if copy.bytes_saved is None else float(copy.bytes_saved)
-        self.journal.note(
+        self.remarks.note(
             "layout-copy",
             (copy.buffer.name,),
             True,

@@ -36,7 +36,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
 from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine_pieces import combined
 from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces
@@ -68,7 +68,7 @@ def split_along_rows(graph: Graph, facts: Dependence, settings: Settings) -> Gra
         return graph
     figures = figures_of(facts, settings)
     search = _Search(graph=graph, facts=facts, figures=figures, options=options)
-    weigher = _Weigher(figures=figures, journal=settings.journal)
+    weigher = _Weigher(figures=figures, remarks=settings.remarks)
     found: dict[int, Cutting] = {}
     for position, rows in search.cuts():
         node = graph.nodes[position]
@@ -301,7 +301,7 @@ class _Weigher:
     """
 
     figures: Figures
-    journal: Journal
+    remarks: Remarks
 
     def pays(self, node: Reduce, rows: _Rows, shared: Sequence[Load]) -> bool:
         """Tell if `node` is cut into `rows`; records why."""
@@ -325,7 +325,7 @@ class _Weigher:
         rows_us += self._reduced_us(moved, results, count)
         apart_us = self._reduced_us(read, results, count * length)
         pays = rows_us < self.figures.target(node).machine.reductions.clear_win * apart_us
-        self.journal.note(
+        self.remarks.note(
             "split-rows",
             tuple(b.name for b in node.outputs if b is not None),
             pays,

@@ -28,7 +28,7 @@ from coilwork_ir.scalar import Load, loads
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.splitting.pieces import Cutting, cut_axes
 from coilwork_scheduler.splitting.reduction_cost import Family, Figures, rows_of
 
@@ -184,9 +184,9 @@ class Walked:
         """Tell if the reading saved outweighs the pieces' results."""
         return self.walked_us < self.clear_win * self.apart_us
 
-    def note(self, journal: Journal, family: Family) -> None:
+    def note(self, remarks: Remarks, family: Family) -> None:
         """Record whether `family` is cut so, and why."""
-        journal.note(
+        remarks.note(
             "split-walked",
             tuple(b.name for b in family.outputs),
             self.pays,

@@ -35,7 +35,7 @@ from coilwork_ir.scalar import Load, Op, Scalar
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine_pieces import combined
 from coilwork_scheduler.splitting.pieces import Cutting
@@ -54,7 +54,7 @@ class Judge:
 
     figures: Figures
     options: ScheduleOptions
-    journal: Journal
+    remarks: Remarks
     rows: RowReductions
 
     def candidate(self, node: Reduce) -> bool:
@@ -98,7 +98,7 @@ class Judge:
         """The cutting of `family` in this way, if there is one that pays; records whether it does."""
         if way is None:
             return None
-        way.note(self.journal, family)
+        way.note(self.remarks, family)
         return way.cutting if way.pays else None
 
     def _filling(self, family: Family) -> Filling | None:
@@ -227,7 +227,7 @@ def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Gra
     judge = Judge(
         figures=figures_of(facts, settings),
         options=options,
-        journal=settings.journal,
+        remarks=settings.remarks,
         rows=row_reductions(graph, facts, options.search_limit),
     )
     if options.numerics == "fast":

@@ -31,7 +31,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, subst
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost_model import KernelWork
-from coilwork_scheduler.remarks import Journal
+from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces, cut_axes, merged_axes
 from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, Figures, Shape
 
@@ -63,9 +63,9 @@ class Filling:
         """Tell if pieces are better than one kernel."""
         return self.split_us < self.clear_win * self.whole_us
 
-    def note(self, journal: Journal, family: Family) -> None:
+    def note(self, remarks: Remarks, family: Family) -> None:
         """Record whether `family` is cut so, and why."""
-        journal.note(
+        remarks.note(
             "split",
             tuple(b.name for b in family.outputs),
             self.pays,
@@ -143,9 +143,9 @@ class Crossed:
         """Tell if blocks are better than looking up a line for each element."""
         return self.split_us < self.clear_win * self.along_us
 
-    def note(self, journal: Journal, family: Family) -> None:
+    def note(self, remarks: Remarks, family: Family) -> None:
         """Record whether `family` is cut so, and why."""
-        journal.note(
+        remarks.note(
             "split-crossed",
             tuple(b.name for b in family.outputs),
             self.pays,
@@ -260,9 +260,9 @@ class Runs:
         """Tell if wide loads save more than another kernel costs."""
         return self.saved_us > self.costs_us
 
-    def note(self, journal: Journal, family: Family) -> None:
+    def note(self, remarks: Remarks, family: Family) -> None:
         """Record whether `family` is cut so, and why."""
-        journal.note(
+        remarks.note(
             "split-runs",
             tuple(b.name for b in family.outputs),
             self.pays,

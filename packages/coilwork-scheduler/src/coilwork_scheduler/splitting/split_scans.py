@@ -201,7 +201,7 @@ class _Weigher:
             )
             numbers["single_us"] = round(single_us, 3)
             pays = single_us < scans.clear_win * whole_us and (split_us is None or single_us <= split_us)
-            self.settings.journal.note(
+            self.settings.remarks.note(
                 "single-pass",
                 names,
                 pays,
@@ -216,7 +216,7 @@ class _Weigher:
         if length is None or split_us is None:
             return (node,)
         pays = split_us < scans.clear_win * whole_us
-        self.settings.journal.note(
+        self.settings.remarks.note(
             "split-scan",
             names,
             pays,
