@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coilwork_ir.index import as_expr, substitute, symbol
-from coilwork_scheduler.fusion.alignment import alignments, refine
+from coilwork_scheduler.fusion.alignment import find_alignments, refine
 from coilwork_scheduler.fusion_group import Group
 
 
@@ -47,7 +47,7 @@ def test_no_common_refinement(first, second):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "crossed"),
+    ("first", "second", "interleaved"),
     [
         (sizes(128, 64), sizes(64, 128), True),
         (sizes(2, 24), sizes(12, 4), True),
@@ -56,9 +56,9 @@ def test_no_common_refinement(first, second):
         (sizes(6, 2, 4), sizes(2, 3, 8), False),
     ],
 )
-def test_spaces_in_which_ranges_of_both_are_cut_across(first, second, crossed):
+def test_spaces_in_which_ranges_of_both_are_cut_across(first, second, interleaved):
     found = refine(first, second)
-    assert found is not None and found.crossed == crossed
+    assert found is not None and found.interleaved == interleaved
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_group_follows_a_reduction_of_pieces(rows, stride, follows):
     pieces = Group(members=(), parallel=(column, piece), reduced=(point,))
     rowwise = Group(members=(), parallel=(row, other), reduced=())
     read = (piece * stride + point, column)
-    found = list(alignments(pieces, rowwise, [(read, (row, other))], "t"))
+    found = list(find_alignments(pieces, rowwise, [(read, (row, other))], "t"))
     assert [a for a in found if a.second == {row: read[0], other: column}] == found[: 1 if follows else 0]
 
 
@@ -98,7 +98,7 @@ def test_a_sum_of_pieces_through_a_view(batch, length, piece, pieces):
     read, written = (row // length, row % length, column), (i, j, k)
     same = [
         found
-        for found in alignments(sums, makes, [(read, written)], "t")
+        for found in find_alignments(sums, makes, [(read, written)], "t")
         if all(
             substitute(a, found.first) is substitute(b, found.second)
             for a, b in zip(read, written, strict=True)
@@ -115,7 +115,7 @@ def test_no_common_space_of_a_sum_through_a_view_of_half():
     makes = Group(members=(), parallel=(i, j, k), reduced=())
     row = which * 16 + point
     shared = [((row // 64, row % 64, column), (i, j, k))]
-    assert list(alignments(sums, makes, shared, "t")) == []
+    assert list(find_alignments(sums, makes, shared, "t")) == []
 
 
 def merged_pictures(images, height, width, piece, pieces):
@@ -142,7 +142,7 @@ def merged_pictures(images, height, width, piece, pieces):
 )
 def test_a_sum_of_pieces_of_merged_pictures(images, height, width, piece, pieces):
     sums, makes, read, written = merged_pictures(images, height, width, piece, pieces)
-    found = next(iter(alignments(sums, makes, [(read, written)], "t")))
+    found = next(iter(find_alignments(sums, makes, [(read, written)], "t")))
     assert (found.parallel, found.reduced, found.first) == (sums.parallel, sums.reduced, {})
     assert tuple(substitute(b, found.second) for b in written) == read
 
@@ -159,4 +159,4 @@ def test_no_common_space_with_pieces_of_other_pictures(height, pieces):
     sums, makes, read, _ = merged_pictures(64, 14, 14, 256, pieces)
     n, c, h, w = (symbol(f"i{k}", extent=e) for k, e in enumerate((64, 5, height, 14)))
     makes = Group(members=(), parallel=(n, c, h, w), reduced=())
-    assert list(alignments(sums, makes, [(read, (n, c, h, w))], "t")) == []
+    assert list(find_alignments(sums, makes, [(read, (n, c, h, w))], "t")) == []

@@ -10,8 +10,8 @@ from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.cost_model import hints_of
-from coilwork_scheduler.fusion.alignment import alignments
-from coilwork_scheduler.fusion.fusion_candidate import cluster_of, merged
+from coilwork_scheduler.fusion.alignment import find_alignments
+from coilwork_scheduler.fusion.fusion_candidate import candidate_of, merge_candidates
 from coilwork_scheduler.fusion.profitability import Traffic
 from coilwork_scheduler.fusion_group import group_of, stage_of
 
@@ -21,8 +21,8 @@ def traffic(build, name="sm_90", kept_bytes=None):
     return Traffic(buffers=build.buffers, sizes=hints_of(ScheduleOptions()), targets=targets)
 
 
-def clusters(build):
-    return [cluster_of(stage_of(k, node), "cuda:0") for k, node in enumerate(build.nodes)]
+def candidates(build):
+    return [candidate_of(stage_of(k, node), "cuda:0") for k, node in enumerate(build.nodes)]
 
 
 def test_a_broadcast_operand_is_read_once(build):
@@ -31,7 +31,7 @@ def test_a_broadcast_operand_is_read_once(build):
     build.pointwise(
         "y", [32, 64], lambda i, j: op("mul", build.at("x", i, j), build.at("w", j)), dtype=DType.F32
     )
-    (only,) = clusters(build)
+    (only,) = candidates(build)
     work = traffic(build).work(only, {"y"})
     assert (work.read_bytes, work.write_bytes) == (4 * 32 * 64 + 4 * 64, 4 * 32 * 64)
     assert (work.rows, work.row_length, work.operations) == (32 * 64, 1, 32 * 64)
@@ -40,14 +40,14 @@ def test_a_broadcast_operand_is_read_once(build):
 def test_what_nobody_wants_is_not_written(build):
     build.input("x", 8)
     build.pointwise("y", [8], lambda i: op("exp", build.at("x", i)))
-    (only,) = clusters(build)
+    (only,) = candidates(build)
     assert traffic(build).work(only, ()).write_bytes == 0
 
 
 def test_a_slice_counts_with_the_points_that_are_read(build):
     build.input("x", 1000)
     build.pointwise("y", [10], lambda i: op("exp", build.at("x", i + 5)))
-    (only,) = clusters(build)
+    (only,) = candidates(build)
     assert traffic(build).work(only, {"y"}).read_bytes == 80
 
 
@@ -56,11 +56,13 @@ def test_a_row_that_does_not_stay_on_chip_is_read_again(build, kept_bytes, passe
     build.input("x", 6, 100)
     build.reduce("s", "sum", [6], [100], lambda i, r: build.at("x", i, r))
     build.pointwise("y", [6, 100], lambda i, j: op("sub", build.at("x", i, j), build.at("s", i)))
-    one, two = clusters(build)
-    stages = [part.stage for cluster in (one, two) for part in cluster.parts]
+    one, two = candidates(build)
+    stages = [part.stage for candidate in (one, two) for part in candidate.parts]
     rows, columns = stages[0].stores[0].index, stages[1].stores[0].index
     shared = [((rows[0], *stages[0].reduced), columns)]
-    both = merged(one, two, next(alignments(group_of(stages[0]), group_of(stages[1]), shared, "t")))
+    both = merge_candidates(
+        one, two, next(find_alignments(group_of(stages[0]), group_of(stages[1]), shared, "t"))
+    )
     work = traffic(build, kept_bytes=kept_bytes).work(both, {"y"})
     assert work.read_bytes == passes * 8 * 600
     assert (work.rows, work.row_length) == (6, 100)
@@ -72,9 +74,9 @@ def test_shared_bytes_are_those_that_both_read(build):
     build.pointwise("a", [16], lambda i: op("exp", build.at("x", i)))
     build.pointwise("b", [16], lambda i: op("mul", build.at("x", i), const(2.0, DType.F64)))
     build.pointwise("c", [4], lambda i: op("exp", build.at("z", i)))
-    a, b, c = clusters(build)
+    a, b, c = candidates(build)
     found = traffic(build)
-    assert found.shared_bytes(a, b) == 128 and found.shared_bytes(a, c) == 0
+    assert found.common_bytes(a, b) == 128 and found.common_bytes(a, c) == 0
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_rows_that_read_across_fetch_sectors_in_vain(build, columns, name, times
         [columns],
         lambda i, r: op("mul", op("mul", build.at("x", i, r), build.at("y", i, r)), build.at("z", r, i)),
     )
-    (only,) = clusters(build)
+    (only,) = candidates(build)
     size = 8 * 64 * columns
     assert traffic(build, name=name).work(only, {"s"}).read_bytes == (2 + times) * size
 
@@ -113,11 +115,13 @@ def test_rows_in_two_orders_of_memory_fetch_sectors_in_vain(build, shape, name, 
     build.pointwise(
         "y", [6, channels, pixels], lambda n, c, p: op("sub", build.at("x", n, p, c), build.at("s", n))
     )
-    one, two = clusters(build)
+    one, two = candidates(build)
     (total,), (result,) = one.parts, two.parts
     summed = (total.stage.stores[0].index[0], *total.stage.reduced)
     shared = [(summed, result.stage.stores[0].index)]
-    both = merged(one, two, next(alignments(group_of(total.stage), group_of(result.stage), shared, "t")))
+    both = merge_candidates(
+        one, two, next(find_alignments(group_of(total.stage), group_of(result.stage), shared, "t"))
+    )
     size = 8 * 6 * channels * pixels
     work = traffic(build, name=name, kept_bytes=1 << 20).work(both, {"y"})
     if name == "sm_90":

@@ -37,7 +37,7 @@ from coilwork_scheduler.cost_model import CostModel, RooflineCost, hints_of
 from coilwork_scheduler.dependence import Dependence, analyse, remove_dead
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion.fuse import Fuser
-from coilwork_scheduler.fusion.profitability import Surroundings
+from coilwork_scheduler.fusion.profitability import FusionContext
 from coilwork_scheduler.fusion_group import Group, Stage, group_of, stage_of
 from coilwork_scheduler.inlining.inline import inline
 from coilwork_scheduler.inlining.template_fusion import absorb
@@ -56,7 +56,7 @@ from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans
-from coilwork_scheduler.statistic_hoisting import linear_sums
+from coilwork_scheduler.statistic_hoisting import hoist_statistics
 
 # ---- The order of the scheduler's passes: what must come before what, with a reason for each pl ----
 
@@ -237,8 +237,8 @@ def _fuse(draft: Draft, settings: Settings) -> Draft:
     stages = _stages(draft.graph, settings.targets)
     if not settings.options.fuse:
         return replace(draft, groups=tuple(group_of(stage) for stage in stages))
-    around = Surroundings(graph=draft.graph, facts=draft.facts, settings=settings)
-    return replace(draft, groups=Fuser(around, stages, settings.remarks).run())
+    context = FusionContext(graph=draft.graph, facts=draft.facts, settings=settings)
+    return replace(draft, groups=Fuser(context, stages, settings.remarks).run())
 
 
 def _context(draft: Draft, settings: Settings) -> Context:
@@ -326,7 +326,7 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         ),
         Pass(
             name="linear-sums",
-            run=_graph_pass(linear_sums),
+            run=_graph_pass(hoist_statistics),
             why="sums that are linear in statistics need not wait for them, and share their pass over memory",
         ),
         Pass(

@@ -1,20 +1,16 @@
-"""The least general kernel of which several kernels are instances.
+"""Share one kernel between calls that differ in numbers alone.
 
-Kernels that differ in numbers alone, of their extents, strides, offsets and bounds, are one kernel with size
-symbols in the place of these numbers (anti-unification: Plotkin, "A note on inductive generalization", 1970).
-Numbers that change together share a symbol: of the rows that a step of a loop appends, their count, the
-stride and the bound of a condition are `n0`, `n0` and `n0 - 1`.
+Source: anti-unification (Plotkin, "A note on inductive generalization", 1970).
+
+A kernel whose extents and offsets are numbers is compiled anew for each of them. Steps of an unrolled loop
+that append to a tensor, or write elsewhere in it, never share a text. Beyond a few kernels of one pattern the
+numbers in which they differ become size symbols, and one text serves all. Long loops lose nothing by that:
+they go over blocks, whose ends are computed anyway. Numbers that change together share a symbol: of the rows
+that a step appends, their count, the stride and the bound of a condition are `n0`, `n0` and `n0 - 1`.
 
 A divisor stays a number, because dividing by an argument takes a CPU many times as long. A constant that is
-only added, multiplied, compared or chosen may be an argument too: a float is passed as its bits, so that it
-arrives as it is.
-
-One kernel for calls that differ in numbers alone: how many elements they take, and where.
-
-A kernel whose extents and offsets are numbers is a text of its own for each of them, and a compiler takes as
-long for each. Steps of a loop that append to what the steps before made, or write elsewhere in it, would
-never be one text. Beyond a few of one pattern the numbers become arguments, and one text serves all. Long
-loops lose nothing by that: they go over blocks, whose ends are computed anyway.
+only added, multiplied, compared or chosen may be an argument too. A float is passed as its bits, so that it
+arrives exactly.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ from coilwork_ir.scalar import (
 from coilwork_scheduler.kernels.canonical import show_constant, structure
 from coilwork_scheduler.remarks import Remarks
 
-# ---- The least general kernel of which several kernels are instances ----
+# ---- The least general kernel ----
 
 
 # Numbers of an expression's text; digits of names are none. A sign belongs to one that is all of the text.
@@ -106,7 +102,7 @@ def find_pattern(kernel: Kernel) -> Pattern | None:
     constants = _free_constants(kernel)
 
     def hide(constant: Const) -> str:
-        return _hide_numbers(_bits(constant)) if constant in constants else show_constant(constant)
+        return _hide_numbers(_encode_bits(constant)) if constant in constants else show_constant(constant)
 
     text = structure(kernel, _hide_numbers, hide)
     return Pattern(text=f"{multiples}\n{text}", numbers=tuple(numbers))
@@ -139,7 +135,7 @@ def _hide_numbers(expr: Expr) -> str:
 
 
 def _free_constants(kernel: Kernel) -> frozenset[Const]:
-    """Constants of which nothing is known by those who compute with them."""
+    """Constants that only feed operations that compute the same way for any value."""
     roots = _roots(kernel)
     found: set[Const] = set()
     bound = {root for root in roots if isinstance(root, Const)}
@@ -151,7 +147,7 @@ def _free_constants(kernel: Kernel) -> frozenset[Const]:
     return frozenset(found - bound)
 
 
-def _bits(constant: Const) -> Expr:
+def _encode_bits(constant: Const) -> Expr:
     """The integer as which `constant` is passed."""
     if constant.dtype is DType.I64:
         return as_expr(int(constant.value))
@@ -159,7 +155,7 @@ def _bits(constant: Const) -> Expr:
     return as_expr(int.from_bytes(bytes(lies(constant.value)), sys.byteorder, signed=True))
 
 
-def _of_bits(expr: Expr, dtype: DType) -> Scalar:
+def _decode_bits(expr: Expr, dtype: DType) -> Scalar:
     """The constant of type `dtype` that was passed as `expr`."""
     value = index_value(expr)
     return value if dtype is DType.I64 else op("bitcast", cast(value, _BITS[dtype][1]), dtype=dtype)
@@ -191,7 +187,7 @@ def _expressions(kernel: Kernel) -> Iterator[Expr]:
             case IndexValue():
                 yield node.expr
             case Const() if node in constants:
-                yield _bits(node)
+                yield _encode_bits(node)
             case _:
                 pass
     yield from (store.index for store in kernel.stores)
@@ -290,10 +286,10 @@ def _rebuild(kernel: Kernel, fills: _Fills) -> Kernel:
     for node in postorder(_roots(kernel)):
         operands = [done[operand] for operand in node.operands]
         if isinstance(node, Const) and node in constants:
-            bits = refill.replace(_bits(node))
-            done[node] = node if as_int(bits) is not None else _of_bits(bits, node.dtype)
+            bits = refill.replace(_encode_bits(node))
+            done[node] = node if as_int(bits) is not None else _decode_bits(bits, node.dtype)
         else:
-            done[node] = _replaced(node, operands, refill, axes)
+            done[node] = _refill_node(node, operands, refill, axes)
     stores = tuple(
         replace(
             store,
@@ -312,7 +308,9 @@ def _rebuild(kernel: Kernel, fills: _Fills) -> Kernel:
     return replace(kernel, ranges=tuple(ranges), args=args, stores=stores, checks=checks)
 
 
-def _replaced(node: Scalar, operands: Sequence[Scalar], refill: _Refill, axes: Mapping[Expr, Expr]) -> Scalar:
+def _refill_node(
+    node: Scalar, operands: Sequence[Scalar], refill: _Refill, axes: Mapping[Expr, Expr]
+) -> Scalar:
     match node:
         case Load():
             count = len(node.indirect)
@@ -334,21 +332,21 @@ def _replaced(node: Scalar, operands: Sequence[Scalar], refill: _Refill, axes: M
             return with_operands(node, operands)
 
 
-# ---- One kernel for calls that differ in numbers alone: how many elements they take, and where ----
+# ---- The pass ----
 
 
-Built = tuple[Kernel, KernelCall]
+BuiltKernel = tuple[Kernel, KernelCall]
 _SHOWN: Final = 4
 
 
 def generalize_sizes(
-    built: Mapping[int, Built], buffers: Mapping[str, Buffer], remarks: Remarks, *, most_sizes: int
-) -> Mapping[int, Built]:
-    """`built` with one kernel for those of a pattern that come with more than `most_sizes` different numbers,
-    and its calls.
+    built: Mapping[int, BuiltKernel], buffers: Mapping[str, Buffer], remarks: Remarks, *, most_sizes: int
+) -> Mapping[int, BuiltKernel]:
+    """Replace kernels of one pattern that come with more than `most_sizes` different numbers by one
+    kernel.
     """
-    changed: dict[int, Built] = {}
-    for alike in _much_alike(built, most_sizes):
+    changed: dict[int, BuiltKernel] = {}
+    for alike in _group_similar_calls(built, most_sizes):
         by_pattern: dict[str, dict[int, tuple[int, ...]]] = {}
         for index in alike:
             kernel, call = built[index]
@@ -380,10 +378,8 @@ def generalize_sizes(
     return {**built, **changed} if changed else built
 
 
-def _much_alike(built: Mapping[int, Built], most_sizes: int) -> Sequence[Sequence[int]]:
-    """Calls that may be of one pattern, as far as one sees without a look at what they compute, where there
-    are enough.
-    """
+def _group_similar_calls(built: Mapping[int, BuiltKernel], most_sizes: int) -> Sequence[Sequence[int]]:
+    """Group calls by name, ranges, stores and argument types; leave out groups of `most_sizes` and fewer."""
     found: dict[tuple[object, ...], list[int]] = {}
     for index, (kernel, _) in built.items():
         types = tuple((arg.dtype, arg.role) for arg in kernel.args)

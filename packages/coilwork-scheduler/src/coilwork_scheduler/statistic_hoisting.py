@@ -1,12 +1,12 @@
-"""Sums along rows that are linear in statistics of the rows: the statistics move behind the sum.
+"""Hoist row statistics out of sums that are linear in them.
 
     sum over c of w[c] * (x[c] - s)  =  sum of w[c] * (x[c] - p)  +  (p - s) * sum of w[c]
 
-Where `s` is a statistic of the row, as the logarithm of a sum of exponentials is in a cross-entropy with
-smoothed or soft labels, the sum on the left begins once the whole row was read. Those on the right do not
-wait for it: one pass over rows that are too long to stay on chip, not two. `p` is the row's first element, if
-finite: what all elements have in common then cancels in each term, exactly, and not in what is left of large
-sums. Rounded otherwise, hence only with `fast` numerics. A sum over several rows is one of sums of rows.
+`s` is a statistic of the row, as the logarithm of a sum of exponentials in a cross-entropy with smoothed or
+soft labels. The sum on the left can begin only when the whole row was read. Those on the right need not wait,
+so rows too long to stay on chip are read once instead of twice. `p` is the row's first element, if finite:
+what all elements have in common cancels in each term, exactly, and not between large sums. Rounding differs,
+hence only with `fast` numerics. A sum over several rows becomes one of sums of rows.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _DEEPEST: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Term:
-    """`weight * (value + fixed[0] + ...)`: the first two vary along the sum, others do not. None is 1 for a
-    weight, else 0.
+    """`weight * (value + invariant[0] + ...)`: the first two vary along the sum, others do not. None is 1 for
+    a weight, else 0.
     """
 
     weight: Scalar | None = None
     value: Scalar | None = None
-    fixed: tuple[Scalar, ...] = ()
+    invariant: tuple[Scalar, ...] = ()
 
 
-def linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+def hoist_statistics(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with such sums over rows that GPUs would read twice. Near-linear in its size."""
     targets, options = settings.targets, settings.options
     if options.numerics != "fast" or not options.fuse or not targets.has_gpu:
@@ -66,13 +66,13 @@ def linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     nodes: list[Node] = []
     changed = False
     for position, node in enumerate(graph.nodes):
-        found = search.linear(position, node) if isinstance(node, Reduce) else None
+        found = search.find_linear_sum(position, node) if isinstance(node, Reduce) else None
         if found is None:
             nodes.append(node)
             continue
         assert isinstance(node, Reduce) and node.outputs[0] is not None
         changed = True
-        sums = _Sums(along=found, whole=node, output=node.outputs[0], name=name)
+        sums = _SumBuilder(along=found, whole=node, output=node.outputs[0], name=name)
         added = sums.nodes()
         nodes += added
         settings.remarks.note(
@@ -86,7 +86,7 @@ def linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Along:
+class _LinearSum:
     """A sum, as one of `terms` along `axes`, for each of `rows`, some of which may be summed afterwards."""
 
     rows: tuple[Expr, ...]
@@ -100,7 +100,7 @@ class _Search:
     facts: Dependence
     targets: Targets
 
-    def linear(self, position: int, node: Reduce) -> _Along | None:
+    def find_linear_sum(self, position: int, node: Reduce) -> _LinearSum | None:
         """Return what `node`, at `position`, adds up, if it waits for statistics of rows that do not stay on
         chip, and need not.
         """
@@ -116,7 +116,7 @@ class _Search:
         if not inner or self._stays(inner, output.device):
             return None
         axes = frozenset(inner)
-        terms = tuple(_Terms(axes=axes).of(node.body))
+        terms = tuple(_TermSplitter(axes=axes).split(node.body))
         if not any(self._is_statistic(term, axes, position) for term in terms):
             return None
         varying = [v for term in terms for v in (term.weight, term.value) if v is not None]
@@ -127,7 +127,7 @@ class _Search:
         if waits or len(varying) > _MOST_SUMS:
             return None
         rows = (*node.ranges, *(axis for axis in node.axes if axis in outer))
-        return _Along(rows=rows, axes=inner, terms=terms)
+        return _LinearSum(rows=rows, axes=inner, terms=terms)
 
     def _axes_of_statistics(self, node: Reduce) -> frozenset[Expr]:
         """The axes of `node` that rows have numbers along: results of reductions are read at them."""
@@ -148,17 +148,17 @@ class _Search:
         return longest is not None and self.targets.capabilities_of(device).rows.keeps(longest)
 
     def _is_statistic(self, term: _Term, axes: frozenset[Expr], position: int) -> bool:
-        """Tell if the fixed part of `term` comes of a reduction of what its other parts read along the sum,
-        which were there before.
+        """Tell if the invariant part of `term` comes of a reduction of what its other parts read along the
+        sum, which were there before.
         """
-        if not term.fixed or (term.weight is None and term.value is None):
+        if not term.invariant or (term.weight is None and term.value is None):
             return False
         read = {
             access.buffer
             for access in loads([v for v in (term.weight, term.value) if v is not None])
             if not axes.isdisjoint(range_symbols((access,)))
         }
-        for statistic in self._reductions_behind(term.fixed):
+        for statistic in self._reductions_behind(term.invariant):
             made = self.graph.nodes[statistic]
             assert isinstance(made, Reduce)
             common = read.intersection(access.buffer for access in loads((made.body,)))
@@ -184,22 +184,22 @@ class _Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Terms:
+class _TermSplitter:
     """Values as sums of terms, of which the first has no weight; `axes` are what is summed along."""
 
     axes: frozenset[Expr]
     known: dict[Scalar, list[_Term]] = field(default_factory=dict)
 
-    def of(self, value: Scalar, depth: int = 0) -> list[_Term]:
+    def split(self, value: Scalar, depth: int = 0) -> list[_Term]:
         """The terms of `value`: itself, if it is not linear, or not simply so."""
         if value not in self.known:
-            found = self._of(value, depth) if depth < _DEEPEST else []
+            found = self._split_op(value, depth) if depth < _DEEPEST else []
             self.known[value] = found if 0 < len(found) <= _MOST_SUMS else [_Term(value=value)]
         return self.known[value]
 
-    def _of(self, value: Scalar, depth: int) -> list[_Term]:
+    def _split_op(self, value: Scalar, depth: int) -> list[_Term]:
         if self.axes.isdisjoint(range_symbols((value,))):
-            return [_Term(fixed=(value,))]
+            return [_Term(invariant=(value,))]
         if not isinstance(value, Op):
             return []
         operands = value.operands
@@ -207,58 +207,60 @@ class _Terms:
             # what is rounded to 16 bits on the way is not
             (narrow,) = operands
             wide = unrounded(narrow, value.dtype)
-            return self.of(wide, depth + 1) if wide.dtype is value.dtype else []
+            return self.split(wide, depth + 1) if wide.dtype is value.dtype else []
         if value.op == "neg":
-            return [_negated(term) for term in self.of(operands[0], depth + 1)]
+            return [_negate(term) for term in self.split(operands[0], depth + 1)]
         if value.op in ("add", "sub"):
-            (first, *others), (one, *more) = (self.of(operand, depth + 1) for operand in operands)
+            (first, *others), (one, *more) = (self.split(operand, depth + 1) for operand in operands)
             if value.op == "sub":
-                one, more = _negated(one), [_negated(term) for term in more]
-            both = _Term(value=_added(first.value, one.value), fixed=(*first.fixed, *one.fixed))
+                one, more = _negate(one), [_negate(term) for term in more]
+            both = _Term(value=_add(first.value, one.value), invariant=(*first.invariant, *one.invariant))
             return [both, *others, *more]
         return self._product(*operands, depth=depth + 1) if value.op == "mul" else []
 
     def _product(self, a: Scalar, b: Scalar, *, depth: int) -> list[_Term]:
         for factor, other in ((a, b), (b, a)):
-            (first, *others) = self.of(other, depth)
+            (first, *others) = self.split(other, depth)
             if others:
                 continue
             if self.axes.isdisjoint(range_symbols((factor,))):
                 scaled = None if first.value is None else op("mul", first.value, factor)
-                return [_Term(value=scaled, fixed=tuple(op("mul", part, factor) for part in first.fixed))]
-            if first.fixed:
+                return [
+                    _Term(value=scaled, invariant=tuple(op("mul", part, factor) for part in first.invariant))
+                ]
+            if first.invariant:
                 return [_Term(), replace(first, weight=factor)]
         return []
 
 
-def _added(a: Scalar | None, b: Scalar | None) -> Scalar | None:
+def _add(a: Scalar | None, b: Scalar | None) -> Scalar | None:
     return op("add", a, b) if a is not None and b is not None else b if a is None else a
 
 
-def _negated(term: _Term) -> _Term:
+def _negate(term: _Term) -> _Term:
     value = None if term.value is None else op("neg", term.value)
-    return replace(term, value=value, fixed=tuple(op("neg", part) for part in term.fixed))
+    return replace(term, value=value, invariant=tuple(op("neg", part) for part in term.invariant))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sums:
+class _SumBuilder:
     """Makes the sums `along` rows that take the place of `whole`, of which `output` is the result; `name`
     gives fresh names.
     """
 
-    along: _Along
+    along: _LinearSum
     whole: Reduce
     output: Buffer
     name: Callable[[str], str]
     plain: list[Reduce] = field(default_factory=list)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes in order, the last of which makes `output`. A term without a value or a fixed
+        """The nodes in order, the last of which makes `output`. A term without a value or a invariant
         part is 0.
         """
         total: Scalar | None = None
         for term in self.along.terms:
-            total = _added(total, self._one(term))
+            total = _add(total, self._sum_term(term))
         body = const(0, self.output.dtype) if total is None else total
         if len(self.along.axes) == len(self.whole.axes):
             last = Pointwise(
@@ -271,17 +273,17 @@ class _Sums:
         of_rows = replace(self.whole, axes=outer, body=load(rows.name, self.along.rows, rows.dtype))
         return (*self.plain, own, of_rows)
 
-    def _one(self, term: _Term) -> Scalar | None:
+    def _sum_term(self, term: _Term) -> Scalar | None:
         value, weight = term.value, term.weight
-        if value is None or not term.fixed:
-            summed = None if value is None else self._sum(_weighted(value, weight))
-            return _added(summed, self._fixed(term.fixed, weight))
+        if value is None or not term.invariant:
+            summed = None if value is None else self._sum(_multiply(value, weight))
+            return _add(summed, self._sum_invariants(term.invariant, weight))
         pivot = self._pivot(value)
-        summed = self._sum(_weighted(op("sub", value, pivot), weight))
+        summed = self._sum(_multiply(op("sub", value, pivot), weight))
         # a large number that the pivot and a statistic have in common is gone before small ones are added
-        return _added(summed, self._fixed((pivot, *term.fixed), weight))
+        return _add(summed, self._sum_invariants((pivot, *term.invariant), weight))
 
-    def _fixed(self, parts: Sequence[Scalar], weight: Scalar | None) -> Scalar | None:
+    def _sum_invariants(self, parts: Sequence[Scalar], weight: Scalar | None) -> Scalar | None:
         if not parts:
             return None
         total = parts[0]
@@ -318,5 +320,5 @@ class _Sums:
         )
 
 
-def _weighted(value: Scalar, weight: Scalar | None) -> Scalar:
+def _multiply(value: Scalar, weight: Scalar | None) -> Scalar:
     return value if weight is None else op("mul", weight, value)

@@ -1,17 +1,15 @@
-"""Common iteration spaces: how the ranges of two groups can be seen as one set of ranges.
+"""Align iteration spaces: find one set of ranges that two groups can both run over.
 
 Three ways, in this order:
-    by access     both touch one buffer, at plain range symbols per dimension: ranges at the same dimension
-    are the same
-                  range, in whatever order each group has them; a reduction of pieces goes through a dimension
-                  with two of its ranges, and a group without reductions follows it;
-    by places     both go through all of one buffer, once, and the row-major order of its elements orders the
-    ranges of
-                  each: a reduction of columns in pieces of `[B*T, C]` and what makes `[B, T, C]`;
-    by row order  both lists of extents, read row-major, have a common refinement: `[B*T, C]` and `[B, T, C]`.
-    Found by
-                  matching products from the outermost dimension inwards; sizes may be symbolic if the
-                  quotients are provably exact.
+
+- By access: both touch one buffer, at plain range symbols per dimension. Ranges at the same dimension are the
+  same range, in whatever order each group has them. A reduction of pieces goes through a dimension with two
+  of its ranges, and a group without reductions follows it.
+- By element: both go through all of one buffer once, and the row-major order of its elements orders the
+  ranges of each, as a reduction of columns in pieces of `[B*T, C]` and what makes `[B, T, C]`.
+- By row order: both lists of extents, read row-major, have a common refinement, as `[B*T, C]` and
+  `[B, T, C]`. It is found by matching products from the outermost dimension inwards. Sizes may be symbolic if
+  the quotients are provably exact.
 """
 
 from __future__ import annotations
@@ -31,17 +29,17 @@ class Alignment:
     """A common space; `first` and `second` give the two groups' ranges over it, and are empty where nothing
     changes.
 
-    In a space that is `crossed`, a piece belongs with its left neighbour to a range of one group and with its
-    right neighbour to a range of the other, as where `[128, 64]` and `[64, 128]` meet in `[64, 2, 64]`. Right
-    where one is the other reshaped; otherwise it scatters what one of them touches. `walked` and `bound` are
-    those of `Group`.
+    In a space that is `interleaved`, a piece belongs with its left neighbour to a range of one group and with
+    its right neighbour to a range of the other, as where `[128, 64]` and `[64, 128]` meet in `[64, 2, 64]`.
+    Right where one is the other reshaped; otherwise it scatters what one of them touches. `walked` and
+    `bound` are those of `Group`.
     """
 
     parallel: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     first: Mapping[Expr, Expr]
     second: Mapping[Expr, Expr]
-    crossed: bool = False
+    interleaved: bool = False
     walked: tuple[Expr, ...] = ()
     bound: Bound | None = None
 
@@ -53,14 +51,16 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Extents of the pieces, and which pieces each dimension of the two lists is made of, outermost first."""
+    """Extents of the pieces, and which pieces each dimension of the two lists is parts of, outermost
+    first.
+    """
 
     pieces: tuple[Expr, ...]
     first: tuple[tuple[int, ...], ...]
     second: tuple[tuple[int, ...], ...]
 
     @property
-    def crossed(self) -> bool:
+    def interleaved(self) -> bool:
         """True if a range of one list and a range of the other overlap without one holding the other."""
         # `first` and `second` list neighbouring pieces, so two ranges overlap where one starts inside the
         # other
@@ -118,7 +118,7 @@ def _quotient(a: Expr, b: Expr) -> Expr | None:
     return quotient if quotient * b is a else None
 
 
-def alignments(
+def find_alignments(
     first: Group, second: Group, shared: Sequence[tuple[tuple[Expr, ...], tuple[Expr, ...]]], tag: str
 ) -> Iterator[Alignment]:
     """Common spaces of two groups, likely ones first.
@@ -127,32 +127,32 @@ def alignments(
     unique.
     """
     if second.reduced and not first.reduced:
-        for found in alignments(second, first, [(b, a) for a, b in shared], tag):
+        for found in find_alignments(second, first, [(b, a) for a, b in shared], tag):
             yield Alignment(
                 parallel=found.parallel,
                 reduced=found.reduced,
                 first=found.second,
                 second=found.first,
-                crossed=found.crossed,
+                interleaved=found.interleaved,
             )
         return
     seen: set[tuple[tuple[Expr, Expr], ...]] = set()
     for ours, theirs in shared:
-        paired = _paired(first, second, ours, theirs)
+        paired = _pair_ranges(first, second, ours, theirs)
         if paired is not None and tuple(paired.items()) not in seen:
             seen.add(tuple(paired.items()))
             yield Alignment(
-                parallel=first.parallel, reduced=first.reduced, first={}, second=_without_identity(paired)
+                parallel=first.parallel, reduced=first.reduced, first={}, second=_drop_identity(paired)
             )
         elif paired is None and not second.reduced:
             orders = _orders(first, second, ours, theirs)
             whole = orders and refine(extents_of(orders[0]), extents_of(orders[1]))
             if orders and whole:
-                yield _cut(first, second, whole, tag, *orders)
+                yield _align_elementwise(first, second, whole, tag, *orders)
     yield from _row_major(first, second, tag)
 
 
-def _paired(
+def _pair_ranges(
     first: Group, second: Group, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
 ) -> dict[Expr, Expr] | None:
     """The second group's ranges as ranges of the first, if equal dimensions of an access tell all of them."""
@@ -164,7 +164,7 @@ def _paired(
     for a, b in zip(ours, theirs, strict=True):
         if a.is_const and a is b:
             continue
-        through = _through(a, b)
+        through = _find_ranges(a, b)
         if b in pairs or not covered.isdisjoint(through):
             return None
         if not through:
@@ -172,7 +172,7 @@ def _paired(
         pairs[b] = a
         covered |= through
     if digits:
-        through = _through_digits(digits)
+        through = _find_digit_ranges(digits)
         if not through or not covered.isdisjoint(through):
             return None
         covered |= through
@@ -187,7 +187,7 @@ def _paired(
     return pairs if whole or covered == set(first.parallel) else None
 
 
-def _through(a: Expr, b: Expr) -> frozenset[Expr]:
+def _find_ranges(a: Expr, b: Expr) -> frozenset[Expr]:
     """The ranges with which `a` goes once through the extent of the range symbol `b`; none if it does not.
 
     That is one range, or an outer and an inner one: `outer * extent(inner) + inner`.
@@ -211,7 +211,7 @@ def _count_up(a: Expr, extent: Expr) -> frozenset[Expr]:
     return frozenset()
 
 
-def _through_digits(pairs: Sequence[tuple[Expr, Expr]]) -> frozenset[Expr]:
+def _find_digit_ranges(pairs: Sequence[tuple[Expr, Expr]]) -> frozenset[Expr]:
     """The ranges with which the first ones of `pairs` go, as the digits of one number, through the range
     symbols beside them; none if they do not.
 
@@ -277,7 +277,7 @@ def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
         inner = refine(extents_of(first.reduced), extents_of(second.reduced))
         if outer is None or inner is None:
             return
-        yield _refined(
+        yield _refine_alignment(
             (first.parallel, first.reduced), (second.parallel, second.reduced), (outer, inner), tag
         )
         return
@@ -285,15 +285,15 @@ def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
         both = (*first.parallel, *first.reduced)
         whole = refine(extents_of(both), extents_of(second.parallel))
         if whole is not None:
-            yield _cut(first, second, whole, tag, both, second.parallel)
+            yield _align_elementwise(first, second, whole, tag, both, second.parallel)
     outer = refine(extents_of(first.parallel), extents_of(second.parallel))
     if outer is not None:
         # with reductions: the second group computes once per row
         inner = Refinement(extents_of(first.reduced), tuple((k,) for k in range(len(first.reduced))), ())
-        yield _refined((first.parallel, first.reduced), (second.parallel, ()), (outer, inner), tag)
+        yield _refine_alignment((first.parallel, first.reduced), (second.parallel, ()), (outer, inner), tag)
 
 
-def _refined(
+def _refine_alignment(
     first: tuple[tuple[Expr, ...], tuple[Expr, ...]],
     second: tuple[tuple[Expr, ...], tuple[Expr, ...]],
     parts: tuple[Refinement, Refinement],
@@ -309,13 +309,13 @@ def _refined(
     return Alignment(
         parallel=spaces[0],
         reduced=spaces[1],
-        first=_without_identity(maps[0]),
-        second=_without_identity(maps[1]),
-        crossed=any(part.crossed for part in parts),
+        first=_drop_identity(maps[0]),
+        second=_drop_identity(maps[1]),
+        interleaved=any(part.interleaved for part in parts),
     )
 
 
-def _cut(
+def _align_elementwise(
     first: Group,
     second: Group,
     whole: Refinement,
@@ -331,21 +331,21 @@ def _cut(
     return Alignment(
         parallel=tuple(piece for own in first.parallel for piece in cut[own]),
         reduced=tuple(piece for own in first.reduced for piece in cut[own]),
-        first=_without_identity(split_over(ours, whole.first, symbols)),
-        second=_without_identity(split_over(theirs, whole.second, symbols)),
-        crossed=whole.crossed,
+        first=_drop_identity(split_over(ours, whole.first, symbols)),
+        second=_drop_identity(split_over(theirs, whole.second, symbols)),
+        interleaved=whole.interleaved,
     )
 
 
 def symbols_over(
-    ours: tuple[Expr, ...], made: tuple[tuple[int, ...], ...], extents: tuple[Expr, ...], prefix: str
+    ours: tuple[Expr, ...], parts: tuple[tuple[int, ...], ...], extents: tuple[Expr, ...], prefix: str
 ) -> tuple[Expr, ...]:
-    """A symbol per piece of `extents`: one of `ours`, which are `made` of pieces, where a range stays whole.
+    """A symbol per piece of `extents`: one of `ours`, which are `parts` of pieces, where a range stays whole.
 
     Others are named by `prefix`, unlike any of `ours`: symbols of one name and extent are one symbol.
     """
     symbols: list[Expr | None] = [None] * len(extents)
-    for own, pieces in zip(ours, made, strict=True):
+    for own, pieces in zip(ours, parts, strict=True):
         if len(pieces) == 1:
             symbols[pieces[0]] = own
     names = {own.name for own in ours}
@@ -355,11 +355,11 @@ def symbols_over(
 
 
 def split_over(
-    ours: tuple[Expr, ...], made: tuple[tuple[int, ...], ...], symbols: tuple[Expr, ...]
+    ours: tuple[Expr, ...], parts: tuple[tuple[int, ...], ...], symbols: tuple[Expr, ...]
 ) -> dict[Expr, Expr]:
-    """The ranges `ours`, which are `made` of pieces, in terms of the pieces' `symbols`."""
+    """The ranges `ours`, which are `parts` of pieces, in terms of the pieces' `symbols`."""
     result: dict[Expr, Expr] = {}
-    for own, pieces in zip(ours, made, strict=True):
+    for own, pieces in zip(ours, parts, strict=True):
         value = as_expr(0)
         for k in pieces:
             value = value * extent_of(symbols[k]) + symbols[k]
@@ -367,5 +367,5 @@ def split_over(
     return result
 
 
-def _without_identity(mapping: dict[Expr, Expr]) -> dict[Expr, Expr]:
+def _drop_identity(mapping: dict[Expr, Expr]) -> dict[Expr, Expr]:
     return {} if all(s is e for s, e in mapping.items()) else mapping

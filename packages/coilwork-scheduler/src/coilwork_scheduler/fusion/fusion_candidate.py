@@ -1,4 +1,8 @@
-"""Groups in the making: what fusion must know of each, and whether two of them may become one."""
+"""Fusion candidates: stages that may become one kernel, with what fusion must know of them.
+
+A candidate lists accesses over its common space, operations and reductions. The `find_*` functions look for a
+reason why a merged candidate would compute something else than its parts.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One stage of a cluster with its accesses in the cluster's space.
+    """One stage of a candidate with its accesses in the candidate's space.
 
     `checked` are buffers its checks read. `combines` tells whether values of several points make one:
     reductions, scans, sorts. A `contracted` one is a sum of products for matrix units. A `ragged` one reduces
@@ -51,7 +55,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class FusionCandidate:
     """Stages in dependence order over one space. Made by `cluster_of` and `merged`, which derive the other
     fields.
 
@@ -99,8 +103,8 @@ class Cluster:
         )
 
 
-def cluster_of(stage: Stage, device: str) -> Cluster:
-    """The cluster of `stage` alone."""
+def candidate_of(stage: Stage, device: str) -> FusionCandidate:
+    """The candidate of `stage` alone."""
     reads: dict[Touch, None] = {}
     ops = cost = reductions = ragged = contracted = 0
     combines = False
@@ -141,7 +145,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
         contracted=contracted > 0,
     )
     names = frozenset(touch.buffer for touch in reads)
-    return Cluster(
+    return FusionCandidate(
         parts=(part,),
         parallel=stage.parallel,
         reduced=stage.reduced,
@@ -156,7 +160,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
     )
 
 
-def fusable(stage: Stage, *, on_gpu: bool) -> bool:
+def is_fusable(stage: Stage, *, on_gpu: bool) -> bool:
     """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points.
 
     Of scatters, those that store at positions that data say: what they store depends on nothing that is
@@ -173,20 +177,20 @@ def fusable(stage: Stage, *, on_gpu: bool) -> bool:
     )
 
 
-def broken_scan(cluster: Cluster) -> str | None:
-    """The result of a scan that does not belong in the cluster; `None` if all is well.
+def find_misplaced_scan(candidate: FusionCandidate) -> str | None:
+    """The result of a scan that does not belong in the candidate; `None` if all is well.
 
     A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages, and
     scans, at the same points.
     """
-    scans = [part for part in cluster.parts if part.stage.kind == "scan"]
+    scans = [part for part in candidate.parts if part.stage.kind == "scan"]
     if not scans:
         return None
     name = scans[0].writes[0].buffer
-    if len(cluster.reduced) != 1 or (len(scans) > 1 and not _together(scans)):
+    if len(candidate.reduced) != 1 or (len(scans) > 1 and not _can_share_loop(scans)):
         return name
-    (axis,) = cluster.reduced
-    for part in cluster.parts:
+    (axis,) = candidate.reduced
+    for part in candidate.parts:
         whole = all(part.mapping[s] is axis for s in part.stage.reduced)
         along = any(axis in e.free_symbols for e in part.mapping.values())
         if part.stage.kind == "reduce" or not whole or not along:
@@ -194,7 +198,7 @@ def broken_scan(cluster: Cluster) -> str | None:
     return None
 
 
-def _together(scans: Sequence[Part]) -> bool:
+def _can_share_loop(scans: Sequence[Part]) -> bool:
     """True if each of the scans goes through whole rows, in the same direction: one loop carries what all of
     them have so far.
     """
@@ -202,26 +206,30 @@ def _together(scans: Sequence[Part]) -> bool:
     return all(part.stage.split == 1 for part in scans) and len({node.reverse for node in made}) == 1
 
 
-def broken_sort(cluster: Cluster) -> str | None:
-    """The result of a sort that does not belong in the cluster; `None` if all is well.
+def find_misplaced_sort(candidate: FusionCandidate) -> str | None:
+    """The result of a sort that does not belong in the candidate; `None` if all is well.
 
     There is one sort to a kernel, which holds its rows: they are the only ones that are reduced or gone
     through.
     """
-    sorts = [part for part in cluster.parts if part.stage.kind == "sort"]
+    sorts = [part for part in candidate.parts if part.stage.kind == "sort"]
     if not sorts:
         return None
     name = sorts[0].writes[0].buffer
-    if len(sorts) > 1 or len(cluster.reduced) != 1 or cluster.walked:
+    if len(sorts) > 1 or len(candidate.reduced) != 1 or candidate.walked:
         return name
-    whole = all(part.mapping[s] is cluster.reduced[0] for part in cluster.parts for s in part.stage.reduced)
-    return None if whole and not any(part.ragged for part in cluster.parts) else name
+    whole = all(
+        part.mapping[s] is candidate.reduced[0] for part in candidate.parts for s in part.stage.reduced
+    )
+    return None if whole and not any(part.ragged for part in candidate.parts) else name
 
 
-def merged(first: Cluster, second: Cluster, alignment: Alignment) -> Cluster:
-    """Both clusters in the space of `alignment`."""
-    one, two = _moved(first, alignment.first), _moved(second, alignment.second)
-    return Cluster(
+def merge_candidates(
+    first: FusionCandidate, second: FusionCandidate, alignment: Alignment
+) -> FusionCandidate:
+    """Both candidates in the space of `alignment`."""
+    one, two = _remap(first, alignment.first), _remap(second, alignment.second)
+    return FusionCandidate(
         parts=tuple(sorted((*one.parts, *two.parts), key=_position)),
         parallel=alignment.parallel,
         walked=alignment.walked,
@@ -242,10 +250,10 @@ def _position(part: Part) -> int:
     return part.stage.position
 
 
-def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> Cluster:
-    """`cluster` with its ranges over other ones; its own `parallel` and `reduced` are left as they were."""
+def _remap(candidate: FusionCandidate, mapping: Mapping[Expr, Expr]) -> FusionCandidate:
+    """`candidate` with its ranges over other ones; its own `parallel` and `reduced` are left as they were."""
     if not mapping:
-        return cluster
+        return candidate
     known: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
 
     def move(touch: Touch) -> Touch:
@@ -261,25 +269,25 @@ def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> Cluster:
             reads=tuple(move(touch) for touch in part.reads),
             writes=tuple(move(touch) for touch in part.writes),
         )
-        for part in cluster.parts
+        for part in candidate.parts
     )
     return replace(
-        cluster,
+        candidate,
         parts=parts,
         written={touch.buffer: touch for part in parts for touch in part.writes},
         read=tuple(dict.fromkeys(touch for part in parts for touch in part.reads)),
     )
 
 
-def reads_what_it_writes(cluster: Cluster) -> str | None:
-    """A buffer that the cluster computes but reads at other points than those that compute it; `None` if all
-    is well.
+def find_shifted_read(candidate: FusionCandidate) -> str | None:
+    """A buffer that the candidate computes but reads at other points than those that compute it; `None` if
+    all is well.
 
     What is stored where data say is read at no point, even if a dimension of one element leaves no trace of
     them in its index.
     """
-    for touch in cluster.read:
-        own = cluster.written.get(touch.buffer)
+    for touch in candidate.read:
+        own = candidate.written.get(touch.buffer)
         if own is not None and not _are_one_element(touch, own):
             return touch.buffer
     return None
@@ -289,19 +297,19 @@ def _are_one_element(one: Touch, other: Touch) -> bool:
     return one.direct and other.direct and one.index == other.index
 
 
-def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
-    """A buffer whose memory the cluster overwrites while other points, or other names, still use it."""
-    into = cluster.into
+def find_overwrite_hazard(candidate: FusionCandidate, root: Mapping[str, str]) -> str | None:
+    """A buffer whose memory the candidate overwrites while other points, or other names, still use it."""
+    into = candidate.into
     if not into:
         return None
-    written = cluster.written
+    written = candidate.written
     memory = {root[old]: (new, old) for new, old in into.items()}
     if len(memory) < len(into):
         return next(iter(into))
     for name in written:
         if root[name] in memory and name not in into:
             return name
-    for touch in cluster.read:
+    for touch in candidate.read:
         if root[touch.buffer] not in memory:
             continue
         new, old = memory[root[touch.buffer]]
@@ -310,26 +318,26 @@ def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
     return None
 
 
-def check_behind_reduction(cluster: Cluster) -> str | None:
+def find_late_check(candidate: FusionCandidate) -> str | None:
     """A buffer that a check reads and that holds, or is made from, a reduction, scan or sort of the same
-    cluster.
+    candidate.
 
     Code generators perform checks before anything is written, and so before the first of these is complete.
     """
-    if not any(part.checked for part in cluster.parts):
+    if not any(part.checked for part in candidate.parts):
         return None
     late: set[str] = set()
-    for part in cluster.parts:
+    for part in candidate.parts:
         if part.combines or any(touch.buffer in late for touch in part.reads):
             late.update(touch.buffer for touch in part.writes)
-    return next((name for part in cluster.parts for name in sorted(part.checked & late)), None)
+    return next((name for part in candidate.parts for name in sorted(part.checked & late)), None)
 
 
-def depths(cluster: Cluster) -> tuple[int, ...]:
-    """Per part: how many reductions of the cluster must be complete before it."""
+def reduction_depths(candidate: FusionCandidate) -> tuple[int, ...]:
+    """Per part: how many reductions of the candidate must be complete before it."""
     made: dict[str, int] = {}
     result: list[int] = []
-    for part in cluster.parts:
+    for part in candidate.parts:
         depth = max((made.get(touch.buffer, 0) for touch in part.reads), default=0)
         result.append(depth)
         for touch in part.writes:

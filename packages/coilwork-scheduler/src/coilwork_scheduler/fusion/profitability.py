@@ -1,7 +1,7 @@
-"""What a kernel made of a cluster would read, write and compute: the figures that cost models judge by.
+"""Whether fusing two candidates is legal and pays: limits, hazards, traffic and cost.
 
-Whether a fused cluster may be one kernel, and whether it should: limits, order, overwritten
-memory, costs.
+`Traffic` estimates what a kernel made of a candidate would read, write and compute. `Weigher` compares the
+cost of a merged candidate with that of its parts, and gives a `Verdict` with a reason.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from coilwork_scheduler.cost_model import KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import (
     MOST_STAGES,
-    Cluster,
+    FusionCandidate,
     Touch,
-    broken_scan,
-    broken_sort,
-    check_behind_reduction,
-    depths,
-    overwriting_hazard,
-    reads_what_it_writes,
+    find_late_check,
+    find_misplaced_scan,
+    find_misplaced_sort,
+    find_overwrite_hazard,
+    find_shifted_read,
+    reduction_depths,
 )
 from coilwork_scheduler.fusion.row_column_fusion import fits_registers
 from coilwork_scheduler.kernels.compose import Draft, compose
@@ -36,12 +36,12 @@ from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of
 from coilwork_scheduler.options import may_share_kernel
 from coilwork_scheduler.settings import Settings
 
-# ---- What a kernel made of a cluster would read, write and compute: the figures that cost model ----
+# ---- Traffic ----
 
 
 @dataclass(slots=True, kw_only=True)
 class Traffic:
-    """Estimates work; remembers sizes it has estimated. Lives for one fusion of one graph."""
+    """Estimates the work of kernels. Remembers sizes, and lives for one fusion of one graph."""
 
     buffers: Mapping[str, Buffer]
     sizes: SizeHints
@@ -57,61 +57,63 @@ class Traffic:
             found = self._bytes[name] = self.sizes.size_bytes(self.buffers[name])
         return found
 
-    def shared_bytes(self, one: Cluster, two: Cluster) -> int:
+    def common_bytes(self, one: FusionCandidate, two: FusionCandidate) -> int:
         """Likely bytes of the buffers that both read."""
         return sum(self.size(name) for name in one.read_names & two.read_names)
 
-    def read(self, cluster: Cluster) -> int:
-        """Likely bytes of the elements that `cluster` reads, those that it computes left out."""
-        return sum(self._touched(touch) for touch in cluster.read if touch.buffer not in cluster.written)
+    def read(self, candidate: FusionCandidate) -> int:
+        """Likely bytes of the elements that `candidate` reads, those that it computes left out."""
+        return sum(
+            self._access_bytes(touch) for touch in candidate.read if touch.buffer not in candidate.written
+        )
 
-    def work(self, cluster: Cluster, stored: Collection[str]) -> KernelWork:
-        """The work of a kernel that computes `cluster` and leaves its buffers `stored` in memory."""
-        sizes, target = self.sizes, self.targets.of(cluster.device)
-        groups = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
-        rows = groups * max(sizes.numel(tuple(extent_of(s) for s in cluster.walked)), 1)
-        length = max(sizes.numel(tuple(extent_of(s) for s in cluster.reduced)), 1)
-        written = cluster.written
-        writes = sum(self._touched(written[name]) for name in stored)
-        if cluster.reduced:
-            resident = self._rows(cluster).keeps(length)
-            operations, reads = self._row_work(cluster, rows, length, resident=resident)
+    def work(self, candidate: FusionCandidate, stored: Collection[str]) -> KernelWork:
+        """The work of a kernel that computes `candidate` and leaves its buffers `stored` in memory."""
+        sizes, target = self.sizes, self.targets.of(candidate.device)
+        groups = max(sizes.numel(tuple(extent_of(s) for s in candidate.parallel)), 1)
+        rows = groups * max(sizes.numel(tuple(extent_of(s) for s in candidate.walked)), 1)
+        length = max(sizes.numel(tuple(extent_of(s) for s in candidate.reduced)), 1)
+        written = candidate.written
+        writes = sum(self._access_bytes(written[name]) for name in stored)
+        if candidate.reduced:
+            resident = self._rows(candidate).keeps(length)
+            operations, reads = self._row_work(candidate, rows, length, resident=resident)
             if target.is_gpu and resident:
-                reads += self._fetched_in_vain(cluster, length)
-            if target.is_gpu and len(cluster.reduced) > 1:
-                vain_reads, vain_writes = self._torn(cluster, stored, resident=resident)
+                reads += self._count_wasted_bytes(candidate, length)
+            if target.is_gpu and len(candidate.reduced) > 1:
+                vain_reads, vain_writes = self._count_reordered_bytes(candidate, stored, resident=resident)
                 reads += vain_reads
                 writes += vain_writes
         else:
-            operations = rows * sum(part.cost for part in cluster.parts)
-            reads = sum(self._touched(touch) for touch in cluster.read if touch.buffer not in written)
+            operations = rows * sum(part.cost for part in candidate.parts)
+            reads = sum(self._access_bytes(touch) for touch in candidate.read if touch.buffer not in written)
         return KernelWork(
             read_bytes=reads,
             write_bytes=writes,
             operations=operations,
             rows=rows,
-            row_length=length if cluster.reduced else 1,
-            programs=groups if cluster.walked else self._programs(cluster, rows),
+            row_length=length if candidate.reduced else 1,
+            programs=groups if candidate.walked else self._programs(candidate, rows),
         )
 
-    def _programs(self, cluster: Cluster, rows: int) -> int:
-        if not cluster.reduced:
+    def _programs(self, candidate: FusionCandidate, rows: int) -> int:
+        if not candidate.reduced:
             return rows
-        shared = max(part.stage.split for part in cluster.parts)
-        return self._rows(cluster).count_programs(rows, across=self.across(cluster)) * shared
+        shared = max(part.stage.split for part in candidate.parts)
+        return self._rows(candidate).count_programs(rows, across=self.is_column_reduction(candidate)) * shared
 
-    def _rows(self, cluster: Cluster) -> RowWalks:
-        return self.targets.capabilities_of(cluster.device).rows
+    def _rows(self, candidate: FusionCandidate) -> RowWalks:
+        return self.targets.capabilities_of(candidate.device).rows
 
-    def across(self, cluster: Cluster) -> bool:
+    def is_column_reduction(self, candidate: FusionCandidate) -> bool:
         """True if most of what a kernel with reductions reads is contiguous along its parallel ranges."""
-        parallel, reduced = frozenset(cluster.parallel), frozenset(cluster.reduced)
+        parallel, reduced = frozenset(candidate.parallel), frozenset(candidate.reduced)
         balance = 0
-        for touch in cluster.read:
-            if touch.buffer in cluster.written:
+        for touch in candidate.read:
+            if touch.buffer in candidate.written:
                 continue
             unit = self._contiguous(touch)
-            balance += self._touched(touch) * (bool(unit & parallel) - bool(unit & reduced))
+            balance += self._access_bytes(touch) * (bool(unit & parallel) - bool(unit & reduced))
         return balance > 0
 
     def _contiguous(self, touch: Touch) -> frozenset[Expr]:
@@ -122,34 +124,41 @@ class Traffic:
             unit = self._unit[touch] = unit_stride(offset)
         return unit
 
-    def _fetched_in_vain(self, cluster: Cluster, length: int) -> int:
+    def _count_wasted_bytes(self, candidate: FusionCandidate, length: int) -> int:
         """Bytes beside those asked for, where blocks of whole rows read what lies across them: as many rows
         as a block has at a time take their part of each sector, and the next blocks fetch it again.
         """
-        if self.across(cluster):
+        if self.is_column_reduction(candidate):
             return 0
-        parallel, reduced = frozenset(cluster.parallel), frozenset(cluster.reduced)
-        rows, vain = max(self._memory(cluster).tile_elements // length, 1), 0
-        for touch in cluster.read:
+        parallel, reduced = frozenset(candidate.parallel), frozenset(candidate.reduced)
+        rows, vain = max(self._memory(candidate).tile_elements // length, 1), 0
+        for touch in candidate.read:
             unit = self._contiguous(touch)
             free = frozenset().union(*(e.free_symbols for e in touch.index))
-            if touch.buffer in cluster.written or unit & reduced or not unit & parallel or not free & reduced:
+            if (
+                touch.buffer in candidate.written
+                or unit & reduced
+                or not unit & parallel
+                or not free & reduced
+            ):
                 continue
-            vain += self._lost(cluster, touch, rows)
+            vain += self._wasted_bytes(candidate, touch, rows)
         return vain
 
-    def _lost(self, cluster: Cluster, touch: Touch, together: int) -> int:
+    def _wasted_bytes(self, candidate: FusionCandidate, touch: Touch, together: int) -> int:
         """Bytes of the sectors of `touch` that are fetched in vain where a block has so many neighbours at a
         time.
         """
-        fetched = self._memory(cluster).fetched_bytes
+        fetched = self._memory(candidate).fetched_bytes
         used = min(together * self.buffers[touch.buffer].dtype.itemsize, fetched)
-        return self._touched(touch) * fetched // used - self._touched(touch)
+        return self._access_bytes(touch) * fetched // used - self._access_bytes(touch)
 
-    def _memory(self, cluster: Cluster) -> Memory:
-        return self.targets.of(cluster.device).machine.memory
+    def _memory(self, candidate: FusionCandidate) -> Memory:
+        return self.targets.of(candidate.device).machine.memory
 
-    def _torn(self, cluster: Cluster, stored: Collection[str], *, resident: bool) -> tuple[int, int]:
+    def _count_reordered_bytes(
+        self, candidate: FusionCandidate, stored: Collection[str], *, resident: bool
+    ) -> tuple[int, int]:
         """Bytes read, and written, beside those asked for, where rows of several ranges are touched in
         different orders of memory.
 
@@ -157,20 +166,22 @@ class Traffic:
         threads touch a sector each, of which they use as many elements as a block has along the range where
         these are contiguous.
         """
-        reduced = frozenset(cluster.reduced)
-        written = [cluster.written[name] for name in stored]
+        reduced = frozenset(candidate.reduced)
+        written = [candidate.written[name] for name in stored]
         passes = {
             touch: 1 if resident else depth + 1
-            for part, depth in zip(cluster.parts, depths(cluster), strict=True)
+            for part, depth in zip(candidate.parts, reduction_depths(candidate), strict=True)
             for touch in part.reads
-            if touch.buffer not in cluster.written
+            if touch.buffer not in candidate.written
         }
         rows = sorted(
-            (t for t in (*written, *passes) if self._contiguous(t) & reduced), key=self._touched, reverse=True
+            (t for t in (*written, *passes) if self._contiguous(t) & reduced),
+            key=self._access_bytes,
+            reverse=True,
         )
         if not rows:
             return 0, 0
-        order = self._steps(rows[0], cluster.reduced)
+        order = self._steps(rows[0], candidate.reduced)
         vain = [0, 0]
         for touch in rows:
             (unit, *_) = self._contiguous(touch) & reduced
@@ -179,8 +190,10 @@ class Traffic:
             inside = [s for s in reduced & free if 0 < order[s] < order[unit]]
             if inside:
                 apart = max(self.sizes.numel(tuple(extent_of(s) for s in inside)), 1)
-                lost = self._lost(cluster, touch, max(self._memory(cluster).tile_elements // apart, 1))
-                vain[touch.buffer in cluster.written] += lost * passes.get(touch, 1)
+                lost = self._wasted_bytes(
+                    candidate, touch, max(self._memory(candidate).tile_elements // apart, 1)
+                )
+                vain[touch.buffer in candidate.written] += lost * passes.get(touch, 1)
         return vain[0], vain[1]
 
     def _steps(self, touch: Touch, ranges: Sequence[Expr]) -> dict[Expr, int]:
@@ -189,15 +202,17 @@ class Traffic:
         steps = {s: stride_of(offset, s) for s in ranges}
         return {s: 0 if step is None else self.sizes.value(step) for s, step in steps.items()}
 
-    def _row_work(self, cluster: Cluster, rows: int, length: int, *, resident: bool) -> tuple[int, int]:
+    def _row_work(
+        self, candidate: FusionCandidate, rows: int, length: int, *, resident: bool
+    ) -> tuple[int, int]:
         """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on
         chip.
         """
-        reduced = frozenset(cluster.reduced)
+        reduced = frozenset(candidate.reduced)
         operations = reads = 0
-        target = self.targets.of(cluster.device)
+        target = self.targets.of(candidate.device)
         counted: set[tuple[Touch, int]] = set()
-        for part, depth in zip(cluster.parts, depths(cluster), strict=True):
+        for part, depth in zip(candidate.parts, reduction_depths(candidate), strict=True):
             # a ragged row is taken to have one point
             walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
             operations += (
@@ -208,12 +223,12 @@ class Traffic:
             )
             again = 0 if resident or not walks else depth
             for touch in part.reads:
-                if touch.buffer not in cluster.written and (touch, again) not in counted:
+                if touch.buffer not in candidate.written and (touch, again) not in counted:
                     counted.add((touch, again))
-                    reads += self._touched(touch)
+                    reads += self._access_bytes(touch)
         return operations, reads
 
-    def _touched(self, touch: Touch) -> int:
+    def _access_bytes(self, touch: Touch) -> int:
         """Likely bytes that a kernel moves for `touch`: its points, but each element of the buffer once."""
         points = self._points.get(touch.index)
         if points is None:
@@ -223,11 +238,11 @@ class Traffic:
         return min(points * self.buffers[touch.buffer].dtype.itemsize, self.size(touch.buffer))
 
 
-# ---- Whether a fused cluster may be one kernel, and whether it should: limits, order, overwritt ----
+# ---- Verdicts ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class FusionContext:
     """What fusion knows besides the stages."""
 
     graph: Graph
@@ -237,9 +252,9 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of looking at one pair: the fused cluster, or why not."""
+    """What came of looking at one pair: the fused candidate, or why not."""
 
-    cluster: Cluster | None
+    fused: FusionCandidate | None
     rule: str
     reason: str
     numbers: tuple[tuple[str, float], ...] = ()
@@ -248,25 +263,25 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weigher:
-    """Judges clusters of one graph.
+    """Judges candidates of one graph.
 
     Attributes:
-        around: what fusion knows besides the stages.
+        context: what fusion knows besides the stages.
         traffic: what kernels read, write and compute.
-        partners: readers of each buffer among the clusters' stages.
+        partners: readers of each buffer among the candidates' stages.
         wanted: buffers that some other step, or the caller, needs in memory.
         links: buffers that link at least two stages.
     """
 
-    around: Surroundings
+    context: FusionContext
     traffic: Traffic
     partners: Mapping[str, Sequence[int]]
     wanted: frozenset[str]
     links: frozenset[str]
 
-    def limits(self, one: Cluster, two: Cluster) -> Verdict | None:
+    def limits(self, one: FusionCandidate, two: FusionCandidate) -> Verdict | None:
         """Why the two are too large for one kernel; `None` if they are not."""
-        options = self.around.settings.options
+        options = self.context.settings.options
         if one.device != two.device:
             return Verdict(None, "", "")
         if options.apart and not may_share_kernel(one.origins, two.origins, options.apart):
@@ -277,7 +292,7 @@ class Weigher:
             )
         names = one.names | two.names
         if len(names) > options.max_args:
-            needed = names - set(one.written) - set(two.written) | self._stored_of((one, two))
+            needed = names - set(one.written) - set(two.written) | self._live_out_of((one, two))
             if len(needed) > options.max_args:
                 return Verdict(
                     None, "reject-args", "too many tensor arguments", (("arguments", len(needed)),)
@@ -287,25 +302,31 @@ class Weigher:
         return None
 
     def weigh(
-        self, one: Cluster, two: Cluster, both: Cluster, *, flows: bool, works: Sequence[KernelWork]
+        self,
+        one: FusionCandidate,
+        two: FusionCandidate,
+        both: FusionCandidate,
+        *,
+        flows: bool,
+        works: Sequence[KernelWork],
     ) -> Verdict:
         """`both`, made of the two, or why it is not to be; `works` are those of the two, and `flows` says
         that one reads what the other writes.
         """
-        refused = self._refused(both)
+        refused = self._find_obstacle(both)
         if refused is not None:
             return refused
-        shared = self.traffic.shared_bytes(one, two)
+        shared = self.traffic.common_bytes(one, two)
         least = min(work.read_bytes + work.write_bytes for work in works)
-        if (not flows and shared * 5 < least) or self._across_each_other(one, two, both, least):
-            if not (one.reduced and two.reduced and all(self._launch_bound(one, work) for work in works)):
+        if (not flows and shared * 5 < least) or self._is_transposed_pair(one, two, both, least):
+            if not (one.reduced and two.reduced and all(self._is_launch_bound(one, work) for work in works)):
                 return Verdict(None, "", "")
         work = self.work(both)
         if both.walked:
             # what rows and columns compute alike is most of it: counted once
             works = [self._distinct(one, works[0]), self._distinct(two, works[1])]
             work = self._distinct(both, work)
-        model = self.around.settings.model
+        model = self.context.settings.model
         apart = sum(model.kernel_us(work) for work in works)
         together = model.kernel_us(work)
         numbers = (
@@ -325,31 +346,31 @@ class Weigher:
             work,
         )
 
-    def _refused(self, both: Cluster) -> Verdict | None:
+    def _find_obstacle(self, both: FusionCandidate) -> Verdict | None:
         """Why `both` cannot be a kernel, or would keep too many values, whatever it saves."""
-        scan = broken_scan(both)
+        scan = find_misplaced_scan(both)
         if scan is not None:
             return Verdict(
                 None, "reject-scan", f"%{scan} is scanned along another axis than what is beside it"
             )
-        row = broken_sort(both)
+        row = find_misplaced_sort(both)
         if row is not None:
             return Verdict(None, "reject-sort", f"%{row} is the result of a sort of other rows")
         if any(part.contracted for part in both.parts) and not is_contraction(self._draft(both)):
             return Verdict(
                 None, "reject-contraction", "a sum of products shares a kernel with pointwise operations only"
             )
-        torn = reads_what_it_writes(both)
+        torn = find_shifted_read(both)
         if torn is not None:
             return Verdict(
                 None, "reject-order", f"%{torn} is read at other points than those that compute it"
             )
-        checked = check_behind_reduction(both)
+        checked = find_late_check(both)
         if checked is not None:
             return Verdict(
                 None, "reject-check", f"a check reads %{checked}, which comes of a reduction in the kernel"
             )
-        hazard = overwriting_hazard(both, self.around.facts.root)
+        hazard = find_overwrite_hazard(both, self.context.facts.root)
         if hazard is not None or not self._overwrites_in_time(both):
             return Verdict(None, "reject-overwrite", f"memory of %{hazard} is overwritten while it is needed")
         if both.reduced:
@@ -360,17 +381,19 @@ class Weigher:
                 if touch.buffer not in both.written
                 and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
             ]
-            if len(rows) > self.around.settings.options.max_row_reads:
+            if len(rows) > self.context.settings.options.max_row_reads:
                 return Verdict(
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
                 )
         if both.walked and not fits_registers(
-            both, self.around.settings.targets.capabilities_of(both.device).rows
+            both, self.context.settings.targets.capabilities_of(both.device).rows
         ):
             return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
         return None
 
-    def _across_each_other(self, one: Cluster, two: Cluster, both: Cluster, least: float) -> bool:
+    def _is_transposed_pair(
+        self, one: FusionCandidate, two: FusionCandidate, both: FusionCandidate, least: float
+    ) -> bool:
         """True if one of the two reduces rows, the other columns, and they touch hardly an element at the
         same points.
 
@@ -378,24 +401,28 @@ class Weigher:
         across its lanes.
         """
         traffic = self.traffic
-        if not (one.reduced and two.reduced) or both.walked or traffic.across(one) == traffic.across(two):
+        if (
+            not (one.reduced and two.reduced)
+            or both.walked
+            or traffic.is_column_reduction(one) == traffic.is_column_reduction(two)
+        ):
             return False
         return 5 * (traffic.read(one) + traffic.read(two) - traffic.read(both)) < least
 
-    def _launch_bound(self, cluster: Cluster, work: KernelWork) -> bool:
-        """True if a kernel of a GPU's, where `cluster` is, that does `work` hardly takes longer than its
+    def _is_launch_bound(self, candidate: FusionCandidate, work: KernelWork) -> bool:
+        """True if a kernel of a GPU's, where `candidate` is, that does `work` hardly takes longer than its
         launch.
         """
-        target = self.around.settings.targets.of(cluster.device)
+        target = self.context.settings.targets.of(candidate.device)
         if not target.is_gpu:
             return False
-        return self.around.settings.model.kernel_us(work) < target.machine.launches.bound * target.launch_us
+        return self.context.settings.model.kernel_us(work) < target.machine.launches.bound * target.launch_us
 
-    def _distinct(self, cluster: Cluster, work: KernelWork) -> KernelWork:
-        """`work` with the operations of `cluster` as its kernel has them, each value computed
+    def _distinct(self, candidate: FusionCandidate, work: KernelWork) -> KernelWork:
+        """`work` with the operations of `candidate` as its kernel has them, each value computed
         once per point.
         """
-        draft = self._draft(cluster)
+        draft = self._draft(candidate)
         points = work.rows * work.row_length
         cost = sum(
             SCALAR_OPS[node.op].cost if isinstance(node, Op) else isinstance(node, Reduce)
@@ -403,15 +430,15 @@ class Weigher:
         )
         return replace(work, operations=cost * points)
 
-    def _draft(self, cluster: Cluster) -> Draft:
+    def _draft(self, candidate: FusionCandidate) -> Draft:
         return compose(
-            cluster.group,
-            self._stored(cluster),
-            self.around.facts.buffers,
-            self.around.settings.options.numerics,
+            candidate.group,
+            self._live_out(candidate),
+            self.context.facts.buffers,
+            self.context.settings.options.numerics,
         )
 
-    def _overwrites_in_time(self, both: Cluster) -> bool:
+    def _overwrites_in_time(self, both: FusionCandidate) -> bool:
         """With several passes over a row, nothing may be overwritten before the pass that reads it last."""
         into = both.into
         if not into or not both.reduced:
@@ -422,23 +449,23 @@ class Weigher:
             timing.can_overwrite(store.buffer, store) for store in draft.stores if store.buffer in into
         )
 
-    def _stored(self, cluster: Cluster) -> set[str]:
-        return self._stored_of((cluster,))
+    def _live_out(self, candidate: FusionCandidate) -> set[str]:
+        return self._live_out_of((candidate,))
 
-    def _stored_of(self, clusters: tuple[Cluster, ...]) -> set[str]:
-        """Buffers of the clusters, taken as one kernel, that must be in memory afterwards."""
-        inside = {part.stage.position for cluster in clusters for part in cluster.parts}
+    def _live_out_of(self, candidates: tuple[FusionCandidate, ...]) -> set[str]:
+        """Buffers of the candidates, taken as one kernel, that must be in memory afterwards."""
+        inside = {part.stage.position for candidate in candidates for part in candidate.parts}
         stored: set[str] = set()
-        for cluster in clusters:
-            stored |= self.wanted.intersection(cluster.written)
-            stored |= cluster.into.keys()
-            for name in self.links.intersection(cluster.written):
+        for candidate in candidates:
+            stored |= self.wanted.intersection(candidate.written)
+            stored |= candidate.into.keys()
+            for name in self.links.intersection(candidate.written):
                 readers = self.partners[name]
                 # readers are distinct: of more than the stages inside, one is outside
                 if len(readers) > len(inside) or not inside.issuperset(readers):
                     stored.add(name)
         return stored
 
-    def work(self, cluster: Cluster) -> KernelWork:
-        """The work of a kernel made of `cluster`."""
-        return self.traffic.work(cluster, self._stored(cluster))
+    def work(self, candidate: FusionCandidate) -> KernelWork:
+        """The work of a kernel made of `candidate`."""
+        return self.traffic.work(candidate, self._live_out(candidate))

@@ -1,14 +1,13 @@
-"""Rows and columns of one matrix: the common space of a group that reduces rows and one that sums pieces of
-columns.
+"""Align a group that reduces rows with one that sums pieces of columns of the same matrix.
 
     rows     [rows | columns]             a result per row, and what follows from it along the row
     columns  [columns, pieces | points]   a result per column and piece of the rows
     both     [pieces, points walked | columns]
 
 A program of both takes the rows of a piece one after the other, each as the first group does, and keeps a sum
-per column. It reads once what both read, which is what this is for: the gradients of a layer norm take three
-passes instead of five. Pieces whose sizes do not divide the rows leave points that are no rows; what moves
-along rows is masked there.
+per column. What both read is read once: the gradients of a layer norm take three passes instead of five.
+Pieces whose sizes do not divide the rows leave points that are no rows, and what moves along rows is masked
+there.
 """
 
 from __future__ import annotations
@@ -20,36 +19,39 @@ from coilwork_ir.index import Expr, bounds, ceildiv, extent_of, extents_of, prod
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, postorder
 from coilwork_scheduler.fusion.alignment import Alignment, Refinement, refine, split_over, symbols_over
-from coilwork_scheduler.fusion.fusion_candidate import Cluster, Part, depths
+from coilwork_scheduler.fusion.fusion_candidate import FusionCandidate, Part, reduction_depths
 from coilwork_scheduler.fusion_group import Bound
 
 
-def sums_columns(cluster: Cluster) -> bool:
+def is_column_sum(candidate: FusionCandidate) -> bool:
     """True for reductions that may be columns: several results per piece, combined as values are, and used
     later only.
     """
     return (
-        bool(cluster.reduced)
-        and not cluster.walked
-        and len(cluster.parallel) > 1
-        and not any(part.stage.checks or part.ragged for part in cluster.parts)
-        and not any(depths(cluster))
+        bool(candidate.reduced)
+        and not candidate.walked
+        and len(candidate.parallel) > 1
+        and not any(part.stage.checks or part.ragged for part in candidate.parts)
+        and not any(reduction_depths(candidate))
         and all(
             node.kind in SELF_COMBINING
-            for part in cluster.parts
+            for part in candidate.parts
             for node in postorder(part.stage.scalars)
             if isinstance(node, Reduce)
         )
     )
 
 
-def reduces_rows(cluster: Cluster) -> bool:
+def is_row_reduction(candidate: FusionCandidate) -> bool:
     """True for reductions that columns may join."""
-    return bool(cluster.reduced) and not any(part.stage.checks or part.ragged for part in cluster.parts)
+    return bool(candidate.reduced) and not any(part.stage.checks or part.ragged for part in candidate.parts)
 
 
-def walks(
-    rows: Cluster, columns: Cluster, shared: Sequence[tuple[tuple[Expr, ...], tuple[Expr, ...]]], tag: str
+def find_row_column_spaces(
+    rows: FusionCandidate,
+    columns: FusionCandidate,
+    shared: Sequence[tuple[tuple[Expr, ...], tuple[Expr, ...]]],
+    tag: str,
 ) -> Iterator[Alignment]:
     """Common spaces in which the points of `columns` are walked, likely ones first.
 
@@ -60,20 +62,20 @@ def walks(
     if not rows.read_names.isdisjoint(columns.written.keys()):
         return
     for ours, theirs in shared:
-        across = _columns(rows, columns, ours, theirs)
+        across = _find_column_ranges(rows, columns, ours, theirs)
         if not across:
             continue
-        found = _space(rows, columns, across, tag)
-        if found is not None and _moved(ours, found.first) == _moved(theirs, found.second):
+        found = _align(rows, columns, across, tag)
+        if found is not None and _substitute_all(ours, found.first) == _substitute_all(theirs, found.second):
             yield found
 
 
-def fits_registers(both: Cluster, walks: RowWalks) -> bool:
+def fits_registers(both: FusionCandidate, walks: RowWalks) -> bool:
     """True if a row of `both`, which is walked, and a sum per column stay in registers."""
     length = bounds(product(extent_of(s) for s in both.reduced)).hi
     if length is None:
         return False
-    sums = sum(part.reductions for part in both.parts if _along(part, both.walked))
+    sums = sum(part.reductions for part in both.parts if _is_walked_sum(part, both.walked))
     reduced = frozenset(both.reduced)
     rows = sum(
         touch.buffer not in both.written and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
@@ -82,17 +84,17 @@ def fits_registers(both: Cluster, walks: RowWalks) -> bool:
     return walks.keeps_beside_sums(length, sums=sums, reads=rows)
 
 
-def _along(part: Part, walked: tuple[Expr, ...]) -> bool:
+def _is_walked_sum(part: Part, walked: tuple[Expr, ...]) -> bool:
     """True if `part` reduces along the walk."""
     return any(not part.mapping.get(s, s).free_symbols.isdisjoint(walked) for s in part.stage.reduced)
 
 
-def _moved(index: tuple[Expr, ...], mapping: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
+def _substitute_all(index: tuple[Expr, ...], mapping: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
     return tuple(substitute(e, mapping) for e in index) if mapping else index
 
 
-def _columns(
-    rows: Cluster, columns: Cluster, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
+def _find_column_ranges(
+    rows: FusionCandidate, columns: FusionCandidate, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
 ) -> tuple[Expr, ...]:
     """The ranges with which `columns` goes through what `rows` reduces; none unless the others go through
     rows.
@@ -113,7 +115,9 @@ def _columns(
     return tuple(s for s in columns.parallel if s in across)
 
 
-def _space(rows: Cluster, columns: Cluster, across: tuple[Expr, ...], tag: str) -> Alignment | None:
+def _align(
+    rows: FusionCandidate, columns: FusionCandidate, across: tuple[Expr, ...], tag: str
+) -> Alignment | None:
     inner = refine(extents_of(rows.reduced), extents_of(across))
     pieces = tuple(s for s in columns.parallel if s not in across)
     if inner is None or not pieces:
@@ -150,7 +154,7 @@ def _space(rows: Cluster, columns: Cluster, across: tuple[Expr, ...], tag: str) 
 
 
 def _even(
-    rows: Cluster,
+    rows: FusionCandidate,
     pieces: tuple[Expr, ...],
     points: tuple[Expr, ...],
     outer: Refinement,
@@ -171,7 +175,7 @@ def _even(
 
 
 def _uneven(
-    rows: Cluster, pieces: tuple[Expr, ...], points: tuple[Expr, ...], inner: Alignment, tag: str
+    rows: FusionCandidate, pieces: tuple[Expr, ...], points: tuple[Expr, ...], inner: Alignment, tag: str
 ) -> Alignment | None:
     """One range of rows is cut unevenly, those outside it are pieces, those inside it are walked whole."""
     cut = len(pieces) - 1

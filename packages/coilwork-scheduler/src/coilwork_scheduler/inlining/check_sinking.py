@@ -56,7 +56,7 @@ from coilwork_ir.scalar import (
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.fusion.fusion_candidate import fusable
+from coilwork_scheduler.fusion.fusion_candidate import is_fusable
 from coilwork_scheduler.fusion_group import stage_of
 from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
 from coilwork_scheduler.remarks import Remarks
@@ -72,7 +72,7 @@ def holds_nothing(node: Node) -> bool:
     """Tell if `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what
     makes their values.
     """
-    return isinstance(node, Scatter) and not fusable(stage_of(0, node), on_gpu=False)
+    return isinstance(node, Scatter) and not is_fusable(stage_of(0, node), on_gpu=False)
 
 
 def handed_on(graph: Graph, readers: Mapping[str, Sequence[int]], takes: Takes) -> frozenset[str]:
