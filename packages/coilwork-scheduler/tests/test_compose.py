@@ -10,7 +10,7 @@ from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import Op, cast, const, op, postorder
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.kernels.rounding import decisions
+from coilwork_scheduler.kernels.rounding import find_decisions
 
 BF16, F32 = DType.BF16, DType.F32
 
@@ -75,4 +75,4 @@ def test_what_an_extreme_is_taken_of_decides(build):
     build.pointwise("c", [8, 8], lambda i, j: build.at("a", i, j), dtype=BF16)
     build.reduce("m", "max", [8], [8], lambda i, r: build.at("b", i, r), dtype=BF16)
     build.reduce("s", "sum", [8], [8], lambda i, r: build.at("c", i, r), dtype=BF16)
-    assert decisions(build.graph("m", "s")).deciding == {"x", "a", "b"}
+    assert find_decisions(build.graph("m", "s")).deciding == {"x", "a", "b"}

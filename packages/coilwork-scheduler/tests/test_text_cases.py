@@ -36,7 +36,7 @@ from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.kernels.rounding import rounds
+from coilwork_scheduler.kernels.rounding import has_low_precision
 from coilwork_scheduler.memory import plan
 from coilwork_scheduler.pipeline import PASSES, Draft, Settings
 from coilwork_scheduler.remarks import Remarks
@@ -70,7 +70,7 @@ def apply_passes(given: Graph | Kernel, chosen: TextSettings) -> Transformed:
         model=RooflineCost(target=targets.main),
         sizes=hints_of(options),
         remarks=Remarks(options.max_decisions),
-        keeps_wide=options.numerics == "fast" and rounds(given),
+        keeps_wide=options.numerics == "fast" and has_low_precision(given),
         registry=REGISTRY,
     )
     names = PASSES.names if chosen["pass"] == "all" else re.findall(r"[\w-]+", chosen["pass"])

@@ -40,8 +40,8 @@ from coilwork_scheduler.fusion.fuse import Fuser
 from coilwork_scheduler.fusion.profitability import FusionContext
 from coilwork_scheduler.fusion_group import Group, Stage, group_of, stage_of
 from coilwork_scheduler.inlining.inline import inline
-from coilwork_scheduler.inlining.template_fusion import absorb
-from coilwork_scheduler.kernels.rounding import NONE, decisions, rounds
+from coilwork_scheduler.inlining.template_fusion import fuse_into_templates
+from coilwork_scheduler.kernels.rounding import NO_DECISIONS, find_decisions, has_low_precision
 from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
 from coilwork_scheduler.options import ScheduleOptions
@@ -247,7 +247,7 @@ def _context(draft: Draft, settings: Settings) -> Context:
 
 def _build(draft: Draft, settings: Settings) -> Draft:
     assert draft.groups is not None, "stages are in no groups yet"
-    rounded = decisions(draft.graph) if settings.keeps_wide else NONE
+    rounded = find_decisions(draft.graph) if settings.keeps_wide else NO_DECISIONS
     return replace(draft, assembly=build_kernels(_context(draft, settings), draft.groups, rounded))
 
 
@@ -301,7 +301,7 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         ),
         Pass(
             name="absorb",
-            run=_graph_pass(absorb),
+            run=_graph_pass(fuse_into_templates),
             why="what stands beside a template's node is a prologue or an epilogue of its kernel",
         ),
         Pass(
@@ -407,7 +407,7 @@ def schedule(
         model=RooflineCost(target=targets.main) if model is None else model,
         sizes=hints_of(options),
         remarks=Remarks(options.max_decisions),
-        keeps_wide=options.numerics == "fast" and rounds(graph),
+        keeps_wide=options.numerics == "fast" and has_low_precision(graph),
         registry=registry,
     )
     given = Draft(graph=graph, facts=analyse(graph))

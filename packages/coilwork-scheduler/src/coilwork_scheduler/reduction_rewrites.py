@@ -59,7 +59,7 @@ from coilwork_ir.scalar import (
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.dependence import Dependence, readers_of
-from coilwork_scheduler.inlining.substitute import with_bodies
+from coilwork_scheduler.inlining.substitute import replace_bodies
 from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.settings import Settings
 
@@ -385,7 +385,7 @@ def _mirror_reads(node: Node, name: str, dim: int, extent: Expr) -> Node:
             other=scalar.other,
         )
 
-    return with_bodies(node, rewrite(bodies(node), visit))
+    return replace_bodies(node, rewrite(bodies(node), visit))
 
 
 # ---- Scales of weights ----

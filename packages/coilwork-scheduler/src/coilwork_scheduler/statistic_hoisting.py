@@ -35,7 +35,7 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.kernels.rounding import unrounded
+from coilwork_scheduler.kernels.rounding import elide_rounding
 from coilwork_scheduler.settings import Settings
 
 # Buffers looked at behind what is the same for a row.
@@ -206,7 +206,7 @@ class _TermSplitter:
         if value.op == "cast":
             # what is rounded to 16 bits on the way is not
             (narrow,) = operands
-            wide = unrounded(narrow, value.dtype)
+            wide = elide_rounding(narrow, value.dtype)
             return self.split(wide, depth + 1) if wide.dtype is value.dtype else []
         if value.op == "neg":
             return [_negate(term) for term in self.split(operands[0], depth + 1)]

@@ -1,21 +1,13 @@
-"""Checks of values that are computed inside scatters: these take them over, if they go through all points of
-the values.
+"""Decide where run-time index checks go when their producer is inlined.
 
-Nodes that look something up, taken apart into checked positions and what is read there.
+A kernel checks positions where it visits all of them: it does so when it computes a value at the points where
+others read it. It does not when the value goes into a scatter, or is read at other points: at positions from
+data, as part of a concatenation, beside itself. There are two ways to inline such a value all the same:
 
-The positions become nodes of their own, which keep the checks and are small: one position stands for a row.
-What is looked up is then as any other value. Whoever computes it reads the checked positions, and thus runs
-after the checks.
-
-Whose checks the kernels of its consumers cannot hold, and what becomes of them if it is computed there all
-the same.
-
-A kernel checks positions where it goes through all of them, as one does that computes a value at the points
-where others read it. It does not where the value goes into a scatter, or is read elsewhere: at yet other
-positions from data, as part of a concatenation, beside itself. Such a value would be stored with nothing
-computed from it, to be read again. There are two ways out: scatters that go through all points of a value
-take its checks over (`handed_on.py`); otherwise its positions are stored, which take less memory
-(`checked.py`).
+- Forwarding: scatters that read every element of the value run its checks.
+- Splitting: its positions become a node of their own, which keeps the checks and is small, because one
+  position stands for a whole row. Whoever computes the value reads the checked positions, and so runs after
+  the checks.
 """
 
 from __future__ import annotations
@@ -61,25 +53,27 @@ from coilwork_scheduler.fusion_group import stage_of
 from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
 from coilwork_scheduler.remarks import Remarks
 
-# ---- Checks of values that are computed inside scatters: these take them over, if they go throu ----
+# ---- Forwarding to scatters ----
 
 
-Takes: TypeAlias = Callable[[int, str], bool]
-"""Whether the node at a place computes the buffer of that name itself."""
+IsInlined: TypeAlias = Callable[[int, str], bool]
+"""True if the node at a position computes the buffer of that name itself."""
 
 
-def holds_nothing(node: Node) -> bool:
+def is_unfused_scatter(node: Node) -> bool:
     """Tell if `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what
     makes their values.
     """
     return isinstance(node, Scatter) and not is_fusable(stage_of(0, node), on_gpu=False)
 
 
-def handed_on(graph: Graph, readers: Mapping[str, Sequence[int]], takes: Takes) -> frozenset[str]:
-    """Results of pointwise nodes that only scatters read, or pointwise nodes of which the same is true, at
-    all of their points.
+def find_forwardable(
+    graph: Graph, readers: Mapping[str, Sequence[int]], is_inlined: IsInlined
+) -> frozenset[str]:
+    """Find buffers whose transitive consumers are all scatters that read every element.
 
-    That is if all of them do as `takes` says. `readers` of each buffer as `readers_of` gives them.
+    Those scatters can run the producers' checks, if everything between is inlined as `is_inlined` says.
+    `readers` are those of each buffer, from `readers_of`.
     """
     found: set[str] = set()
     nodes = graph.nodes
@@ -90,9 +84,9 @@ def handed_on(graph: Graph, readers: Mapping[str, Sequence[int]], takes: Takes) 
         users = readers.get(name, ())
         if users and all(
             user < len(nodes)
-            and takes(user, name)
-            and (holds_nothing(nodes[user]) or _is_among(nodes[user], found))
-            and _places(nodes[user], node) is not None
+            and is_inlined(user, name)
+            and (is_unfused_scatter(nodes[user]) or _is_among(nodes[user], found))
+            and _read_index(nodes[user], node) is not None
             for user in users
         ):
             found.add(name)
@@ -103,7 +97,7 @@ def _is_among(node: Node, names: Collection[str]) -> bool:
     return isinstance(node, Pointwise) and not node.checks and node.output.name in names
 
 
-def _places(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
+def _read_index(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
     """Return where `user` reads the result of `node`, over its own ranges; None unless it does so at each of
     its points.
     """
@@ -130,15 +124,14 @@ def _places(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
     return index if all(provably_positive(extent_of(r)) for r in user.ranges if r not in used) else None
 
 
-def checks_of(
+def forward_checks(
     user: Node,
     nodes: Mapping[str, Pointwise],
     expand: Callable[[tuple[Scalar, ...], str], tuple[Scalar, ...]],
 ) -> tuple[Check, ...]:
-    """Checks of those of `nodes`, by name, that are computed inside `user`, over its ranges; of what others
-    depend on first.
+    """Return the checks of `nodes` that are computed inside `user`, over its ranges, dependences first.
 
-    `expand` computes inside a scalar what the node of that name does.
+    `nodes` are by name. `expand` inlines the node of a name into scalar graphs.
     """
     return tuple(dict.fromkeys(_checks(user, {}, nodes, expand)))
 
@@ -153,7 +146,7 @@ def _checks(
         node = nodes.get(name)
         if node is None:
             continue
-        index = _places(user, node)
+        index = _read_index(user, node)
         assert index is not None, f"%{name} is handed on"
         inner = {own: substitute(place, mapping) for own, place in zip(node.ranges, index, strict=True)}
         yield from _checks(node, inner, nodes, expand)
@@ -162,24 +155,24 @@ def _checks(
             yield Check(condition=condition, message=check.message, error=check.error)
 
 
-# ---- Nodes that look something up, taken apart into checked positions and what is read there ----
+# ---- Splitting checked gathers ----
 
 
 _I32_POINTS: Final = 1 << 31
 
 
-Known: TypeAlias = "dict[tuple[Scalar, tuple[Check, ...], tuple[Expr, ...], str], Buffer]"
+PositionTable: TypeAlias = "dict[tuple[Scalar, tuple[Check, ...], tuple[Expr, ...], str], Buffer]"
 """Where positions are stored: by their value, their checks, the ranges that both are over, and the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
-    """A node taken apart.
+class SplitGather:
+    """A node split into checked positions and the gather at them.
 
     Attributes:
-        nodes: its positions, with its checks, as far as these were not known.
-        stored: memory of all of its positions.
-        body: what it computes, reading these.
+        nodes: nodes that store new positions, with their checks.
+        stored: buffers of all positions.
+        body: the gather, which reads these.
     """
 
     nodes: tuple[Pointwise, ...]
@@ -187,14 +180,13 @@ class Apart:
     body: Scalar
 
 
-def take_apart(node: Pointwise, known: Known, taken: Collection[str]) -> Apart | None:
-    """`node`, which has checks, taken apart; what it stores, under names that are not `taken`, is added to
-    `known`.
+def split_checked_gather(node: Pointwise, known: PositionTable, taken: Collection[str]) -> SplitGather | None:
+    """Split `node`, which has checks; add what it stores to `known`, under names that are not `taken`.
 
     None if some check is of anything but one position that `node` looks something up at, or if the positions
     alone might have points where the node has none: nothing is checked where nothing is read.
     """
-    checks = _checked_positions(node)
+    checks = _group_checks(node)
     if checks is None:
         return None
     nodes: list[Pointwise] = []
@@ -218,7 +210,7 @@ def take_apart(node: Pointwise, known: Known, taken: Collection[str]) -> Apart |
             name = f"{node.output.name}_positions{number or ''}"
             if name in taken:
                 return None
-            dtype = _stored_type(value, own)
+            dtype = _pick_index_type(value, own)
             shape = tuple(extent_of(r) for r in ranges)
             buffer = known[key] = Buffer(
                 name=name,
@@ -231,25 +223,25 @@ def take_apart(node: Pointwise, known: Known, taken: Collection[str]) -> Apart |
                 Pointwise(
                     output=buffer,
                     ranges=ranges,
-                    body=_converted(found, dtype),
+                    body=_cast_to(found, dtype),
                     checks=moved_checks,
                     origins=node.origins,
                 )
             )
         stored.append(buffer)
-        reads[value] = _converted(load(buffer.name, places, buffer.dtype), value.dtype)
+        reads[value] = _cast_to(load(buffer.name, places, buffer.dtype), value.dtype)
     (body,) = rewrite((node.body,), lambda scalar: reads.get(scalar, scalar))
-    return Apart(nodes=tuple(nodes), stored=tuple(stored), body=body)
+    return SplitGather(nodes=tuple(nodes), stored=tuple(stored), body=body)
 
 
-def _checked_positions(node: Pointwise) -> dict[Scalar, list[Check]] | None:
+def _group_checks(node: Pointwise) -> dict[Scalar, list[Check]] | None:
     """The checks of `node` by the position that each is of; None if one is of something else, or positions
     depend on others.
     """
     looked_up = tuple(dict.fromkeys(value for access in loads((node.body,)) for value in access.indirect))
     checks: dict[Scalar, list[Check]] = {}
     for check in node.checks:
-        found = [value for value in looked_up if _is_of(check.condition, value)]
+        found = [value for value in looked_up if _is_about(check.condition, value)]
         if len(found) != 1:
             return None
         checks.setdefault(found[0], []).append(check)
@@ -257,11 +249,11 @@ def _checked_positions(node: Pointwise) -> dict[Scalar, list[Check]] | None:
     return None if nested else checks
 
 
-def _converted(value: Scalar, dtype: DType) -> Scalar:
+def _cast_to(value: Scalar, dtype: DType) -> Scalar:
     return value if value.dtype is dtype else cast(value, dtype)
 
 
-def _is_of(condition: Scalar, value: Scalar) -> bool:
+def _is_about(condition: Scalar, value: Scalar) -> bool:
     """Tell if `condition` reads nothing but what goes into `value`, which is part of it."""
     pending, seen = [condition], {condition}
     found = False
@@ -278,18 +270,18 @@ def _is_of(condition: Scalar, value: Scalar) -> bool:
     return found
 
 
-def _stored_type(value: Scalar, checks: Sequence[Check]) -> DType:
+def _pick_index_type(value: Scalar, checks: Sequence[Check]) -> DType:
     """32 bits where `checks` leave no larger positions."""
     for check in checks:
         for node in postorder((check.condition,)):
             if isinstance(node, Op) and node.op == "lt" and node.operands[0] is value:
-                most = _most(node.operands[1])
+                most = _max_value(node.operands[1])
                 if most is not None and most <= _I32_POINTS:
                     return DType.I32
     return value.dtype
 
 
-def _most(value: Scalar) -> int | None:
+def _max_value(value: Scalar) -> int | None:
     """The largest value of a size; None if that is not known."""
     match value:
         case IndexValue(expr=expr, operands=()):
@@ -300,7 +292,7 @@ def _most(value: Scalar) -> int | None:
             return None
 
 
-# ---- Whose checks the kernels of its consumers cannot hold, and what becomes of them if it is c ----
+# ---- Placement ----
 
 
 # A position is written and read where what it stands for need not be.
@@ -308,23 +300,28 @@ _WRITTEN_AND_READ: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What was found of a choice of candidates: those in `vain` are better stored; scatters take the checks
-    of those `handed` on.
+class CheckOutcome:
+    """What becomes of the checks of candidates.
+
+    Attributes:
+        rejected: candidates that are better stored.
+        forwarded: those whose checks scatters take over.
     """
 
-    vain: frozenset[str] = frozenset()
-    handed: frozenset[str] = frozenset()
+    rejected: frozenset[str] = frozenset()
+    forwarded: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, kw_only=True)
-class Unheld:
-    """Judges the pointwise nodes of one graph that have checks.
+class CheckPlacement:
+    """Decides for the pointwise nodes of one graph that have checks.
 
     Attributes:
-        graph, facts, targets, sizes: what there is.
-        readers: of each buffer, as `readers_of` gives them.
-        us: estimates what a kernel takes that reads and writes so many bytes.
+        graph, facts: the loop graph and its dependences.
+        targets: the devices.
+        sizes: likely sizes.
+        readers: nodes that read each buffer, from `readers_of`.
+        us: estimates the time of a kernel from the bytes that it reads and writes.
     """
 
     graph: Graph
@@ -334,26 +331,26 @@ class Unheld:
     sizes: SizeHints
     us: Callable[[float, float], float]
     _names: frozenset[str] = frozenset()
-    _handed: frozenset[str] = frozenset()
-    _refused: frozenset[str] = frozenset()
-    _elsewhere: dict[int, frozenset[str]] = field(default_factory=dict)
+    _forwarded: frozenset[str] = frozenset()
+    _rejected: frozenset[str] = frozenset()
+    _shifted: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if any(isinstance(node, Pointwise) and node.checks for node in self.graph.nodes):
-            self._names = self._going_on(_always)
-            self._handed = handed_on(self.graph, self.readers, _always)
+            self._names = self._find_unchecked(_always)
+            self._forwarded = find_forwardable(self.graph, self.readers, _always)
 
-    def should_leave(self, node: Pointwise, remarks: Remarks) -> bool:
+    def should_sink(self, node: Pointwise, remarks: Remarks) -> bool:
         """Tell if `node` should be computed without its checks, by whoever reads it."""
         name = node.output.name
-        if name not in self._names or name in self._refused:
+        if name not in self._names or name in self._rejected:
             return False
-        reason = self._drawback(node, handed=name in self._handed)
+        reason = self._drawback(node, forwarded=name in self._forwarded)
         if reason:
             remarks.note("inline", (name,), False, reason)
         return reason is None
 
-    def _drawback(self, node: Pointwise, *, handed: bool) -> str | None:
+    def _drawback(self, node: Pointwise, *, forwarded: bool) -> str | None:
         """Why `node` should not be computed without its checks, "" if it cannot be; None if it should."""
         name, size = node.output.name, self.sizes.size_bytes(node.output)
         target = self.targets.of(node.output.device)
@@ -363,14 +360,14 @@ class Unheld:
         is_short = self._row_bytes(node) < target.machine.memory.fetched_bytes
         if is_short and (len(users) > 1 or not target.is_gpu):
             return "what it looks up at a position is too short to be fetched again"
-        if handed:
+        if forwarded:
             return None
-        apart = take_apart(node, {}, self.facts.buffers)
-        if apart is None:
+        split = split_checked_gather(node, {}, self.facts.buffers)
+        if split is None:
             return ""
-        if _WRITTEN_AND_READ * sum(self.sizes.size_bytes(buffer) for buffer in apart.stored) > size:
+        if _WRITTEN_AND_READ * sum(self.sizes.size_bytes(buffer) for buffer in split.stored) > size:
             return "its checked positions would take as much memory as it does"
-        held = [user for user in users if not self._goes_on(user, name, self._names)]
+        held = [user for user in users if not self._loses_checks(user, name, self._names)]
         if held and self.us(size, size) - self.us(0, 0) < target.launch_us:
             return "it shares a kernel with a consumer, and is small"
         return None
@@ -383,34 +380,36 @@ class Unheld:
             points = max(points, self.sizes.numel(tuple(extent_of(r) for r in node.ranges if r in used)))
         return self.sizes.size_bytes(node.output) // points
 
-    def refuse(self, names: Collection[str]) -> None:
+    def reject(self, names: Collection[str]) -> None:
         """Leave the checks of `names` where they are."""
-        self._refused = self._refused.union(names)
+        self._rejected = self._rejected.union(names)
 
-    def outcome(self, candidates: Mapping[str, int], facts: Mapping[int, InlinedComputation]) -> Outcome:
+    def place(self, candidates: Mapping[str, int], facts: Mapping[int, InlinedComputation]) -> CheckOutcome:
         """Return what becomes of the checks of `candidates`, which are computed where `facts` say."""
         nodes = [node for at in candidates.values() if isinstance(node := self.graph.nodes[at], Pointwise)]
         with_checks = [node for node in nodes if node.checks]
         if not with_checks:
-            return Outcome()
+            return CheckOutcome()
 
-        def takes(user: int, name: str) -> bool:
+        def is_inlined(user: int, name: str) -> bool:
             return name in candidates and user in facts and name in facts[user].inlined
 
-        going, handed = self._going_on(takes), handed_on(self.graph, self.readers, takes)
-        vain = {
+        going, forwarded = (
+            self._find_unchecked(is_inlined),
+            find_forwardable(self.graph, self.readers, is_inlined),
+        )
+        rejected = {
             node.output.name
             for node in with_checks
-            if node.output.name not in handed
-            and (node.output.name not in going or self._drawback(node, handed=False) is not None)
+            if node.output.name not in forwarded
+            and (node.output.name not in going or self._drawback(node, forwarded=False) is not None)
         }
-        return Outcome(vain=frozenset(vain), handed=handed)
+        return CheckOutcome(rejected=frozenset(rejected), forwarded=forwarded)
 
-    def _going_on(self, takes: Takes) -> frozenset[str]:
-        """Results of pointwise nodes that go, through other ones or not, to where no kernel holds their
-        checks.
+    def _find_unchecked(self, is_inlined: IsInlined) -> frozenset[str]:
+        """Find results of pointwise nodes that reach a reader that cannot run their checks.
 
-        That is by way of those users that `takes` them.
+        They may do so through other nodes that inline them, as `is_inlined` says.
         """
         found: set[str] = set()
         nodes = self.graph.nodes
@@ -422,25 +421,25 @@ class Unheld:
             if any(user == len(nodes) or not isinstance(nodes[user], Computation) for user in users):
                 # the caller wants it, or an operator: it is stored
                 continue
-            if any(takes(user, name) and self._goes_on(user, name, found) for user in users):
+            if any(is_inlined(user, name) and self._loses_checks(user, name, found) for user in users):
                 found.add(name)
         return frozenset(found)
 
-    def _goes_on(self, user: int, name: str, found: Collection[str]) -> bool:
-        """Tell if `user` computes with `name` where checks of it are not held; of later nodes these are
-        `found`.
+    def _loses_checks(self, user: int, name: str, found: Collection[str]) -> bool:
+        """Tell if `user` reads `name` where its checks do not run. `found` are such results of later
+        nodes.
         """
         match node := self.graph.nodes[user]:
             case Pointwise(checks=(), output=output) if output.name in found:
                 return True
             case Pointwise() | Reduce() | Scan() | Sort():
-                if user not in self._elsewhere:
-                    self._elsewhere[user] = self._read_elsewhere(node)
-                return name in self._elsewhere[user]
+                if user not in self._shifted:
+                    self._shifted[user] = self._find_shifted_reads(node)
+                return name in self._shifted[user]
             case _:
-                return holds_nothing(node)
+                return is_unfused_scatter(node)
 
-    def _read_elsewhere(self, user: Node) -> frozenset[str]:
+    def _find_shifted_reads(self, user: Node) -> frozenset[str]:
         """Buffers that `user` reads at other points than its own, so that it shares no kernel with who
         computes them.
         """

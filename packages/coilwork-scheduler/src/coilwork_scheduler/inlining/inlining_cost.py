@@ -1,18 +1,17 @@
-"""How large what a node computes becomes when producers are substituted into it.
+"""How large and how costly a computation becomes when producers are inlined into it.
 
 Views of views, gathers of gathers and concatenations of concatenations compose: each step puts an index
 expression or a condition into another one, and a value that is read at two places is there twice. In memory,
-where equal parts are one, the graph stays small. Written out it doubles at each step, and whatever prints it,
-proves something about it or runs it takes as long. So there is a bound on what is written, and below that a
-size from which on a value is stored if that costs less.
+where equal parts are one, the graph stays small. Written out it doubles at each step, and so does the time to
+print it, prove something about it or run it. So there is a bound on the written size, and below that a size
+from which on a value is stored if that costs less.
 
 Most graphs are far below both: the models of the benchmark have at most 27 nodes in an index expression, and
-654 in a body. An estimate that takes no substitution shows that. Only where it does not, the substitution is
-made and measured, as much in it may cancel: `x.t().t()` composes to `x`. What was made is then substituted as
+654 in a body. An estimate shows that without any substitution. Only where it does not, the substitution is
+made and measured, since much in it may cancel: `x.t().t()` composes to `x`. The result is then substituted as
 it is, so that a chain takes time once per node.
 
-What memory gives for a stored value that its reader goes through several times, as one that is broadcast
-along an outer range.
+`read_bytes` counts what a stored value costs a reader that goes through it several times.
 """
 
 from __future__ import annotations

@@ -1,24 +1,18 @@
-"""Which loads of a producer need the mask under which its consumer wants it.
-
-A mask keeps loads from places that do not exist; what it lets through is selected again behind the producer.
-So two kinds of loads go without:
-
-- A load whose index has nothing to do with the mask is of an element that is read anyway, at points where the
-  mask holds, as long as there are such points. One value per row below a padding of columns then stays one
-  load per row, instead of one per point. Where a mask of the load's own has to do with it, no such point need
-  be one that the load is at.
-- A load that stays within its buffer even where the mask does not hold, if that is hardly anywhere: rows that
-  are padded in memory as they are in the result. It can be 16 bytes wide whatever the length of what the mask
-  lets through.
-
-Substitution of producers into the scalar graphs that load from them.
+"""Substitute producers into the scalar graphs that load from them, and rewrite a graph so.
 
 A load of a producer's buffer at coordinates `c` becomes the producer's body with its ranges replaced by `c`.
-Values that `c` looks up indirectly go along, a mask of the load is pushed down to every load of the body that
-needs it, and where it is false the load's `other` is selected. Iterative, and linear in the number of nodes
-made: chains may be long.
+Values that `c` looks up go along. A mask of the load is pushed down to every load of the body that needs it,
+and where it is false the load's `other` is selected. The substitution is iterative and linear in the number
+of nodes made: chains may be long.
 
-What was decided about inlining, and the graph that follows from it.
+`Guards` says which loads need the mask (predicated inlining). A mask keeps loads away from places that do not
+exist, and its result is selected again behind the producer, so two kinds of loads go without:
+
+- A load whose index has nothing to do with the mask reads an element that is read anyway, as long as the mask
+  holds somewhere. One value per row below a padding of columns stays one load per row, instead of one per
+  point. If the load has a mask of its own that involves the other one, there may be no such point.
+- A load that stays within its buffer even where the mask is false, if that is hardly anywhere: rows that are
+  padded in memory as they are in the result. It can be 16 bytes wide whatever the mask's length.
 """
 
 from __future__ import annotations
@@ -60,13 +54,15 @@ from coilwork_ir.scalar import (
     where,
     with_operands,
 )
-from coilwork_scheduler.inlining.check_sinking import Apart, Known, checks_of, take_apart
+from coilwork_scheduler.inlining.check_sinking import (
+    PositionTable,
+    SplitGather,
+    forward_checks,
+    split_checked_gather,
+)
 from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
 
-# ---- Which loads of a producer need the mask under which its consumer wants it ----
-
-
-# ---- Which loads of a producer need the mask under which its consumer wants it ----
+# ---- Predicates ----
 
 
 # Symbols of a mask of which every combination of a few places is tried.
@@ -90,7 +86,7 @@ class Guards:
         self._conditions: dict[Scalar, tuple[_Condition, ...]] = {}
         self._possible: dict[tuple[Scalar, ...], bool] = {}
 
-    def needed(
+    def narrow_mask(
         self, mask: Scalar, buffer: str, index: Sequence[Expr], own: Scalar | None = None
     ) -> Scalar | None:
         """Return what of `mask` has to guard, beside its `own` mask, a load of `buffer` at `index`, which
@@ -182,7 +178,7 @@ def _leaves_little(value: Scalar) -> bool:
     return last is not None and (1 - _HARDLY) * (last + 1) <= limit
 
 
-def share(mask: Scalar | None) -> float:
+def estimate_share(mask: Scalar | None) -> float:
     """About which share of its points `mask` lets through, as far as it is about places along ranges of known
     extent.
     """
@@ -304,7 +300,7 @@ def _hold(order: Sequence[Scalar], values: Sequence[Scalar], point: Mapping[str,
     return all(known[value] for value in values)
 
 
-# ---- Substitution of producers into the scalar graphs that load from them ----
+# ---- Substitution ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,10 +380,12 @@ class Expander:
         count = len(node.indirect)
         own_mask = operands[count] if node.mask is not None else None
         index, indirect = _compose(node.index, operands[:count], frame)
-        mask = _both(frame.mask, own_mask)
+        mask = _and_masks(frame.mask, own_mask)
         if node.buffer not in frame.inlined:
             if frame.mask is not None and not indirect:
-                mask = _both(self._guards.needed(frame.mask, node.buffer, index, own_mask), own_mask)
+                mask = _and_masks(
+                    self._guards.narrow_mask(frame.mask, node.buffer, index, own_mask), own_mask
+                )
             return load(node.buffer, index, node.dtype, indirect=indirect, mask=mask, other=node.other), None
         key: Key = (node.buffer, index, indirect, mask)
         value = self._known.get(key)
@@ -414,7 +412,7 @@ class Expander:
         return where(own_mask, value, const(node.other, node.dtype)), None
 
 
-def _both(first: Scalar | None, second: Scalar | None) -> Scalar | None:
+def _and_masks(first: Scalar | None, second: Scalar | None) -> Scalar | None:
     if first is None or first is second:
         return second
     return first if second is None else op("bitwise_and", first, second)
@@ -446,28 +444,29 @@ def _compose(
     return tuple(substitute(expr, renumber) for expr in result), tuple(kept)
 
 
-# ---- What was decided about inlining, and the graph that follows from it ----
+# ---- Rewriting the graph ----
 
 
-def rewritten(
+def apply_inlining(
     graph: Graph,
     facts: Mapping[int, InlinedComputation],
     candidates: Mapping[str, int],
-    handed: Collection[str],
+    forwarded: Collection[str],
     readers: Mapping[str, Sequence[int]],
     buffers: Mapping[str, Buffer],
 ) -> Graph:
-    """`graph` over `buffers` with `candidates`, producers by name, computed inside the computations whose
-    `facts` say so.
+    """Compute `candidates`, producers by name, inside the nodes of `graph` whose `facts` inline them.
 
-    Scatters take over the checks of candidates that are `handed` on; others with checks are taken apart.
+    Scatters take over the checks of candidates that are `forwarded` on; others with checks are taken apart.
     Producers that nobody reads any more are left for dead code removal.
     """
-    apart = _taken_apart(graph, {n: at for n, at in candidates.items() if n not in handed}, buffers)
-    given = {
+    apart = _split_checked_gathers(
+        graph, {n: at for n, at in candidates.items() if n not in forwarded}, buffers
+    )
+    with_checks = {
         n: node
         for n, at in candidates.items()
-        if n in handed and isinstance(node := graph.nodes[at], Pointwise)
+        if n in forwarded and isinstance(node := graph.nodes[at], Pointwise)
     }
     stored = {buffer.name: buffer for found in apart.values() for buffer in found.stored}
     producers: dict[str, Producer] = {}
@@ -503,7 +502,7 @@ def rewritten(
         if position in apart:
             assert isinstance(node, Pointwise)
             parts = (*apart[position].nodes, replace(node, body=apart[position].body, checks=()))
-        elif isinstance(node, Pointwise) and node.checks and node.output.name in given:
+        elif isinstance(node, Pointwise) and node.checks and node.output.name in with_checks:
             parts = (replace(node, checks=()),)
         for part in parts:
             if own is None or not own.inlined or not stays(part):
@@ -512,31 +511,31 @@ def rewritten(
             assert isinstance(part, Pointwise | Reduce | Scan | Sort | Scatter)
             values = expander.expand(bodies(part), own.inlined)
             origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
-            whole = with_bodies(part, values)
+            whole = replace_bodies(part, values)
             if isinstance(part, Scatter):
-                whole = replace(whole, checks=(*checks_of(part, given, expand), *whole.checks))
+                whole = replace(whole, checks=(*forward_checks(part, with_checks, expand), *whole.checks))
             nodes.append(replace(whole, origins=origins))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _taken_apart(
+def _split_checked_gathers(
     graph: Graph, candidates: Mapping[str, int], buffers: Mapping[str, Buffer]
-) -> dict[int, Apart]:
+) -> dict[int, SplitGather]:
     """The `candidates` that have checks, by place, taken apart in order: those after the first to look up the
     same share its positions.
     """
-    known: Known = {}
-    found: dict[int, Apart] = {}
+    known: PositionTable = {}
+    found: dict[int, SplitGather] = {}
     for position in sorted(candidates.values()):
         node = graph.nodes[position]
         if isinstance(node, Pointwise) and node.checks:
-            apart = take_apart(node, known, buffers)
+            apart = split_checked_gather(node, known, buffers)
             assert apart is not None, f"%{node.output.name} is a candidate for its positions"
             found[position] = apart
     return found
 
 
-def with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
+def replace_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
     """`node` with the scalar graphs that `bodies` lists replaced."""
     count = len(values) - len(node.checks)
     checks = tuple(

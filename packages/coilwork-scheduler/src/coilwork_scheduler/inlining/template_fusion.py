@@ -1,10 +1,10 @@
-"""Pointwise neighbours of a template's node become a part of it, prologues and an epilogue.
+"""Fuse pointwise neighbours into the node that a template computes, as prologues and an epilogue.
 
-A body of the node that loads what a pointwise node computes computes it itself; the only reader of the node's
-result, if it is pointwise and reads that at its own points, becomes the epilogue. What a template takes it
-says by claiming the node with the neighbour in it, layouts included, and what that costs by its quote: a
-neighbour stays apart where its own kernel costs less. It is the same substitution as among loops
-(`expand.py`), under the same conditions on memory.
+A body of the node that loads a pointwise result computes that result itself. The only reader of the node's
+result becomes the epilogue, if it is pointwise and reads at its own points. A template says what it accepts
+by claiming the node with the neighbour in it, layouts included, and what that costs by its quote. A neighbour
+stays apart where its own kernel costs less. Substitution and its conditions on memory are those of inlining
+among loops.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from coilwork_scheduler.settings import Settings
 _ROUNDS: Final = 4
 
 
-def absorb(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with neighbours of templates' nodes as parts of these. Each decision is recorded."""
+def fuse_into_templates(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """Make neighbours of templates' nodes parts of these. Each decision is recorded."""
     if not settings.options.inline or not any(
         isinstance(node, Convolution | Attention | AttentionGradient) for node in graph.nodes
     ):
         return graph
     for _ in range(_ROUNDS):
-        around = surroundings_of(graph, facts, settings)
-        made = tuple(make(around) for make in settings.registry.templates)
+        context = surroundings_of(graph, facts, settings)
+        made = tuple(make(context) for make in settings.registry.templates)
         changed = _Round(
-            around=around, targets=settings.targets, templates=made, remarks=settings.remarks
+            context=context, targets=settings.targets, templates=made, remarks=settings.remarks
         ).run()
         if changed is graph:
             break
@@ -72,7 +72,7 @@ class _Round:
         changed: what nodes have become, None for those that are gone, by position.
     """
 
-    around: Surroundings
+    context: Surroundings
     targets: Targets
     templates: Sequence[Template]
     remarks: Remarks
@@ -80,11 +80,11 @@ class _Round:
     readers: dict[str, list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.readers = readers_of(self.around.graph, self.around.facts)
+        self.readers = readers_of(self.context.graph, self.context.facts)
 
     def run(self) -> Graph:
         """The graph afterwards; itself, if nothing changed."""
-        graph = self.around.graph
+        graph = self.context.graph
         for position, node in enumerate(graph.nodes):
             if isinstance(node, Convolution | Attention | AttentionGradient):
                 found = self._find_template(node)
@@ -101,14 +101,14 @@ class _Round:
         return find_template(node, self.targets.of(device), capabilities, self.templates)
 
     def _absorb_neighbours(self, position: int, node: CoreNode, template: Template, quote: Quote) -> None:
-        whole = self._without_unread(node)
-        for name in self.around.facts.reads[position]:
+        whole = self._drop_unread_logsumexp(node)
+        for name in self.context.facts.reads[position]:
             producer = self._find_producer(name, position, node)
             if producer is None:
                 continue
             at, made = producer
             is_alone = self.readers[name] == [position]
-            wider = self._with_prologue(whole, made)
+            wider = self._add_prologue(whole, made)
             saved = self._move_us(made) if is_alone else 0.0
             taken = self._is_worth(template, whole, wider, saved, quote)
             self._note(name, taken is not None, "prologue")
@@ -122,13 +122,13 @@ class _Round:
         if consumer is None:
             return
         at, behind = consumer
-        wider = _with_epilogue(whole, behind)
+        wider = _add_epilogue(whole, behind)
         taken = self._is_worth(template, whole, wider, self._move_us(behind), quote)
         self._note(behind.output.name, taken is not None, "epilogue")
         if taken is not None:
             self.changed[position], self.changed[at] = None, wider
 
-    def _without_unread(self, node: CoreNode) -> CoreNode:
+    def _drop_unread_logsumexp(self, node: CoreNode) -> CoreNode:
         """`node` without a logsumexp that nobody reads."""
         if not isinstance(node, Attention) or node.logsumexp is None or node.logsumexp.name in self.readers:
             return node
@@ -138,7 +138,7 @@ class _Round:
         self, template: Template, node: CoreNode, wider: CoreNode, saved: float, quote: Quote
     ) -> Quote | None:
         """The quote of `wider`, if the template claims that, for no more than `node` and `saved`."""
-        options = self.around.options
+        options = self.context.options
         scalars = bodies(wider)
         args = len({access.buffer for access in loads(scalars)}) + len(defined(wider))
         if args > options.max_args or sum(isinstance(v, Op) for v in postorder(scalars)) > options.max_ops:
@@ -151,11 +151,11 @@ class _Round:
 
     def _find_producer(self, name: str, position: int, node: CoreNode) -> tuple[int, Pointwise] | None:
         """The pointwise node that computes `name`, if the node at `position` may compute it instead."""
-        facts = self.around.facts
+        facts = self.context.facts
         at = facts.definer.get(name)
         if at is None or at in self.changed:
             return None
-        made = self.around.graph.nodes[at]
+        made = self.context.graph.nodes[at]
         if not isinstance(made, Pointwise) or not self._may_join(made, node):
             return None
         if isinstance(node, AttentionGradient):
@@ -175,10 +175,10 @@ class _Round:
             return None
         result, *others = defined(whole)
         readers = self.readers.get(result.name, [])
-        if len(readers) != 1 or readers[0] >= len(self.around.graph.nodes) or readers[0] in self.changed:
+        if len(readers) != 1 or readers[0] >= len(self.context.graph.nodes) or readers[0] in self.changed:
             return None
         (at,) = readers
-        behind = self.around.graph.nodes[at]
+        behind = self.context.graph.nodes[at]
         if not isinstance(behind, Pointwise) or not self._may_join(behind, node):
             return None
         if not _reads_in_place(behind, result):
@@ -194,35 +194,35 @@ class _Round:
             neighbour.into is None
             and not neighbour.checks
             and neighbour.output.device == defined(node)[0].device
-            and may_share_kernel(neighbour.origins, node.origins, self.around.options.apart)
+            and may_share_kernel(neighbour.origins, node.origins, self.context.options.apart)
         )
 
     def _is_overwritten(self, names: Sequence[str], first: int, last: int) -> bool:
         """True if memory of `names` is overwritten behind `first`, up to `last`."""
-        facts = self.around.facts
+        facts = self.context.facts
         return any(
             first < writer <= last for name in names for writer in facts.overwriters.get(facts.root[name], ())
         )
 
-    def _with_prologue(self, node: CoreNode, made: Pointwise) -> CoreNode:
+    def _add_prologue(self, node: CoreNode, made: Pointwise) -> CoreNode:
         producer = Producer(ranges=made.ranges, body=made.body, inlined=frozenset())
-        expander = Expander({made.output.name: producer}, self.around.facts.buffers)
+        expander = Expander({made.output.name: producer}, self.context.facts.buffers)
         values = expander.expand(bodies(node), frozenset({made.output.name}))
-        return with_core_bodies(replace(node, origins=merge_origins(made.origins, node.origins)), values)
+        return replace_core_bodies(replace(node, origins=merge_origins(made.origins, node.origins)), values)
 
     def _move_us(self, node: Pointwise) -> float:
         """The time of a kernel for `node` alone."""
-        around = self.around
+        context = self.context
         names = dict.fromkeys(access.buffer for access in loads((node.body,)))
-        read = sum(around.size(around.facts.buffers[name]) for name in names)
-        return around.move_us(read, around.size(node.output))
+        read = sum(context.size(context.facts.buffers[name]) for name in names)
+        return context.move_us(read, context.size(node.output))
 
     def _note(self, name: str, is_taken: bool, what: str) -> None:
         reason = f"{'the' if is_taken else 'no'} {what} of a template's kernel"
         self.remarks.note("absorb", (name,), is_taken, reason)
 
 
-def with_core_bodies(node: CoreNode, values: Sequence[Scalar]) -> CoreNode:
+def replace_core_bodies(node: CoreNode, values: Sequence[Scalar]) -> CoreNode:
     """`node` with the scalar graphs that `bodies` lists replaced by `values`."""
     if isinstance(node, Convolution):
         rest = iter(values)
@@ -265,7 +265,7 @@ def _reads_in_place(behind: Pointwise, result: Buffer) -> bool:
     )
 
 
-def _with_epilogue(node: CoreNode, behind: Pointwise) -> CoreNode:
+def _add_epilogue(node: CoreNode, behind: Pointwise) -> CoreNode:
     """`node` that makes what `behind` makes of its result."""
     assert not isinstance(node, AttentionGradient), "gradients have no epilogue"
     if isinstance(node, Convolution):

@@ -1,18 +1,11 @@
-"""Offsets of masked loads: where the mask is false nothing is read, so divisions may rely on what it says.
+"""Compose a draft kernel from a fusion group: one scalar graph per store, over the group's ranges.
 
-A slice that is flattened and padded again is the usual case: `i // 1023` and `i % 1023` of an `i` that the
-mask keeps below
-1023. Without them the load is of the very element that the padding writes, so that one may take the other's
-      place.
+Loads of what the kernel computes are replaced by the value, and the others are at flat offsets. A masked load
+may simplify divisions by what its mask says: `i // 1023` and `i % 1023` of an `i` that the mask keeps below
+1023. The load is then of the very element that a padding writes, so that one may take the other's place.
 
-Sums of 64 bit integers of which no partial sum leaves 32 bits: they are made in 32, and widened at the
-end, bit for bit the same.
-
-`mask.sum()` and `mask.long().cumsum(-1)` count in 64 bits by type. Processors add half as many of those at
-once, and threads of a GPU exchange them in two words.
-
-From a group to a draft kernel: values in the group's space, flat offsets, no loads of what the kernel
-computes.
+Sums of 64-bit integers of which no partial sum leaves 32 bits are made in 32 bits and widened at the end, bit
+for bit the same. `mask.sum()` counts in 64 bits by type, which halves the lanes of a CPU.
 """
 
 from __future__ import annotations
@@ -73,12 +66,18 @@ from coilwork_ir.scalar import (
 )
 from coilwork_scheduler.contractions.sum_of_products import contraction_of
 from coilwork_scheduler.fusion_group import Group, Member
-from coilwork_scheduler.kernels.rounding import NONE, Decisions, compared, selected, unrounded
+from coilwork_scheduler.kernels.rounding import (
+    NO_DECISIONS,
+    Decisions,
+    elide_rounding,
+    find_compared,
+    iter_choices,
+)
 
-# ---- Offsets of masked loads: where the mask is false nothing is read, so divisions may rely on ----
+# ---- Offsets under masks ----
 
 
-def index_where(index: Expr, mask: Scalar) -> Expr:
+def simplify_under_mask(index: Expr, mask: Scalar) -> Expr:
     """An expression equal to `index` wherever `mask` is true."""
     below = _limits(mask)
     if not below:
@@ -128,14 +127,14 @@ def _limits(mask: Scalar) -> dict[Expr, int]:
     return found
 
 
-# ---- Sums of 64 bit integers of which no partial sum leaves 32 bits: they are made in 32, and w ----
+# ---- Narrow sums ----
 
 
 _LARGEST: Final = (1 << 31) - 1
 
 
-def narrowed(node: Scalar) -> Scalar:
-    """`node` in fewer bits, if it is such a sum, running or not, of known length."""
+def narrow_sum(node: Scalar) -> Scalar:
+    """Return `node` in 32 bits, if it is a sum or running sum of known length that cannot leave them."""
     if not isinstance(node, Reduce | Scan) or node.kind != "sum" or node.dtype is not DType.I64:
         return node
     axes = node.axes if isinstance(node, Reduce) else (node.axis,)
@@ -150,7 +149,7 @@ def narrowed(node: Scalar) -> Scalar:
     return cast(reduce("sum", (value,), node.axes), DType.I64)
 
 
-# ---- From a group to a draft kernel: values in the group's space, flat offsets, no loads of wha ----
+# ---- Drafts ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +180,7 @@ def compose(
     wanted: Collection[str],
     buffers: Mapping[str, Buffer],
     numerics: Numerics,
-    decisions: Decisions = NONE,
+    decisions: Decisions = NO_DECISIONS,
 ) -> Draft:
     """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside.
 
@@ -211,7 +210,7 @@ def compose(
                         value=value,
                         indirect=indirect,
                         mode=store.mode,
-                        mask=composer.bounded(index, mask),
+                        mask=composer.bound_mask(index, mask),
                     )
                 )
         for check in member.stage.checks:
@@ -265,13 +264,13 @@ class _Composer:
         done: dict[Scalar, Scalar] = {}
         # every step is rounded, so that no kernel begins with what another has rounded and goes on otherwise
         selects = any(store.buffer in self._decisions.rounded for store in member.stage.stores)
-        decisive = roots if selects else tuple(compared(roots, self._decisions.selections))
-        self._exact = _factors(member) | self._of_stored(member) | frozenset(postorder(decisive))
+        decisive = roots if selects else tuple(find_compared(roots, self._decisions.selections))
+        self._exact = _factors(member) | self._find_stored_casts(member) | frozenset(postorder(decisive))
         for node in postorder(roots):
             done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
         return tuple(done[root] for root in roots)
 
-    def _of_stored(self, member: Member) -> frozenset[Scalar]:
+    def _find_stored_casts(self, member: Member) -> frozenset[Scalar]:
         """Return what is used of buffers that the group stores, too, as rounded for memory.
 
         By plain sums, since that is what eager adds: cheaper functions then do for what is only rounded. And
@@ -286,7 +285,7 @@ class _Composer:
             node
             for node in postorder(member.stage.scalars)
             if isinstance(node, Op) and node.op == "cast"
-            for value in selected(node.operands[0])
+            for value in iter_choices(node.operands[0])
             if isinstance(value, Load) and value.buffer in self._wanted and value.buffer in self.produced
             if value.buffer in self._decisions.deciding or node in added
         )
@@ -302,14 +301,14 @@ class _Composer:
                 # ones
                 along = frozenset().union(*(mapping.get(a, a).free_symbols for a in node.axes))
                 axes = self._reduced if along.isdisjoint(self._walked) else self._walked
-                return narrowed(reduce(node.kind, operands, axes, output=node.output))
+                return narrow_sum(reduce(node.kind, operands, axes, output=node.output))
             case Scan():
-                return narrowed(scan_again(node, operands, mapping.get(node.axis, node.axis)))
+                return narrow_sum(scan_again(node, operands, mapping.get(node.axis, node.axis)))
             case Sort():
                 axis = mapping.get(node.axis, node.axis)
                 return sort(operands[0], axis, output=node.output, descending=node.descending)
             case Op(op="cast") if self._wide and node not in self._exact:
-                return joined_small(cast(unrounded(operands[0], node.dtype), node.dtype))
+                return joined_small(cast(elide_rounding(operands[0], node.dtype), node.dtype))
             case _:
                 return joined_small(with_operands(node, operands))
 
@@ -322,19 +321,19 @@ class _Composer:
         buffer = self._buffers[node.buffer]
         index = buffer.offset_of(tuple(substitute(e, mapping) for e in node.index))
         if mask is not None:
-            index = index_where(index, mask)
+            index = simplify_under_mask(index, mask)
         return load(
             self._renamed.get(node.buffer, node.buffer),
             (index,),
             node.dtype,
             indirect=operands[:count],
-            mask=self.bounded(index, mask),
+            mask=self.bound_mask(index, mask),
             other=node.other,
         )
 
-    def bounded(self, index: Expr, mask: Scalar | None) -> Scalar | None:
+    def bound_mask(self, index: Expr, mask: Scalar | None) -> Scalar | None:
         """`mask`, and where `index` moves from row to row also that the row exists."""
-        if self.bound is None or not self._walks(index):
+        if self.bound is None or not self._moves_along_rows(index):
             return mask
         if mask is None or mask is self.bound:
             return self.bound
@@ -342,7 +341,7 @@ class _Composer:
             return mask
         return op("bitwise_and", self.bound, mask)
 
-    def _walks(self, index: Expr) -> bool:
+    def _moves_along_rows(self, index: Expr) -> bool:
         return not self._rows.isdisjoint(index.free_symbols.intersection(self._walked))
 
 

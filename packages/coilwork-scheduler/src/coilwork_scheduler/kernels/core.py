@@ -39,7 +39,7 @@ from coilwork_ir.scalar import (
 from coilwork_scheduler.contractions.registry import CoreNode, kind_of_node
 from coilwork_scheduler.kernels.canonical import readable
 from coilwork_scheduler.kernels.draft_analysis import unit_stride
-from coilwork_scheduler.kernels.rounding import Decisions, compared, unrounded
+from coilwork_scheduler.kernels.rounding import Decisions, elide_rounding, find_compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ def _find_exact(
     """Values that are used as they were rounded; None if all are."""
     if numerics != "fast" or any(one.buffer.name in decisions.rounded for one in stored):
         return None
-    return frozenset(postorder(compared(roots, decisions.selections)))
+    return frozenset(postorder(find_compared(roots, decisions.selections)))
 
 
 def _rename(
@@ -271,7 +271,7 @@ def _rename(
             case IndexValue():
                 done[node] = index_value(substitute(node.expr, mapping), operands)
             case Op(op="cast") if exact is not None and node not in exact:
-                done[node] = joined_small(cast(unrounded(operands[0], node.dtype), node.dtype))
+                done[node] = joined_small(cast(elide_rounding(operands[0], node.dtype), node.dtype))
             case _:
                 done[node] = with_operands(node, operands)
     return tuple(done[root] for root in roots)

@@ -1,8 +1,7 @@
-"""How the values of a draft kernel touch memory: what tiling decisions rest on.
+"""What is known of a draft kernel: its accesses to memory, outputs that may alias inputs, and contractions.
 
-The outputs of a draft kernel that may take over the memory of an input.
-
-Kernels that are one contraction: which drafts are, and the sum as matrix units take it.
+Tiling orders ranges by the accesses. Aliasing pairs let a call write an output over an input. A draft that is
+one contraction becomes a kernel for matrix units.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from coilwork_scheduler.contractions.sum_of_products import contraction_in
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.kernels.compose import Draft
 
-# ---- How the values of a draft kernel touch memory: what tiling decisions rest on ----
+# ---- Accesses ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,7 @@ def scalars_of(draft: Draft) -> tuple[Scalar, ...]:
     return tuple(values)
 
 
-def accesses(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tuple[Access, ...]:
+def find_accesses(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tuple[Access, ...]:
     """Distinct loads and stores, largest first, stores before loads of the same size."""
     ranges = (*draft.parallel, *draft.walked, *draft.reduced)
     found: dict[tuple[str, Expr, bool, frozenset[Expr]], Access] = {}
@@ -120,7 +119,9 @@ def _access(
     return Access(buffer=name, index=index, strides=strides, touched_bytes=points * itemsize, store=store)
 
 
-def slices(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: Target) -> tuple[Expr, ...]:
+def find_slices(
+    draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: Target
+) -> tuple[Expr, ...]:
     """The parallel ranges that choose the part of a buffer in which stores at positions from data stay,
     largest parts first.
 
@@ -183,7 +184,7 @@ def index_expressions(draft: Draft) -> tuple[Expr, ...]:
     return tuple(found)
 
 
-# ---- The outputs of a draft kernel that may take over the memory of an input ----
+# ---- Aliasing ----
 
 
 def time_draft(draft: Draft) -> Timing:
@@ -216,7 +217,7 @@ def find_aliasing(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
     return tuple(pairs)
 
 
-# ---- Kernels that are one contraction: which drafts are, and the sum as matrix units take it ----
+# ---- Contractions ----
 
 
 def is_contraction(draft: Draft) -> bool:

@@ -1,12 +1,11 @@
-"""Which values of 16 bits decide something: compared, searched for an extreme, sorted, made whole or 8 bits;
-and what they are computed from.
+"""Which 16-bit values must be rounded as eager rounds, and which roundings may be dropped.
 
-With `fast` numerics a kernel keeps what it computes in `f32`. What it also stores, another kernel reads
-rounded, and so does an operator of torch. Where one finds the maximum or the median of a row and the other
-what equals it, both have to begin with the same numbers. Where a number jumps, as one that is quantised
-does, a little less before is a whole step behind it: eager's result is near eager's operand only.
-
-Values of 16 bits as they were before they were rounded: what `fast` numerics go on with.
+With `fast` numerics a kernel keeps what it computes in `f32`, and `elide_rounding` drops casts to 16 bits on
+the way. What the kernel also stores, another kernel or an operator of torch reads rounded. If one finds the
+maximum or the median of a row, and the other what equals it, both have to begin with the same numbers. Where
+a function jumps, as quantisation does, a slightly different operand gives a result that is a whole step away.
+So values are rounding barriers if they are compared, searched for an extreme, sorted, or made whole or 8
+bits, and so is what they are computed from.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from coilwork_ir.operators import Decision, find_target_info
 from coilwork_ir.rounding import rounded
 from coilwork_ir.scalar import Const, Op, Scalar, cast, const, loads, postorder, where
 
-# ---- Which values of 16 bits decide something: compared, searched for an extreme, sorted, made  ----
+# ---- Rounding barriers ----
 
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
@@ -45,7 +44,7 @@ class Selections:
     alone: frozenset[str] = frozenset()
     among: frozenset[str] = frozenset()
 
-    def mixed(self, value: Scalar) -> bool:
+    def is_mixed(self, value: Scalar) -> bool:
         """Tell if `value` is computed of selected elements and of others, as a difference from
         the largest.
         """
@@ -70,11 +69,11 @@ class Decisions:
     selections: Selections = field(default_factory=Selections)
 
 
-NONE: Final = Decisions()
+NO_DECISIONS: Final = Decisions()
 
 
-def decisions(graph: Graph) -> Decisions:
-    """Return those of `graph`, in time linear in its size.
+def find_decisions(graph: Graph) -> Decisions:
+    """Find what decides something in `graph`, in time linear in its size.
 
     What is selected and returned counts as compared: a backward graph compares it with what it was selected
     of.
@@ -82,18 +81,20 @@ def decisions(graph: Graph) -> Decisions:
     selections = _selections(graph)
     returned = {name for output in graph.outputs for name in references(output)}
     return Decisions(
-        deciding=_behind(graph, partial(_decisive, selections), set(), searches=True),
-        rounded=_behind(graph, partial(_compared, selections), returned & selections.alone, searches=False),
+        deciding=_trace_back(graph, partial(_find_decisive_values, selections), set(), searches=True),
+        rounded=_trace_back(
+            graph, partial(_find_compared_values, selections), returned & selections.alone, searches=False
+        ),
         selections=selections,
     )
 
 
-def rounds(graph: Graph) -> bool:
+def has_low_precision(graph: Graph) -> bool:
     """Tell if `graph`, as lowered, computes 16-bit floats. Inlining may leave no buffer of them."""
     return any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in defined(node))
 
 
-def compared(roots: tuple[Scalar, ...], selections: Selections) -> frozenset[Scalar]:
+def find_compared(roots: tuple[Scalar, ...], selections: Selections) -> frozenset[Scalar]:
     """The operands of comparisons in `roots`, and of what else jumps.
 
     A number that is compared with a literal is one only if it tells selected elements from others.
@@ -119,7 +120,7 @@ def _jumps(node: Op) -> bool:
 def _decides(comparison: Op, selections: Selections) -> bool:
     return comparison.operands[0].dtype.is_float and (
         not any(isinstance(operand, Const) for operand in comparison.operands)
-        or any(selections.mixed(operand) for operand in comparison.operands)
+        or any(selections.is_mixed(operand) for operand in comparison.operands)
     )
 
 
@@ -142,13 +143,13 @@ def _selections(graph: Graph) -> Selections:
     return Selections(alone=frozenset(alone), among=frozenset(among))
 
 
-def _behind(
-    graph: Graph, of: Callable[[Node, bool], Iterator[Scalar]], found: set[str], *, searches: bool
+def _trace_back(
+    graph: Graph, values_of: Callable[[Node, bool], Iterator[Scalar]], found: set[str], *, searches: bool
 ) -> frozenset[str]:
-    """Buffers that `found` ones and the values `of` nodes are read from.
+    """Buffers that `found` ones and the values of nodes are computed from.
 
-    `of` is also told whether a result of the node is among them. Whether torch's operators that select do
-    `searches` whoever looks at what they select is up to the caller.
+    `values_of` is also told whether a result of the node is among them. Whether torch's operators that select
+    do `searches` whoever looks at what they select is up to the caller.
     """
     for node in reversed(graph.nodes):
         inside = any(buffer.name in found for buffer in defined(node))
@@ -166,7 +167,7 @@ def _behind(
             case _:
                 if inside and isinstance(node, Scatter) and node.into is not None:
                     found.add(node.into)
-                for root in of(node, inside):
+                for root in values_of(node, inside):
                     found.update(access.buffer for access in loads((root,)))
     return frozenset(found)
 
@@ -178,7 +179,7 @@ def _decision(node: Extern) -> Decision:
     return find_target_info(node.target).decision
 
 
-def _decisive(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
+def _find_decisive_values(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
     match node:
         case Reduce() | Scan() if node.kind in _EXTREMES:
             yield from bodies(node)
@@ -187,14 +188,14 @@ def _decisive(selections: Selections, node: Node, inside: bool) -> Iterator[Scal
         case Pointwise() if inside:
             yield from bodies(node)
         case _:
-            yield from compared(bodies(node), selections)
+            yield from find_compared(bodies(node), selections)
 
 
-def _compared(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
+def _find_compared_values(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
     if inside and _selects(node):
         yield from bodies(node)
     else:
-        yield from compared(bodies(node), selections)
+        yield from find_compared(bodies(node), selections)
 
 
 def _selects(node: Node) -> bool:
@@ -206,11 +207,11 @@ def _selects(node: Node) -> bool:
             return isinstance(node, Pointwise | Sort | Scatter)
 
 
-# ---- Values of 16 bits as they were before they were rounded: what `fast` numerics go on with ----
+# ---- Cast elision ----
 
 
-def selected(value: Scalar) -> Iterator[Scalar]:
-    """Return what `value` may be: itself, and, where it is a select, what that chooses from."""
+def iter_choices(value: Scalar) -> Iterator[Scalar]:
+    """Yield what `value` may be: itself, and, if it is a select, what that chooses from."""
     seen: set[Scalar] = set()
     stack = [value]
     while stack:
@@ -221,7 +222,7 @@ def selected(value: Scalar) -> Iterator[Scalar]:
             stack += _choices(one)
 
 
-def unrounded(value: Scalar, dtype: DType) -> Scalar:
+def elide_rounding(value: Scalar, dtype: DType) -> Scalar:
     """`value` as it was before it was rounded to bf16 or f16, where that had the type `dtype`.
 
     Of selects, what was rounded is taken as it was, and the rest converted. 8-bit floats are kept: a program
@@ -238,7 +239,7 @@ def unrounded(value: Scalar, dtype: DType) -> Scalar:
             stack += waiting
             continue
         stack.pop()
-        wide[one] = _wider(one, dtype, [wide[choice] for choice in _choices(one)])
+        wide[one] = _widen(one, dtype, [wide[choice] for choice in _choices(one)])
     found = wide[value]
     return value if found is None else found
 
@@ -247,14 +248,14 @@ def _choices(value: Scalar) -> tuple[Scalar, ...]:
     return value.operands[1:] if isinstance(value, Op) and value.op == "where" else ()
 
 
-def _wider(value: Scalar, dtype: DType, choices: list[Scalar | None]) -> Scalar | None:
+def _widen(value: Scalar, dtype: DType, choices: list[Scalar | None]) -> Scalar | None:
     """`value` in `dtype`, if something was rounded for it; `choices` are its own."""
     match value:
         case Op(op="cast", operands=(inner,)) if inner.dtype is dtype:
             return inner
         case Op(op="where", operands=(condition, *rounded)) if any(one is not None for one in choices):
             then, otherwise = (
-                _converted(one, dtype) if wide is None else wide
+                _convert(one, dtype) if wide is None else wide
                 for one, wide in zip(rounded, choices, strict=True)
             )
             return where(condition, then, otherwise)
@@ -262,7 +263,7 @@ def _wider(value: Scalar, dtype: DType, choices: list[Scalar | None]) -> Scalar 
             return None
 
 
-def _converted(value: Scalar, dtype: DType) -> Scalar:
+def _convert(value: Scalar, dtype: DType) -> Scalar:
     if isinstance(value, Const):
         return const(rounded(float(value.value), value.dtype), dtype)
     return cast(value, dtype)

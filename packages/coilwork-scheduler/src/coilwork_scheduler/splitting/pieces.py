@@ -36,7 +36,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.loops import Reduce
 from coilwork_ir.scalar import Scalar, cast, const, index_value, op, substitute_ranges
-from coilwork_scheduler.kernels.tile import joined
+from coilwork_scheduler.kernels.tile import join_ranges
 
 # ---- How the axes of a reduction are cut into pieces: index arithmetic, no nodes ----
 
@@ -282,7 +282,7 @@ def merged_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[E
     wholes: list[Expr] = []
     seen = tuple(offsets)
     for axis in order:
-        found = joined(wholes[-1], axis, seen) if runs else None
+        found = join_ranges(wholes[-1], axis, seen) if runs else None
         if found is None:
             runs.append([axis])
             wholes.append(axis)
