@@ -15,12 +15,17 @@ from coilwork_ir.target import Target, Targets, target
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.implementations import (
     AtenCall,
+    ImplementationContext,
     NamesBlocks,
     OddColumnSums,
     Quote,
-    Surroundings,
 )
-from coilwork_scheduler.contractions.registry import REGISTRY, Implementing, Registry, add_implementations
+from coilwork_scheduler.contractions.registry import (
+    REGISTRY,
+    ImplementationProvider,
+    Registry,
+    add_implementations,
+)
 from coilwork_scheduler.cost_model import RooflineCost, hints_of
 from coilwork_scheduler.dependence import analyse
 
@@ -39,7 +44,7 @@ PRODUCT = """graph @g {
 
 
 GPU = target("sm_90")
-NOWHERE = Surroundings(
+NOWHERE = ImplementationContext(
     graph=parse_graph(PRODUCT),
     facts=analyse(parse_graph(PRODUCT)),
     views={},
@@ -74,7 +79,7 @@ class Backend:
 @pytest.mark.parametrize("asked", ["auto", "aten"])
 def test_they_serve_their_own_devices_alone(kind: str, called: str, asked: str) -> None:
     backend = Backend()
-    assert isinstance(backend, Implementing)
+    assert isinstance(backend, ImplementationProvider)
     device = replace(target("sm_90"), kind=kind)
     registry = add_implementations(REGISTRY, backend.implementations(device), ("theirs",))
     made = schedule(parse_graph(PRODUCT), device, ScheduleOptions(contractions=asked), registry=registry)
@@ -86,7 +91,7 @@ def test_nothing_brought_leaves_the_registry_as_it_is() -> None:
 
 
 def test_a_brought_kernel_still_names_its_blocks() -> None:
-    def make(around: Surroundings) -> OddColumnSums:
+    def make(around: ImplementationContext) -> OddColumnSums:
         return OddColumnSums(around)
 
     registry = add_implementations(REGISTRY, Registry(products=(make, Theirs)), ("theirs",))

@@ -25,9 +25,9 @@ from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     AtenCall,
+    ImplementationContext,
     OddColumnSums,
     SumsOfProducts,
-    Surroundings,
     WideningSums,
 )
 from coilwork_scheduler.cost_model import RooflineCost, hints_of
@@ -95,8 +95,8 @@ def decisions(made: Schedule) -> list[Decision]:
     return [one for one in made.decisions if one.rule == "contraction"]
 
 
-def surroundings(graph: Graph, **options: object) -> Surroundings:
-    return Surroundings(
+def surroundings(graph: Graph, **options: object) -> ImplementationContext:
+    return ImplementationContext(
         graph=graph,
         facts=analyse(graph),
         views=MappingProxyType({}),
@@ -110,7 +110,7 @@ def surroundings(graph: Graph, **options: object) -> Surroundings:
 
 def product(
     rows: int, columns: int, terms: int, dtype: str = "bf16", **options: object
-) -> tuple[MatrixProduct, Surroundings]:
+) -> tuple[MatrixProduct, ImplementationContext]:
     """A product of two inputs, and what is around it."""
     text = (
         f"graph @g {{\n  input %x: {dtype}[{rows}, {terms}]\n  input %w: {dtype}[{terms}, "

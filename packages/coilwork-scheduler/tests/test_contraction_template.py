@@ -26,7 +26,7 @@ from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks, 
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import TARGETS, Target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 from coilwork_scheduler.contractions.registry import REGISTRY
 
 GRAPH = """graph @g {
@@ -48,7 +48,7 @@ GRAPH = """graph @g {
 class InFourPieces:
     """A template: products of many terms, whose sums are added in four pieces."""
 
-    around: Surroundings
+    around: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "kernel"
     loss: ClassVar[str] = "one piece takes as long"
 

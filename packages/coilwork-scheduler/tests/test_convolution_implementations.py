@@ -28,7 +28,7 @@ from coilwork_ir.scalar import const, load, op
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.convolutions import AtenConvolution, DepthwiseSums
-from coilwork_scheduler.contractions.implementations import Surroundings
+from coilwork_scheduler.contractions.implementations import ImplementationContext
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost_model import RooflineCost, hints_of
 from coilwork_scheduler.dependence import analyse
@@ -182,8 +182,8 @@ def decisions(made: Schedule) -> list[Decision]:
     return [one for one in made.decisions if one.rule == "convolution"]
 
 
-def surroundings(graph: Graph) -> Surroundings:
-    return Surroundings(
+def surroundings(graph: Graph) -> ImplementationContext:
+    return ImplementationContext(
         graph=graph,
         facts=analyse(graph),
         views={},

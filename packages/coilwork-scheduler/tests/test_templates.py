@@ -30,7 +30,7 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Op, loads, postorder
 from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 from coilwork_scheduler.contractions.registry import REGISTRY, CoreNode, why_no_core
 
 KINDS = frozenset({"convolution", "attention", "attention-gradient"})
@@ -40,7 +40,7 @@ KINDS = frozenset({"convolution", "attention", "attention-gradient"})
 class WindowsInBlocks:
     """A template: convolutions of forward, products of their windows block by block."""
 
-    around: Surroundings
+    around: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         if not isinstance(node, Convolution) or node.gradient is not None or node.transposed:
@@ -65,7 +65,7 @@ class WindowsInBlocks:
 class Attend:
     """A template: attention with an online softmax, with any score and any mask, and its gradient."""
 
-    around: Surroundings
+    around: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         return "no attention" if isinstance(node, Convolution) else None
@@ -84,7 +84,7 @@ class Attend:
 class Anything:
     """A template that takes whatever a kernel can have as its core."""
 
-    around: Surroundings
+    around: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         return why_no_core(node)

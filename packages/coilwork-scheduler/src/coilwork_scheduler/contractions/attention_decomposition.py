@@ -1,4 +1,7 @@
-"""Attention as products around a softmax, with all scores in memory: for nodes that no library takes."""
+"""Decompose attention into products around a softmax, with all scores in memory.
+
+This is for nodes that no library takes. The products are contractions like others.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,14 @@ from coilwork_ir.scalar import (
     where,
 )
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenOut:
+class DecomposedAttention:
     """Products, a softmax and products again, in the type of sums. Products are contractions like others."""
 
-    around: Surroundings
+    context: ImplementationContext
 
     def claims(self, node: Attention | AttentionGradient, target: Target) -> str | None:
         """It computes what leaves output and logsumexp alone, if its parts are contractions."""
@@ -62,17 +65,17 @@ class WrittenOut:
 
     def quote(self, node: Attention | AttentionGradient, target: Target) -> Quote:
         """The time to write and read matrices of scores: two of them in forward, three more in backward."""
-        weights, around = node.weights, self.around
+        weights, context = node.weights, self.context
         shape = extents_of((*weights.rows, weights.keys))
-        scores = around.sizes.numel(shape) * weights.accumulate.itemsize
+        scores = context.sizes.numel(shape) * weights.accumulate.itemsize
         times = 2 if isinstance(node, Attention) else 5
-        read_bytes, write_bytes = count_moved_bytes(node, around)
-        us = around.move_us(read_bytes + times * scores, write_bytes + times * scores)
+        read_bytes, write_bytes = count_moved_bytes(node, context)
+        us = context.move_us(read_bytes + times * scores, write_bytes + times * scores)
         return Quote(us=us, reason="no library weighs keys so", numbers={"loops_us": round(us, 3)})
 
     def build(self, node: Attention | AttentionGradient, target: Target) -> tuple[Node, ...]:
         """The loops."""
-        writer = _Writer(around=self.around, node=node, nodes=[])
+        writer = _Writer(context=self.context, node=node, nodes=[])
         if isinstance(node, Attention):
             writer.attend(node)
         else:
@@ -80,17 +83,17 @@ class WrittenOut:
         return tuple(writer.nodes)
 
 
-def count_moved_bytes(node: Attention | AttentionGradient, around: Surroundings) -> tuple[int, int]:
+def count_moved_bytes(node: Attention | AttentionGradient, context: ImplementationContext) -> tuple[int, int]:
     """Bytes of the operands of `node`, and of its results."""
-    given = sum(around.size(around.facts.buffers[name]) for name in read(node))
-    return given, sum(around.size(buffer) for buffer in defined(node))
+    given = sum(context.size(context.facts.buffers[name]) for name in read(node))
+    return given, sum(context.size(buffer) for buffer in defined(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writer:
     """Appends the loops of `node` to `nodes`."""
 
-    around: Surroundings
+    context: ImplementationContext
     node: Attention | AttentionGradient
     nodes: list[Node]
 
@@ -272,7 +275,7 @@ class _Writer:
         like = self.node.output if isinstance(self.node, Attention) else self.node.of_query
         shape = extents_of(ranges)
         return Buffer(
-            name=self.around.name(f"{like.name}_{what}"),
+            name=self.context.name(f"{like.name}_{what}"),
             dtype=self.node.weights.accumulate,
             shape=shape,
             strides=contiguous_strides(shape),

@@ -1,11 +1,7 @@
-"""The pass: each contraction or convolution becomes what its cheapest implementation makes of it.
+"""The passes that replace contractions, convolutions and attention by their cheapest implementation.
 
-That is a call of a library, or loops, which fusion treats like any others. A convolution may also stay what
-it is, for a template. `REGISTRY` holds the implementations, by the form of what they compute.
-
-The pass: each attention, and each gradient of one, becomes what its cheapest implementation makes of it.
-
-`attention.py` holds the implementations. A node may also stay what it is, for a template.
+That is a call of a library, or loops, which fusion treats like any others. A convolution or attention may
+also stay as it is, for a template. The registry holds the implementations, by the form of what they compute.
 """
 
 from __future__ import annotations
@@ -35,14 +31,14 @@ from coilwork_ir.scalar import Parameter, Scalar, cast, load, loads, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
-from coilwork_scheduler.contractions.attention_decomposition import WrittenOut
+from coilwork_scheduler.contractions.attention_decomposition import DecomposedAttention
 from coilwork_scheduler.contractions.implementations import (
     NO_NUMBERS,
     Implementation,
+    ImplementationContext,
     NamesBlocks,
     Quote,
-    Surroundings,
-    surroundings_of,
+    make_context,
 )
 from coilwork_scheduler.contractions.registry import Template, find_template
 from coilwork_scheduler.dependence import Dependence
@@ -51,28 +47,27 @@ from coilwork_scheduler.options import ContractionChoice
 from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
-# ---- The pass: each contraction or convolution becomes what its cheapest implementation makes o ----
+# ---- Products and convolutions ----
 
 
 FormT = TypeVar("FormT")
 
 
-def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) -> Implemented:
-    """`graph` without contractions: each is what the cheapest of the registry makes of it.
+def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) -> ImplementedGraph:
+    """Replace each contraction and convolution by its cheapest implementation in the registry.
 
-    A convolution that a template computes for less stays.
-
-    Each decision is recorded. Linear in the size of the graph.
+    A convolution that a template computes for less stays. Each decision is recorded. Linear in the size of
+    the graph.
     """
     if not any(isinstance(node, Contraction | Convolution) for node in graph.nodes):
-        return Implemented(graph=graph)
-    around, registry, targets = surroundings_of(graph, facts, settings), settings.registry, settings.targets
+        return ImplementedGraph(graph=graph)
+    context, registry, targets = make_context(graph, facts, settings), settings.registry, settings.targets
     chooser = _ContractionChooser(
-        around=around,
-        products=tuple(make(around) for make in registry.products),
-        grouped=tuple(make(around) for make in registry.grouped),
-        convolutions=tuple(make(around) for make in registry.convolutions),
-        templates=tuple(make(around) for make in registry.templates),
+        context=context,
+        products=tuple(make(context) for make in registry.products),
+        grouped=tuple(make(context) for make in registry.grouped),
+        convolutions=tuple(make(context) for make in registry.convolutions),
+        templates=tuple(make(context) for make in registry.templates),
         targets=targets,
         remarks=settings.remarks,
     )
@@ -89,13 +84,14 @@ def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) 
             nodes += chooser.implement_convolution(node)
         else:
             nodes.append(node)
-    return Implemented(graph=replace(graph, nodes=tuple(nodes)), blocks=blocks)
+    return ImplementedGraph(graph=replace(graph, nodes=tuple(nodes)), blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Implemented:
-    """A graph whose contractions are calls and loops, and who says in which blocks the sums of its buffers
-    run.
+class ImplementedGraph:
+    """A graph whose contractions are calls and loops.
+
+    `blocks` maps buffers of sums to the implementation that says in which blocks their kernels run.
     """
 
     graph: Graph
@@ -103,8 +99,8 @@ class Implemented:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """Nodes that templates compute, with what they leave, and what all that takes."""
+class _TemplatePlan:
+    """Nodes that templates compute, the nodes for the rest, and the cost of all."""
 
     nodes: tuple[Node, ...]
     quote: Quote
@@ -112,7 +108,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ContractionChooser:
-    around: Surroundings
+    context: ImplementationContext
     products: Sequence[Implementation[MatrixProduct]]
     grouped: Sequence[Implementation[GroupedProduct]]
     convolutions: Sequence[Implementation[Convolution]]
@@ -125,18 +121,18 @@ class _ContractionChooser:
 
         Loops of nobody's, where it has no form that implementations are asked about.
         """
-        buffers, asked = self.around.facts.buffers, self.around.options.contractions
+        buffers, asked = self.context.facts.buffers, self.context.options.contractions
         note = partial(self._note, "contraction", node)
         if (product := matrix_product_of(node, buffers)) is not None:
-            row = _chosen(product, target, self.products, asked, note)
+            row = _choose(product, target, self.products, asked, note)
             if row is not None:
                 return row.build(product, target), row
         elif (grouped := grouped_product_of(node, buffers)) is not None:
-            of_groups = _chosen(grouped, target, self.grouped, asked, note)
-            if of_groups is not None:
-                return of_groups.build(grouped, target), of_groups
+            group_row = _choose(grouped, target, self.grouped, asked, note)
+            if group_row is not None:
+                return group_row.build(grouped, target), group_row
         note(True, "no library multiplies what has this form")
-        return self.around.sums(target).build(node), None
+        return self.context.sums(target).build(node), None
 
     def implement_convolution(self, node: Convolution) -> tuple[Node, ...]:
         """The nodes that compute `node`: itself, if a template does, and loops, where no library does.
@@ -150,14 +146,14 @@ class _ContractionChooser:
         if kept is not None:
             note(True, kept.quote.reason, kept.quote.numbers)
             return kept.nodes
-        row = _chosen(node, target, self.convolutions, "auto", note)
+        row = _choose(node, target, self.convolutions, "auto", note)
         if row is None:
             note(True, "no library convolves what has this form")
-            sums = replace(self.around.sums(target), least=1)
-            return convolutions.build_loops(node, sums, self.around)
+            sums = replace(self.context.sums(target), least=1)
+            return convolutions.build_loops(node, sums, self.context)
         return row.build(node, target)
 
-    def _keep(self, node: Convolution, device: str) -> _Kept | None:
+    def _keep(self, node: Convolution, device: str) -> _TemplatePlan | None:
         """`node`, or a node for each of its gradients, as templates compute it; None if that is not worth it.
 
         A gradient of a bias is a reduction like others.
@@ -174,14 +170,16 @@ class _ContractionChooser:
         us = sum(quote.us for _, quote in chosen)
         if node.gradient is not None and node.outputs[2] is not None:
             names = dict.fromkeys(access.buffer for access in loads((node.gradient.value,)))
-            us += self.around.move_us(sum(self.around.size(self.around.facts.buffers[n]) for n in names), 0)
+            us += self.context.move_us(
+                sum(self.context.size(self.context.facts.buffers[n]) for n in names), 0
+            )
         if rival is not None:
             gains = [template.least_gain_us(part, rival) for part, (template, _) in zip(parts, chosen)]
             if us >= rival.us or us + sum(gains) > rival.us:
                 return None
-        rest = convolutions.build_bias_gradient(node, self.around)
+        rest = convolutions.build_bias_gradient(node, self.context)
         numbers = {name: value for _, quote in chosen for name, value in quote.numbers.items()}
-        return _Kept((*parts, *rest), Quote(us=us, reason=chosen[0][1].reason, numbers=numbers))
+        return _TemplatePlan((*parts, *rest), Quote(us=us, reason=chosen[0][1].reason, numbers=numbers))
 
     def _quote_rival(self, node: Convolution, target: Target) -> Quote | None:
         """The least that an implementation that is no template takes for `node`."""
@@ -201,7 +199,7 @@ class _Note(Protocol):
     def __call__(self, generated: bool, reason: str, numbers: Mapping[str, float] = ..., /) -> None: ...
 
 
-def _chosen(
+def _choose(
     form: FormT, target: Target, rows: Sequence[Implementation[FormT]], asked: ContractionChoice, note: _Note
 ) -> Implementation[FormT] | None:
     """The first kernel that takes less than the best library by what it must gain, or that is asked for.
@@ -235,7 +233,7 @@ def _chosen(
     return library
 
 
-# ---- The pass: each attention, and each gradient of one, becomes what its cheapest implementati ----
+# ---- Attention ----
 
 
 def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
@@ -246,11 +244,11 @@ def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> 
     """
     if not any(isinstance(node, Attention | AttentionGradient) for node in graph.nodes):
         return graph
-    around = surroundings_of(graph, facts, settings)
+    context = make_context(graph, facts, settings)
     chooser = _AttentionChooser(
-        around=around,
-        rows=tuple(make(around) for make in settings.registry.attentions),
-        templates=tuple(make(around) for make in settings.registry.templates),
+        context=context,
+        rows=tuple(make(context) for make in settings.registry.attentions),
+        templates=tuple(make(context) for make in settings.registry.templates),
         targets=settings.targets,
         remarks=settings.remarks,
     )
@@ -265,7 +263,7 @@ def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttentionChooser:
-    around: Surroundings
+    context: ImplementationContext
     rows: Sequence[AttentionImplementation]
     templates: Sequence[Template]
     targets: Targets
@@ -296,7 +294,7 @@ class _AttentionChooser:
                 remedy="write the attention out as products and a softmax",
             )
         quote, row = min(quotes, key=lambda pair: pair[0].us)
-        self._note(first, isinstance(row, WrittenOut), quote)
+        self._note(first, isinstance(row, DecomposedAttention), quote)
         return row.build(node, target)
 
     def _implement_apart(self, node: Attention, epilogue: Scalar) -> tuple[Node, ...]:
@@ -304,7 +302,7 @@ class _AttentionChooser:
         weights, output = node.weights, node.output
         sums = replace(
             output,
-            name=self.around.name(f"{output.name}_sums"),
+            name=self.context.name(f"{output.name}_sums"),
             dtype=weights.query.dtype,
             strides=contiguous_strides(output.shape),
         )

@@ -1,18 +1,14 @@
-"""Templates: kernels that compute a convolution, attention or its gradient as one node.
+"""The registry of what may compute products, convolutions and attention, and templates.
 
-Other implementations say which nodes they are, and the node is gone. A template leaves the node in the graph.
-Pointwise neighbours then become its prologues and its epilogue, as far as it claims the node with them
-(`inlining/absorb.py`), and the node becomes a kernel with a core (`coilwork_ir.kernels.cores`), which a
-generator has the text for. A target whose generator declares no cores of that kind is asked about none.
+Most implementations replace a node by other nodes. A template is a kernel that computes a convolution,
+attention or its gradient as one node, and leaves it in the graph. Pointwise neighbours then become its
+prologues and its epilogue, as far as it claims the node with them (`inlining/template_fusion.py`), and the
+node becomes a kernel with a core (`coilwork_ir.kernels.cores`), which a generator has the text for. A target
+whose generator declares no cores of that kind is asked about none.
 
-All that may compute products, convolutions and attention, by the form of what is computed: `REGISTRY`.
-
-Implementations that a back end brings: of products, convolutions and attention, for its own devices alone.
-
-A back end with a method `implementations` returns a `Registry` of them. They stand before those of this
-package, and are asked about targets whose kind is the back end's. So whoever has a library for a device adds
-it without a change here: ATen's calls, which torch sends on to any device, are only the rows that every
-device has.
+A back end with a method `implementations` returns a `Registry` for its own devices. Its rows stand before
+those of this package, and are asked only about targets of the back end's kind. ATen's calls, which torch
+sends on to any device, are the rows that every device has.
 """
 
 from __future__ import annotations
@@ -36,12 +32,12 @@ from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImple
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     Implementation,
+    ImplementationContext,
     NamesBlocks,
     Quote,
-    Surroundings,
 )
 
-# ---- Templates: kernels that compute a convolution, attention or its gradient as one node ----
+# ---- Templates ----
 
 
 CoreNode: TypeAlias = Convolution | Attention | AttentionGradient
@@ -68,8 +64,8 @@ class Template(Protocol):
         ...
 
 
-MakeTemplate: TypeAlias = Callable[[Surroundings], Template]
-"""Makes a template that knows what is around the nodes that it is asked about."""
+MakeTemplate: TypeAlias = Callable[[ImplementationContext], Template]
+"""Makes a template that knows what is context the nodes that it is asked about."""
 
 
 def kind_of_node(node: CoreNode) -> CoreKind:
@@ -119,14 +115,11 @@ def find_template(
     return best, quote
 
 
-# ---- All that may compute products, convolutions and attention, by the form of what is computed ----
+# ---- The registry ----
 
 
-# ---- All that may compute products, convolutions and attention, by the form of what is computed ----
-
-
-MakeImplementation: TypeAlias = Callable[[Surroundings], Implementation[MatrixProduct]]
-"""Makes an implementation that knows what is around the products that it is asked about."""
+MakeImplementation: TypeAlias = Callable[[ImplementationContext], Implementation[MatrixProduct]]
+"""Makes an implementation that knows what is context the products that it is asked about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +134,9 @@ class Registry:
     """
 
     products: tuple[MakeImplementation, ...] = ()
-    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...] = ()
-    convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...] = ()
-    attentions: tuple[Callable[[Surroundings], AttentionImplementation], ...] = ()
+    grouped: tuple[Callable[[ImplementationContext], Implementation[GroupedProduct]], ...] = ()
+    convolutions: tuple[Callable[[ImplementationContext], Implementation[Convolution]], ...] = ()
+    attentions: tuple[Callable[[ImplementationContext], AttentionImplementation], ...] = ()
     templates: tuple[MakeTemplate, ...] = ()
 
 
@@ -155,7 +148,7 @@ REGISTRY: Final = Registry(
 )
 
 
-# ---- Implementations that a back end brings: of products, convolutions and attention, for its o ----
+# ---- Implementations of back ends ----
 
 
 FormT = TypeVar("FormT")
@@ -164,7 +157,7 @@ _ELSEWHERE = "it is another device's"
 
 
 @runtime_checkable
-class Implementing(Protocol):
+class ImplementationProvider(Protocol):
     """The part of a back end that brings implementations. Back ends may leave it out."""
 
     def implementations(self, target: Target) -> Registry:
@@ -181,45 +174,48 @@ def collect_implementations(targets: Targets, find_backend: Callable[[Target], o
     found, asked = REGISTRY, set[str]()
     for target in (targets.main, *(target for _, target in targets.by_device)):
         backend = find_backend(target)
-        if isinstance(backend, Implementing) and target.kind not in asked:
+        if isinstance(backend, ImplementationProvider) and target.kind not in asked:
             found = add_implementations(found, backend.implementations(target), (target.kind,))
         asked.add(target.kind)
     return found
 
 
-def add_implementations(registry: Registry, brought: Registry, kinds: tuple[str, ...]) -> Registry:
-    """`registry` behind what was `brought` for targets of `kinds`. Of two that cost the same the first is
+def add_implementations(registry: Registry, added: Registry, kinds: tuple[str, ...]) -> Registry:
+    """`registry` behind what was `added` for targets of `kinds`. Of two that cost the same the first is
     taken.
     """
     return replace(
         registry,
-        products=(*_own(brought.products, kinds, _own_implementation), *registry.products),
-        grouped=(*_own(brought.grouped, kinds, _own_implementation), *registry.grouped),
-        convolutions=(*_own(brought.convolutions, kinds, _own_implementation), *registry.convolutions),
-        attentions=(*_own(brought.attentions, kinds, _OwnAttention), *registry.attentions),
-        templates=(*_own(brought.templates, kinds, _OwnTemplate), *registry.templates),
+        products=(*_restrict(added.products, kinds, _restrict_implementation), *registry.products),
+        grouped=(*_restrict(added.grouped, kinds, _restrict_implementation), *registry.grouped),
+        convolutions=(
+            *_restrict(added.convolutions, kinds, _restrict_implementation),
+            *registry.convolutions,
+        ),
+        attentions=(*_restrict(added.attentions, kinds, _DeviceAttention), *registry.attentions),
+        templates=(*_restrict(added.templates, kinds, _DeviceTemplate), *registry.templates),
     )
 
 
-def _own(
-    rows: tuple[Callable[[Surroundings], RowT], ...],
+def _restrict(
+    rows: tuple[Callable[[ImplementationContext], RowT], ...],
     kinds: tuple[str, ...],
     wrap: Callable[[RowT, tuple[str, ...]], RowT],
-) -> tuple[Callable[[Surroundings], RowT], ...]:
+) -> tuple[Callable[[ImplementationContext], RowT], ...]:
     return tuple(partial(_make, row, kinds, wrap) for row in rows)
 
 
 def _make(
-    row: Callable[[Surroundings], RowT],
+    row: Callable[[ImplementationContext], RowT],
     kinds: tuple[str, ...],
     wrap: Callable[[RowT, tuple[str, ...]], RowT],
-    around: Surroundings,
+    context: ImplementationContext,
 ) -> RowT:
-    return wrap(row(around), kinds)
+    return wrap(row(context), kinds)
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnImplementation(Generic[FormT]):
+class _DeviceImplementation(Generic[FormT]):
     """An implementation that claims nothing on devices of other kinds."""
 
     inner: Implementation[FormT]
@@ -247,7 +243,7 @@ class _OwnImplementation(Generic[FormT]):
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnKernels(_OwnImplementation[FormT]):
+class _DeviceKernels(_DeviceImplementation[FormT]):
     """The same of one whose kernels run in blocks that it names."""
 
     def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
@@ -255,12 +251,12 @@ class _OwnKernels(_OwnImplementation[FormT]):
         return self.inner.name_blocks(kernel, target)
 
 
-def _own_implementation(inner: Implementation[FormT], kinds: tuple[str, ...]) -> Implementation[FormT]:
-    return (_OwnKernels if isinstance(inner, NamesBlocks) else _OwnImplementation)(inner, kinds)
+def _restrict_implementation(inner: Implementation[FormT], kinds: tuple[str, ...]) -> Implementation[FormT]:
+    return (_DeviceKernels if isinstance(inner, NamesBlocks) else _DeviceImplementation)(inner, kinds)
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnAttention:
+class _DeviceAttention:
     """The same of attention."""
 
     inner: AttentionImplementation
@@ -277,7 +273,7 @@ class _OwnAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnTemplate:
+class _DeviceTemplate:
     """The same of templates."""
 
     inner: Template

@@ -1,26 +1,15 @@
-"""A contraction in groups as one without: where data say which points belong together becomes part of its
-bodies.
+"""Contractions as loops, and loops that are contractions.
 
-Groups along a range: a sum counts the groups that end before each point, which is the number of the point's
-own group, and the bodies look up by it. Groups along an axis: outside of a range's group both factors are
-zero.
+`SumBuilder` builds the sum of products, in pieces if wanted, and the epilogue of what is summed. These are
+reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and what follows
+may share its kernel. `ungroup` turns groups into plain bodies: groups along a range are looked up by a count
+of the groups that end before each point, and outside of a group along an axis both factors are zero.
+`load_element` reads a view's element where it lies in the memory that is viewed, so that what computes that
+memory can take the place of the load.
 
-Reading an element of a view where it lies in the memory that is viewed.
-
-A transposed operand is the buffer that was computed, under other strides. Read there, by that buffer's own
-index, what computes the buffer can take the place of the load.
-
-A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of what is summed.
-
-The loops are reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and
-what follows is fused behind it. A reduction of this form is what matrix units compute:
-`known.contraction_of`, and `kernels/contraction.py` on GPUs.
-
-Which sums that the scheduler has written, or that a program spells itself, are contractions, and their
-form in a kernel.
-
-Factors are in f32, often 16-bit numbers widened: the product of two of these is exact, so that a unit which
-multiplies 16-bit numbers and adds in f32 computes just this.
+`contraction_of` recognises a sum that is a contraction, whether the scheduler wrote it or a program spells
+it. Factors are in `f32`, often widened from 16 bits: the product of two of these is exact, so a unit that
+multiplies 16-bit numbers and adds in `f32` computes the same.
 """
 
 from __future__ import annotations
@@ -72,7 +61,7 @@ from coilwork_ir.scalar import (
     Reduce as ScalarReduce,
 )
 
-# ---- A contraction in groups as one without: where data say which points belong together become ----
+# ---- Groups ----
 
 
 def ungroup(
@@ -150,10 +139,10 @@ def _replace(index: tuple[Expr, ...], symbol: Expr, position: int) -> tuple[Expr
     return tuple(substitute(e, {symbol: placeholder(position)}) for e in index)
 
 
-# ---- Reading an element of a view where it lies in the memory that is viewed ----
+# ---- Reads through views ----
 
 
-def element(
+def load_element(
     buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
 ) -> Load:
     """The element of `buffer` at `index`: a load from the innermost buffer that it is a view of, as far as
@@ -174,7 +163,7 @@ def element(
     return load(buffer.name, index, buffer.dtype)
 
 
-def sliced_element(
+def load_sliced_element(
     buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
 ) -> Load | None:
     """The element of `buffer` at `index`, as a load from what it is a view of.
@@ -250,7 +239,7 @@ def _dense(buffer: Buffer) -> tuple[int, ...] | None:
     return tuple(reversed(order))
 
 
-# ---- A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of w ----
+# ---- Building the loops ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,9 +280,11 @@ class SumBuilder:
             axes = (symbol(node.axes[0].name, extent=floordiv(length, pieces)), *node.axes[1:])
             at[node.axes[0]] = piece * floordiv(length, pieces) + axes[0]
         factors = []
-        for factor, moved in zip((node.left, node.right), self._moved(node, single, ranges), strict=True):
+        for factor, moved in zip(
+            (node.left, node.right), self._find_padded_ranges(node, single, ranges), strict=True
+        ):
             (value,) = substitute_ranges((factor,), at)
-            factors.append(_beside(self._through_views(value), moved))
+            factors.append(_pad_single(self._load_through_views(value), moved))
         body = op("mul", *(cast(factor, node.accumulate) for factor in factors))
         is_plain = node.epilogue is parameter(0, output.dtype) and not single
         shape = tuple(extent_of(r) for r in ranges)
@@ -319,7 +310,7 @@ class SumBuilder:
             nodes.append(Pointwise(output=output, ranges=node.ranges, body=value, origins=origins))
         return tuple(nodes)
 
-    def _moved(
+    def _find_padded_ranges(
         self, node: Contraction, single: set[Expr], ranges: tuple[Expr, ...]
     ) -> tuple[Expr | None, Expr | None]:
         """The range of each factor's rows or columns that got zeros beside it."""
@@ -347,9 +338,9 @@ class SumBuilder:
         (value,) = rewrite(
             (node.epilogue,), lambda scalar: summed if isinstance(scalar, Parameter) else scalar
         )
-        return self._through_views(value)
+        return self._load_through_views(value)
 
-    def _through_views(self, value: Scalar) -> Scalar:
+    def _load_through_views(self, value: Scalar) -> Scalar:
         """`value` with its loads, but those of what is built here, where the memory that they view lies."""
 
         def visit(scalar: Scalar) -> Scalar:
@@ -357,13 +348,13 @@ class SumBuilder:
                 return scalar
             if scalar.buffer not in self.buffers:
                 return scalar
-            return element(self.buffers[scalar.buffer], scalar.index, self.buffers, self.views)
+            return load_element(self.buffers[scalar.buffer], scalar.index, self.buffers, self.views)
 
         (made,) = rewrite((value,), visit)
         return made
 
 
-def _beside(factor: Scalar, at: Expr | None) -> Scalar:
+def _pad_single(factor: Scalar, at: Expr | None) -> Scalar:
     """`factor`, or 0 behind its only row or column along `at`, if it has a single one."""
     if at is None:
         return factor
@@ -371,7 +362,7 @@ def _beside(factor: Scalar, at: Expr | None) -> Scalar:
     return op("where", first, factor, const(0, factor.dtype))
 
 
-# ---- Which sums that the scheduler has written, or that a program spells itself, are contractio ----
+# ---- Recognition ----
 
 
 _HALVES: Final = frozenset({DType.F16, DType.BF16})
@@ -422,7 +413,7 @@ def contraction_of(
     parts = find_parts(left, right, real, axes)
     if parts is None:
         return None
-    dtype = _multiplied(left, right)
+    dtype = _common_type(left, right)
     return Factors(
         left=_narrow(left, dtype),
         right=_narrow(right, dtype),
@@ -449,17 +440,17 @@ def contraction_of_node(node: Node) -> Factors | None:
     return contraction_of(node.kind, node.body, node.ranges, node.axes)
 
 
-def _multiplied(left: Scalar, right: Scalar) -> DType:
+def _common_type(left: Scalar, right: Scalar) -> DType:
     """The 16-bit type that both factors are exact in, or f32."""
-    before = {_unwidened(left).dtype, _unwidened(right).dtype}
+    before = {_strip_widening(left).dtype, _strip_widening(right).dtype}
     halves = before & _HALVES
     return next(iter(halves)) if len(halves) == 1 and before <= halves | _SMALL else DType.F32
 
 
 def _narrow(factor: Scalar, dtype: DType) -> Scalar:
-    return factor if factor.dtype is dtype else cast(_unwidened(factor), dtype)
+    return factor if factor.dtype is dtype else cast(_strip_widening(factor), dtype)
 
 
-def _unwidened(factor: Scalar) -> Scalar:
+def _strip_widening(factor: Scalar) -> Scalar:
     """Return what `factor` is in f32, if it is only widened."""
     return factor.operands[0] if isinstance(factor, Op) and factor.op == "cast" else factor

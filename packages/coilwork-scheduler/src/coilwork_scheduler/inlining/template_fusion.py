@@ -29,11 +29,7 @@ from coilwork_ir.loops import (
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.scalar import Load, Op, Scalar, cast, loads, parameter, postorder, rewrite, substitute_ranges
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.implementations import (
-    Quote,
-    Surroundings,
-    surroundings_of,
-)
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote, make_context
 from coilwork_scheduler.contractions.registry import CoreNode, Template, find_template
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
 from coilwork_scheduler.inlining.substitute import Expander, Producer
@@ -52,7 +48,7 @@ def fuse_into_templates(graph: Graph, facts: Dependence, settings: Settings) -> 
     ):
         return graph
     for _ in range(_ROUNDS):
-        context = surroundings_of(graph, facts, settings)
+        context = make_context(graph, facts, settings)
         made = tuple(make(context) for make in settings.registry.templates)
         changed = _Round(
             context=context, targets=settings.targets, templates=made, remarks=settings.remarks
@@ -72,7 +68,7 @@ class _Round:
         changed: what nodes have become, None for those that are gone, by position.
     """
 
-    context: Surroundings
+    context: ImplementationContext
     targets: Targets
     templates: Sequence[Template]
     remarks: Remarks

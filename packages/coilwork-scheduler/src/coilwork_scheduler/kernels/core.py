@@ -1,6 +1,6 @@
-"""From a node that a template has claimed to a kernel with a core, under canonical names, and its call.
+"""Make a kernel with a core from a node that a template has claimed, and its call.
 
-The node's bodies become the core's, over flat offsets; its epilogue and its other results become the stores.
+The node's bodies become the core's, over flat offsets. Its epilogue and its other results become the stores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from coilwork_scheduler.kernels.rounding import Decisions, elide_rounding, find_
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _Result:
     """A result: the buffer, an index into it, and what is stored there."""
 
     buffer: Buffer
@@ -102,7 +102,7 @@ def make_core_kernel(
     return kernel, KernelCall(kernel=kernel.name, args=tuple(names), sizes=tuple(sizes), origins=node.origins)
 
 
-def _compose(node: CoreNode) -> tuple[Core, list[_Stored]]:
+def _compose(node: CoreNode) -> tuple[Core, list[_Result]]:
     """The core of `node`, over the graph's own symbols and buffers, and what is stored of its results."""
     if isinstance(node, Convolution):
         return _compose_convolution(node)
@@ -110,9 +110,9 @@ def _compose(node: CoreNode) -> tuple[Core, list[_Stored]]:
     wide = weights.accumulate
     if isinstance(node, Attention):
         value = cast(parameter(0, wide), node.output.dtype) if node.epilogue is None else node.epilogue
-        stored = [_Stored(node.output, weights.ranges, value)]
+        stored = [_Result(node.output, weights.ranges, value)]
         if node.logsumexp is not None and node.logsumexp_at is not None:
-            stored.append(_Stored(node.logsumexp, node.logsumexp_at, parameter(1, wide)))
+            stored.append(_Result(node.logsumexp, node.logsumexp_at, parameter(1, wide)))
         return AttentionCore(weights=weights), stored
     made: list[tuple[Buffer, tuple[Expr, ...]]] = []
     for output, body in (
@@ -134,12 +134,12 @@ def _compose(node: CoreNode) -> tuple[Core, list[_Stored]]:
         bias=node.bias,
     )
     return core, [
-        _Stored(output, index, cast(parameter(number, wide), output.dtype))
+        _Result(output, index, cast(parameter(number, wide), output.dtype))
         for number, (output, index) in enumerate(made)
     ]
 
 
-def _compose_convolution(node: Convolution) -> tuple[Core, list[_Stored]]:
+def _compose_convolution(node: Convolution) -> tuple[Core, list[_Result]]:
     of_value: Role = "features" if node.transposed else "image"
     of_result: Role = "image" if node.transposed else "features"
     value: tuple[Role, Body] = (of_value, node.value)
@@ -171,7 +171,7 @@ def _compose_convolution(node: Convolution) -> tuple[Core, list[_Stored]]:
         groups=node.groups,
         accumulate=node.accumulate,
     )
-    return core, [_Stored(output, ranges, result)]
+    return core, [_Result(output, ranges, result)]
 
 
 def _flatten(roots: Sequence[Scalar], buffers: Mapping[str, Buffer]) -> dict[Scalar, Expr]:
@@ -238,7 +238,7 @@ def _move(core: Core, mapping: Mapping[Expr, Expr], own: Mapping[Expr, Expr]) ->
 
 
 def _find_exact(
-    roots: tuple[Scalar, ...], stored: Sequence[_Stored], numerics: Numerics, decisions: Decisions
+    roots: tuple[Scalar, ...], stored: Sequence[_Result], numerics: Numerics, decisions: Decisions
 ) -> frozenset[Scalar] | None:
     """Values that are used as they were rounded; None if all are."""
     if numerics != "fast" or any(one.buffer.name in decisions.rounded for one in stored):
