@@ -193,12 +193,12 @@ def predict(case: Case, layers: int) -> list[Row]:
 def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str, float]:
     """MB that each node of `graph` moves by the rules of the pass, by the first buffer that it makes."""
     hints = hints_of(options)
-    around = survey(graph, analyse(graph), targets=targets, sizes=hints)
+    context = survey(graph, analyse(graph), targets=targets, sizes=hints)
     found: dict[str, float] = {}
-    for position, sites in list_sites(around, RULES, options).items():
+    for position, sites in list_sites(context, RULES, options).items():
         made = defined(graph.nodes[position])
         if made:
-            found[made[0].name] = sum(site.cost(around.as_captured) for site in sites) / SCALE / 1e6
+            found[made[0].name] = sum(site.cost(context.captured_strides) for site in sites) / SCALE / 1e6
     return found
 
 

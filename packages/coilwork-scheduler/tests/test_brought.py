@@ -91,8 +91,8 @@ def test_nothing_brought_leaves_the_registry_as_it_is() -> None:
 
 
 def test_a_brought_kernel_still_names_its_blocks() -> None:
-    def make(around: ImplementationContext) -> OddColumnSums:
-        return OddColumnSums(around)
+    def make(context: ImplementationContext) -> OddColumnSums:
+        return OddColumnSums(context)
 
     registry = add_implementations(REGISTRY, Registry(products=(make, Theirs)), ("theirs",))
     kernel, library = (row(NOWHERE) for row in registry.products[:2])

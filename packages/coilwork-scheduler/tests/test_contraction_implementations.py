@@ -208,34 +208,34 @@ def test_factors_of_other_types_than_the_results(left: str, out: str, expected: 
 
 
 def test_each_row_says_what_it_does_not_compute() -> None:
-    double, around = product(8192, 4096, 768, "f64")
-    rows = {type(row): row for row in (make(around) for make in IMPLEMENTATIONS)}
+    double, context = product(8192, 4096, 768, "f64")
+    rows = {type(row): row for row in (make(context) for make in IMPLEMENTATIONS)}
     assert list(rows) == [AtenCall, SumsOfProducts, OddColumnSums, WideningSums]
     assert rows[AtenCall].claims(double, GPU) is None
     for kind in (SumsOfProducts, OddColumnSums, WideningSums):
         assert rows[kind].claims(double, CPU) == "kernels multiply f32, f16 and bf16"
-        assert kind(around).claims(product(8192, 4096, 768)[0], CPU) is None
+        assert kind(context).claims(product(8192, 4096, 768)[0], CPU) is None
 
 
 def test_each_row_says_why_it_is_not_known_to_be_fast() -> None:
-    wide, around = product(8192, 4096, 768)
-    said = {make: make(around).quote(wide, GPU) for make in (SumsOfProducts, OddColumnSums, WideningSums)}
+    wide, context = product(8192, 4096, 768)
+    said = {make: make(context).quote(wide, GPU) for make in (SumsOfProducts, OddColumnSums, WideningSums)}
     assert all(quote.us == inf and not quote.numbers for quote in said.values())
     assert said[SumsOfProducts].reason == "no kernel is known to be faster"
     assert said[OddColumnSums].reason == "rows of the result are whole vectors"
     assert said[WideningSums].reason == "reads what lies in memory, as a library's product does"
-    odd, around = product(8192, 50257, 768)
-    assert OddColumnSums(around).quote(odd, GPU).us < inf == OddColumnSums(around).quote(odd, CPU).us
+    odd, context = product(8192, 50257, 768)
+    assert OddColumnSums(context).quote(odd, GPU).us < inf == OddColumnSums(context).quote(odd, CPU).us
 
 
 def test_quotes_are_of_one_model() -> None:
     """A kernel is measured against the call under the same sizes."""
-    odd, around = product(8192, 50257, 768)
-    call, kernel = AtenCall(around).quote(odd, GPU), OddColumnSums(around).quote(odd, GPU)
+    odd, context = product(8192, 50257, 768)
+    call, kernel = AtenCall(context).quote(odd, GPU), OddColumnSums(context).quote(odd, GPU)
     assert call.us > 5 * kernel.us > 0
-    assert OddColumnSums(around).least_gain_us(odd, call) == pytest.approx(0.2 * call.us)
-    even, around = product(8192, 50264, 768)
-    assert AtenCall(around).quote(even, GPU).us < kernel.us
+    assert OddColumnSums(context).least_gain_us(odd, call) == pytest.approx(0.2 * call.us)
+    even, context = product(8192, 50264, 768)
+    assert AtenCall(context).quote(even, GPU).us < kernel.us
 
 
 def test_a_product_is_read_back_from_its_node() -> None:

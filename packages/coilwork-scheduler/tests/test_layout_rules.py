@@ -28,9 +28,9 @@ from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attentio
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
     SCALE,
-    Around,
     Choice,
     Copy,
+    LayoutContext,
     LayoutOf,
     LayoutRule,
     Site,
@@ -72,7 +72,7 @@ def check_schedule(graph: Graph, device: str) -> None:
     verify_schedule(schedule(graph, target(device)))
 
 
-def survey_of(graph: Graph, device: str) -> Around:
+def survey_of(graph: Graph, device: str) -> LayoutContext:
     return survey(
         graph,
         analyse(graph),
@@ -109,7 +109,7 @@ graph @flipped {
 class ColumnsSite:
     """A call that reads the columns of the transposed view, and copies rows first."""
 
-    around: Around
+    context: LayoutContext
     operand: Buffer
     choices: tuple[Choice, ...] = ()
 
@@ -119,7 +119,7 @@ class ColumnsSite:
 
     @property
     def memory(self) -> tuple[str, ...]:
-        return (self.around.roots[self.operand.name],)
+        return (self.context.roots[self.operand.name],)
 
     @property
     def form(self) -> None:
@@ -133,10 +133,10 @@ class ColumnsSite:
         strides = layout(self.memory[0], self.operand)
         if strides is None:
             return IMPOSSIBLE
-        return self.least() * (1 if self.around.steps(strides)[-1] == 1 else 8)
+        return self.least() * (1 if self.context.steps(strides)[-1] == 1 else 8)
 
     def least(self) -> int:
-        return SCALE * self.around.sizes.size_bytes(self.operand)
+        return SCALE * self.context.sizes.size_bytes(self.operand)
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
         return ()
@@ -148,11 +148,11 @@ class ColumnsSite:
         return ()
 
 
-def weigh_columns(position: int, node: Node, around: Around) -> Site | None:
+def weigh_columns(position: int, node: Node, context: LayoutContext) -> Site | None:
     if not isinstance(node, Extern) or node.target != "mylib.columns.default":
         return None
     (operand,) = (a for a in node.args if isinstance(a, Ref))
-    return ColumnsSite(around, around.buffers[operand.name])
+    return ColumnsSite(context, context.buffers[operand.name])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -381,9 +381,9 @@ def test_stacks_in_f32_run_channels_last_where_they_round_to_tf32(
 
 def image_cost(graph: Graph, strides: str, order: int) -> int:
     """What the image of the first convolution of `graph` costs on a CPU where it lies so, in one order."""
-    around = survey_of(graph, "x86-64-avx512")
+    context = survey_of(graph, "x86-64-avx512")
     position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
-    site = list_sites(around, RULES, ScheduleOptions())[position][0]
+    site = list_sites(context, RULES, ScheduleOptions())[position][0]
     (choice,) = site.choices
     lying = tuple(as_expr(int(step)) for step in strides.split())
     return site.cost(lambda name, _: choice.candidates[order] if name == choice.name else lying)
@@ -421,8 +421,8 @@ def test_taps_of_a_window_meet_their_image_once() -> None:
       return (%y)
     }}
     """)
-    around = survey_of(graph, "sm_90")
-    (site,) = list_sites(around, RULES, ScheduleOptions())[0]
+    context = survey_of(graph, "sm_90")
+    (site,) = list_sites(context, RULES, ScheduleOptions())[0]
     assert site.least() == SCALE * 2 * 4 * 2 * 8 * 16 * 16
 
 
@@ -589,12 +589,12 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
     found, after, _ = strides_after(graph, device)
     assert found["q"] == found["o"] == "131072 16384 64 1"
     assert found["k"].endswith(" 1") and found["v"].endswith(" 1")
-    around = survey_of(graph, device)
+    context = survey_of(graph, device)
     position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
-    site = weigh_attention(position, graph.nodes[position], around)
+    site = weigh_attention(position, graph.nodes[position], context)
     assert site is not None and site.obliges == ("k", "v")
-    captured = site.cost(around.as_captured)
-    keys = around.buffers["k"]
+    captured = site.cost(context.captured_strides)
+    keys = context.buffers["k"]
     by_tokens = nested_strides(keys.shape, (0, 2, 1, 3))
     across = nested_strides(keys.shape, (0, 1, 3, 2))
 
@@ -603,16 +603,16 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
 
     assert cost_with(by_tokens) == captured == site.least()
     assert cost_with(across) == IMPOSSIBLE
-    assert all(around.steps(strides)[-1] == 1 for strides in site.propose(keys))
+    assert all(context.steps(strides)[-1] == 1 for strides in site.propose(keys))
     verify_schedule(schedule(after, target(device)))
 
 
 def test_the_query_of_a_kernel_whose_result_does_not_follow_it_may_lie_otherwise() -> None:
     for name, obliged in (("efficient", ("q", "k", "v")), ("cudnn", ("k", "v")), ("flash", ("k", "v"))):
         graph = parse_graph(ATTENTION.replace("flash_attention_for_cpu", f"{name}_attention"))
-        around = survey_of(graph, "sm_90")
+        context = survey_of(graph, "sm_90")
         position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
-        site = weigh_attention(position, graph.nodes[position], around)
+        site = weigh_attention(position, graph.nodes[position], context)
         assert site is not None and site.obliges == obliged
 
 
@@ -662,10 +662,10 @@ def test_the_gradient_of_a_result_lies_as_the_library_takes_it(name: str, stride
 def test_a_gradient_is_copied_for_a_library_that_takes_others() -> None:
     for name, factor in (("flash", 3), ("cudnn", 1), ("efficient", 1)):
         graph = gradients_of(name)
-        around = survey_of(graph, "sm_90")
-        site = weigh_attention(1, graph.nodes[1], around)
+        context = survey_of(graph, "sm_90")
+        site = weigh_attention(1, graph.nodes[1], context)
         assert site is not None and site.obliges == ("g",)
-        assert site.cost(around.as_captured) == factor * site.least()
+        assert site.cost(context.captured_strides) == factor * site.least()
 
 
 def test_all_buffers_are_told_with_their_reasons() -> None:

@@ -40,7 +40,7 @@ KINDS = frozenset({"convolution", "attention", "attention-gradient"})
 class WindowsInBlocks:
     """A template: convolutions of forward, products of their windows block by block."""
 
-    around: ImplementationContext
+    context: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         if not isinstance(node, Convolution) or node.gradient is not None or node.transposed:
@@ -50,11 +50,11 @@ class WindowsInBlocks:
         return None
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
-        around = self.around
+        context = self.context
         given = sum(
-            around.size(around.facts.buffers[name]) for name in read(node) if name in around.facts.buffers
+            context.size(context.facts.buffers[name]) for name in read(node) if name in context.facts.buffers
         )
-        us = around.move_us(given, sum(around.size(buffer) for buffer in defined(node)))
+        us = context.move_us(given, sum(context.size(buffer) for buffer in defined(node)))
         return Quote(us=0.5 * us, reason="windows are read once", numbers={"template_us": us})
 
     def least_gain_us(self, node: CoreNode, rival: Quote) -> float:
@@ -65,15 +65,15 @@ class WindowsInBlocks:
 class Attend:
     """A template: attention with an online softmax, with any score and any mask, and its gradient."""
 
-    around: ImplementationContext
+    context: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         return "no attention" if isinstance(node, Convolution) else None
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
-        around = self.around
-        given = sum(around.size(around.facts.buffers[name]) for name in read(node))
-        us = around.move_us(given, sum(around.size(buffer) for buffer in defined(node)))
+        context = self.context
+        given = sum(context.size(context.facts.buffers[name]) for name in read(node))
+        us = context.move_us(given, sum(context.size(buffer) for buffer in defined(node)))
         return Quote(us=0.5 * us, reason="scores stay on chip", numbers={"template_us": us})
 
     def least_gain_us(self, node: CoreNode, rival: Quote) -> float:
@@ -84,7 +84,7 @@ class Attend:
 class Anything:
     """A template that takes whatever a kernel can have as its core."""
 
-    around: ImplementationContext
+    context: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         return why_no_core(node)

@@ -41,7 +41,7 @@ from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion_group import Group
 from coilwork_scheduler.horizontal_fusion import candidate_of, group_launches, make_combo_kernel
-from coilwork_scheduler.kernels.canonical import KernelTable, canonical
+from coilwork_scheduler.kernels.canonical import KernelTable, canonicalize
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.core import make_core_kernel
 from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of
@@ -366,7 +366,7 @@ def _kernel(
     )
     target = _target(context, touched)
     tiling = tile(draft, buffers, context.settings.sizes, target)
-    return canonical(
+    return canonicalize(
         draft,
         tiling,
         buffers,

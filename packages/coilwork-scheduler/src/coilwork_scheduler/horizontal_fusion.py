@@ -23,7 +23,7 @@ from coilwork_ir.kernels.verify_combined import member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_ir.scalar import Scalar, substitute_ranges
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
-from coilwork_scheduler.kernels.canonical import structure
+from coilwork_scheduler.kernels.canonical import format_structure
 from coilwork_scheduler.order import ExternalMemory, SchedulingUnit, live_bytes
 from coilwork_scheduler.remarks import Remarks
 
@@ -57,10 +57,12 @@ def kind_of(kernel: Kernel) -> KernelKind | None:
         return None
     free = _free_range(kernel)
     if free is None:
-        return KernelKind(text=structure(kernel), extent=None)
+        return KernelKind(text=format_structure(kernel), extent=None)
     extent = as_int(free.extent) or 0
     unit = _UNIT if extent % _UNIT == 0 else 1
-    return KernelKind(text=structure(generalize_extent(kernel, least=1, most=None)), extent=extent // unit)
+    return KernelKind(
+        text=format_structure(generalize_extent(kernel, least=1, most=None)), extent=extent // unit
+    )
 
 
 def generalize_extent(kernel: Kernel, *, least: int, most: int | None) -> Kernel:

@@ -48,7 +48,7 @@ from coilwork_ir.scalar import (
     scan_again,
     with_operands,
 )
-from coilwork_scheduler.kernels.canonical import show_constant, structure
+from coilwork_scheduler.kernels.canonical import format_structure, show_constant
 from coilwork_scheduler.remarks import Remarks
 
 # ---- The least general kernel ----
@@ -104,7 +104,7 @@ def find_pattern(kernel: Kernel) -> Pattern | None:
     def hide(constant: Const) -> str:
         return _hide_numbers(_encode_bits(constant)) if constant in constants else show_constant(constant)
 
-    text = structure(kernel, _hide_numbers, hide)
+    text = format_structure(kernel, _hide_numbers, hide)
     return Pattern(text=f"{multiples}\n{text}", numbers=tuple(numbers))
 
 

@@ -65,7 +65,7 @@ class Template(Protocol):
 
 
 MakeTemplate: TypeAlias = Callable[[ImplementationContext], Template]
-"""Makes a template that knows what is context the nodes that it is asked about."""
+"""Makes a template that knows the graph around the nodes that it is asked about."""
 
 
 def kind_of_node(node: CoreNode) -> CoreKind:
@@ -119,7 +119,7 @@ def find_template(
 
 
 MakeImplementation: TypeAlias = Callable[[ImplementationContext], Implementation[MatrixProduct]]
-"""Makes an implementation that knows what is context the products that it is asked about."""
+"""Makes an implementation that knows the graph around the products that it is asked about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Readable kernel names, and a hash of structure that is the same in every process.
+"""Canonical kernels: equal computations become equal kernels, whatever their buffers and symbols were called.
 
-Canonical kernels: equal computations become equal kernels, whatever their buffers and symbols
-were called.
+A kernel's final name is a readable prefix from its operators, and a hash of its structure that is the same in
+every process.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.draft_analysis import contract_kernel, find_aliasing, scalars_of
 from coilwork_scheduler.kernels.tile import Tiling
 
-# ---- Readable kernel names, and a hash of structure that is the same in every process ----
+# ---- Names and structure ----
 
 
 MOST_NAMES: Final = 4
 _PLUMBING: Final = frozenset(name.strip("_") for name in list_operators(lambda info: info.is_plumbing))
 
 
-def readable(origins: tuple[Origin, ...], default: str) -> str:
+def make_readable_name(origins: tuple[Origin, ...], default: str) -> str:
     """A prefix such as `add_gelu` from the operators behind a kernel; `default` when they are unknown."""
     names = list(dict.fromkeys(_operator(origin.op) for origin in origins if origin.op))
     telling = [name for name in names if name and name not in _PLUMBING] or [name for name in names if name]
@@ -72,7 +72,7 @@ def show_constant(constant: Const) -> str:
     return repr(constant.value)
 
 
-def structure(
+def format_structure(
     kernel: Kernel,
     show: Callable[[Expr], str] = format_expr,
     constant: Callable[[Const], str] = show_constant,
@@ -87,8 +87,8 @@ def structure(
     if kernel.core is not None:
         lines += format_core(kernel.core, "")
     if kernel.combined is not None:
-        lines.append(f"combined {structure(kernel.combined.body, show, constant)}")
-        lines += [f"member {m.args} {_joined(m.sizes, show)}" for m in kernel.combined.members]
+        lines.append(f"combined {format_structure(kernel.combined.body, show, constant)}")
+        lines += [f"member {m.args} {_format_all(m.sizes, show)}" for m in kernel.combined.members]
     for entry in kernel.ranges:
         extent = entry.symbol.extent
         shown = "" if extent is None else show(extent)
@@ -125,15 +125,15 @@ def _head(node: Scalar, show: Callable[[Expr], str], constant: Callable[[Const],
         case IndexValue():
             return f"index {show(node.expr)}"
         case Load():
-            index = _joined(node.index, show)
+            index = _format_all(node.index, show)
             rest = f"{len(node.indirect)} {node.mask is None} {node.other!r}"
             return f"load {node.buffer} {index} {rest}"
         case Op():
             return node.op
         case Reduce():
-            return f"reduce {node.kind} {_joined(node.axes, show)} {node.output}"
+            return f"reduce {node.kind} {_format_all(node.axes, show)} {node.output}"
         case Contraction():
-            return f"contract {_joined(node.axes, show)}"
+            return f"contract {_format_all(node.axes, show)}"
         case Parameter():
             return f"parameter {node.position}"
         case Scan():
@@ -143,7 +143,7 @@ def _head(node: Scalar, show: Callable[[Expr], str], constant: Callable[[Const],
     raise TypeError(f"not a scalar node: {node!r}")
 
 
-def _joined(exprs: Iterable[Expr], show: Callable[[Expr], str]) -> str:
+def _format_all(exprs: Iterable[Expr], show: Callable[[Expr], str]) -> str:
     return ",".join(show(expr) for expr in exprs)
 
 
@@ -152,7 +152,7 @@ def digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-# ---- Canonical kernels: equal computations become equal kernels, whatever their buffers and sym ----
+# ---- Canonical form ----
 
 
 _VECTOR: Final = 16
@@ -166,7 +166,7 @@ class _Argument:
     role: ArgRole
 
 
-def canonical(
+def canonicalize(
     draft: Draft,
     tiling: Tiling,
     buffers: Mapping[str, Buffer],
@@ -180,7 +180,7 @@ def canonical(
     `aligned` are the buffers known to start at a multiple of 16 bytes. A kernel that `contracts` has a
     contraction in the place of its sum of products. The kernel's name is provisional: see `KernelTable`.
     """
-    draft, starts = _with_starts(draft, buffers)
+    draft, starts = _parametrize_starts(draft, buffers)
     arguments = _arguments(draft)
     sizes = _sizes(draft, tiling, [buffers[name].span for name in arguments])
     renamed: dict[Expr, Expr] = {}
@@ -209,7 +209,7 @@ def canonical(
     # threads do not load, in the layout of a product's results, just the elements that they store
     pairs = () if contracts else find_aliasing(draft, buffers)
     kernel = Kernel(
-        name=readable(draft.origins, "reduce" if axes else "pointwise"),
+        name=make_readable_name(draft.origins, "reduce" if axes else "pointwise"),
         ranges=ranges,
         args=args,
         sizes=tuple(renamed.values()),
@@ -242,7 +242,7 @@ def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
-def _with_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, dict[Expr, Expr]]:
+def _parametrize_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, dict[Expr, Expr]]:
     """`draft` with a size symbol for where each box begins in its buffer, and what the symbols are.
 
     Several nodes that fill one buffer with boxes alike then share a kernel. Where a box begins at a multiple
@@ -280,7 +280,7 @@ class KernelTable:
         `target` is the name of the target it is for, if that is not the graph's main one. `candidates` are
         how a template wants it to run: kernels that are to run otherwise are others.
         """
-        text = f"{target}\n{structure(kernel)}" if target else structure(kernel)
+        text = f"{target}\n{format_structure(kernel)}" if target else format_structure(kernel)
         text = "\n".join([text, *(f"candidate {one.directives}" for one in candidates)])
         found = self._known.get(text)
         if found is not None:

@@ -37,7 +37,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.contractions.registry import CoreNode, kind_of_node
-from coilwork_scheduler.kernels.canonical import readable
+from coilwork_scheduler.kernels.canonical import make_readable_name
 from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.kernels.rounding import Decisions, elide_rounding, find_compared
 
@@ -87,7 +87,7 @@ def make_core_kernel(
         for buffer, name in names.items()
     )
     kernel = Kernel(
-        name=readable(node.origins, kind_of_node(node).replace("-", "_")),
+        name=make_readable_name(node.origins, kind_of_node(node).replace("-", "_")),
         ranges=ranges,
         args=args,
         sizes=tuple(renamed.values()),

@@ -1,5 +1,6 @@
-"""Memory in which programs that share rows tell each other of their pieces, and the kernel that fills it with
-zeros.
+"""The workspace of a look-back scan, and the kernel that fills it with zeros.
+
+Programs that share a row write the state of their pieces there for the programs behind them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from coilwork_ir.scalar import const
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.fusion_group import group_of, stage_of
-from coilwork_scheduler.kernels.canonical import canonical
+from coilwork_scheduler.kernels.canonical import canonicalize
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.tile import tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class WorkspaceCalls:
     """A call of a kernel whose programs share rows, after one that fills its workspace.
 
     `buffers` are the workspace before and after.
@@ -44,7 +45,7 @@ def add_workspace(
     target: Target,
     sizes: SizeHints,
     fresh: FreshNames,
-) -> Shared:
+) -> WorkspaceCalls:
     """`call` of `kernel`, with a workspace on `device` for programs that share rows in `pieces` of them.
 
     `target` describes the device, `fresh` knows the names of all buffers.
@@ -77,14 +78,14 @@ def add_workspace(
         args=(*call.args[:place], after.name, *call.args[place:]),
         into=(*call.into, (after.name, before.name)),
     )
-    return Shared(
-        fill=_zeros(before, target, sizes, kernel.numerics, call),
+    return WorkspaceCalls(
+        fill=_make_fill(before, target, sizes, kernel.numerics, call),
         scan=(shared, call),
         buffers=(before, after),
     )
 
 
-def _zeros(
+def _make_fill(
     buffer: Buffer, target: Target, sizes: SizeHints, numerics: Numerics, call: KernelCall
 ) -> tuple[Kernel, KernelCall]:
     position = symbol("i", extent=buffer.shape[0])
@@ -92,4 +93,4 @@ def _zeros(
     buffers = {buffer.name: buffer}
     draft = compose(group_of(stage_of(0, node)), {buffer.name}, buffers, numerics)
     tiling = tile(draft, buffers, sizes, target)
-    return canonical(draft, tiling, buffers, aligned=frozenset(buffers), numerics=numerics)
+    return canonicalize(draft, tiling, buffers, aligned=frozenset(buffers), numerics=numerics)

@@ -1,9 +1,9 @@
-"""`assign_layouts`: strides of free memory become those with which the graph moves the fewest bytes.
+"""The layout pass: `assign_layouts` gives free memory the strides with which the graph moves the fewest
+bytes.
 
 Memory whose loops all run along it is left alone, and so is the rest if little would be gained: only groups
-of loops that know each other, one of which reads or writes across some memory, are looked at.
-
-The decision about each buffer's layout as a table for people.
+of connected loops are looked at, one of which reads or writes across some memory. `explain_layouts` shows the
+decision about each buffer as a table.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
     SCALE,
-    Around,
     Choice,
     Copy,
+    LayoutContext,
     LayoutOf,
     LayoutRule,
     Site,
+    insert_copies,
     list_candidates,
-    put_in_copies,
 )
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
@@ -42,7 +42,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
-# ---- `assign_layouts`: strides of free memory become those with which the graph moves the fewes ----
+# ---- The pass ----
 
 
 # What a change must save of the bytes of the loops around it: less is within the model's error.
@@ -55,36 +55,35 @@ def assign_layouts(
     settings: Settings,
     rules: Sequence[LayoutRule] = RULES,
 ) -> Graph:
-    """`graph` with the strides that are chosen for its free memory, and with copies in front of calls.
-    Near-linear in its size.
+    """Choose strides for free memory of `graph`, and insert copies before calls. Near-linear in its size.
 
     With `batch_invariant` strides stay: which are best depends on how many rows there are.
     """
     if settings.options.batch_invariant:
         return graph
-    around = survey(graph, facts, targets=settings.targets, sizes=settings.sizes)
-    sites = list_sites(around, rules, settings.options)
-    free = _choosable(around, sites)
+    context = survey(graph, facts, targets=settings.targets, sizes=settings.sizes)
+    sites = list_sites(context, rules, settings.options)
+    free = _find_free_memory(context, sites)
     names: dict[str, list[str]] = {}
     for name, root in facts.root.items():
         if root in free:
             names.setdefault(root, []).append(name)
     chosen: dict[str, Strides] = {}
     copied: list[Copy] = []
-    for group in _groups(around, [site for each in sites.values() for site in each], free):
-        laid_out, copies = _Group(group, free, names, around, settings.remarks).choose()
+    for group in _groups(context, [site for each in sites.values() for site in each], free):
+        laid_out, copies = _Group(group, free, names, context, settings.remarks).choose()
         chosen.update(laid_out)
         copied += copies
     if not chosen and not copied:
         return graph
-    nodes = tuple(_restride(node, around, chosen) for node in graph.nodes)
+    nodes = tuple(_restride(node, context, chosen) for node in graph.nodes)
     made = replace(graph, nodes=nodes)
-    return put_in_copies(made, copied, facts.fresh_names()) if copied else made
+    return insert_copies(made, copied, facts.fresh_names()) if copied else made
 
 
-def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> Around:
+def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> LayoutContext:
     """The facts that rules read."""
-    return Around(
+    return LayoutContext(
         graph=graph,
         facts=facts,
         views=ViewsOf(graph),
@@ -95,17 +94,15 @@ def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHint
 
 
 def list_sites(
-    around: Around, rules: Sequence[LayoutRule], options: ScheduleOptions
+    context: LayoutContext, rules: Sequence[LayoutRule], options: ScheduleOptions
 ) -> dict[int, tuple[Site, ...]]:
-    """Return what those of the rules say that are asked under `options`, by positions of nodes: costs of a
-    node add up.
-    """
+    """List the sites of each node, by position, from the rules that `options` enable. Their costs add up."""
     found: dict[int, tuple[Site, ...]] = {}
     rules = [rule for rule in rules if rule.is_asked(options)]
-    for position, node in enumerate(around.graph.nodes):
+    for position, node in enumerate(context.graph.nodes):
         sites: list[Site] = []
         for rule in rules:
-            answer = rule.site(position, node, around)
+            answer = rule.site(position, node, context)
             if isinstance(answer, Sequence):
                 sites += answer
             elif answer is not None:
@@ -115,26 +112,26 @@ def list_sites(
     return found
 
 
-def layouts_beside(around: Around, sites: Mapping[int, Sequence[Site]]) -> Mapping[str, Layout]:
-    """Return what memory is fixed, and why, where calls oblige as `sites` say."""
+def find_layouts(context: LayoutContext, sites: Mapping[int, Sequence[Site]]) -> Mapping[str, Layout]:
+    """Find which memory is fixed, and why, if calls accept other layouts as `sites` say."""
     obliging = {
         position: tuple(dict.fromkeys(name for site in each for name in site.obliges))
         for position, each in sites.items()
     }
-    return layouts_of(around.graph, obliging=obliging)
+    return layouts_of(context.graph, obliging=obliging)
 
 
-def _choosable(around: Around, sites: Mapping[int, Sequence[Site]]) -> frozenset[str]:
-    """Free memory of two dimensions or more, but for that of products in our own kernels, which are chosen by
-    strides, and of scatters.
+def _find_free_memory(context: LayoutContext, sites: Mapping[int, Sequence[Site]]) -> frozenset[str]:
+    """Find free memory of two dimensions or more.
 
-    Scatters that fill one memory part by part share kernels with each other as long as all of their parts lie
-    alike.
+    Memory of products in our own kernels is left out, since strides choose the kernel, and so is that of
+    scatters. Scatters that fill one memory part by part share kernels with each other as long as all of their
+    parts lie alike.
     """
-    facts = around.facts
-    layouts = layouts_beside(around, sites)
+    facts = context.facts
+    layouts = find_layouts(context, sites)
     free = {name for name, layout in layouts.items() if isinstance(layout, Free) and len(layout.shape) > 1}
-    for position, node in enumerate(around.graph.nodes):
+    for position, node in enumerate(context.graph.nodes):
         if isinstance(node, Scatter):
             free.discard(facts.root[node.output.name])
         if free and contraction_of_node(node) is not None:
@@ -143,7 +140,7 @@ def _choosable(around: Around, sites: Mapping[int, Sequence[Site]]) -> frozenset
     return frozenset(free)
 
 
-def _groups(around: Around, sites: Sequence[Site], free: frozenset[str]) -> list[list[Site]]:
+def _groups(context: LayoutContext, sites: Sequence[Site], free: frozenset[str]) -> list[list[Site]]:
     """Nodes that know each other through free memory, where one of them moves more than it must; in order."""
     parent: dict[str, str] = {}
 
@@ -164,7 +161,7 @@ def _groups(around: Around, sites: Sequence[Site], free: frozenset[str]) -> list
     for site, names in zip(sites, touched, strict=True):
         if names:
             groups.setdefault(find(names[0]), []).append(site)
-            if site.cost(around.as_captured) > site.least():
+            if site.cost(context.captured_strides) > site.least():
                 wasteful.add(find(names[0]))
     return [group for name, group in groups.items() if name in wasteful]
 
@@ -175,7 +172,7 @@ class _Variable:
 
     name: str
     candidates: tuple[Strides, ...]
-    around: tuple[int, ...]
+    sites: tuple[int, ...]
     is_memory: bool = True
 
 
@@ -187,11 +184,11 @@ class _Group:
         sites: Sequence[Site],
         free: frozenset[str],
         names: Mapping[str, Sequence[str]],
-        around: Around,
+        context: LayoutContext,
         remarks: Remarks,
     ) -> None:
         self.sites = sites
-        self.around = around
+        self.context = context
         self.remarks = remarks
         self.variables: list[_Variable] = []
         touching: dict[str, list[int]] = {}
@@ -201,8 +198,8 @@ class _Group:
                     touching.setdefault(name, []).append(number)
         candidates = list_candidates(
             {name: [sites[n] for n in numbers] for name, numbers in touching.items()},
-            around.views,
-            around.buffers,
+            context.views,
+            context.buffers,
             names,
         )
         for name, numbers in touching.items():
@@ -218,9 +215,9 @@ class _Group:
         self.places = {variable.name: k for k, variable in enumerate(self.variables)}
         self._costs: dict[Hashable, dict[tuple[int, ...], int]] = {}
         self.terms = [self._term(site) for site in sites]
-        device = around.buffers[sites[0].memory[0]].device
-        self.bytes_per_us = around.bytes_per_us(device)
-        self.gain_us = around.targets.of(device).machine.memory.layout_gain_us
+        device = context.buffers[sites[0].memory[0]].device
+        self.bytes_per_us = context.bytes_per_us(device)
+        self.gain_us = context.targets.of(device).machine.memory.layout_gain_us
 
     def _term(self, site: Site) -> Term:
         names = (*site.memory, *(c.name for c in site.choices))
@@ -240,7 +237,7 @@ class _Group:
         """Return what sites have in common that cost the same for the same candidates, numbered as in
         `scope`.
         """
-        form, views = site.form, self.around.views
+        form, views = site.form, self.context.views
         if form is None:
             return None
         lying: list[object] = []
@@ -260,13 +257,13 @@ class _Group:
             self.variables[v].name: self.variables[v].candidates[c]
             for v, c in zip(scope, choice, strict=True)
         }
-        views = self.around.views
+        views = self.context.views
 
         def layout(name: str, buffer: Buffer) -> Strides | None:
             found = chosen.get(name)
             if found is None:
                 return buffer.strides
-            return views.strides_of(buffer.name, found) if name in self.around.buffers else found
+            return views.strides_of(buffer.name, found) if name in self.context.buffers else found
 
         return layout
 
@@ -324,17 +321,17 @@ class _Group:
         """Set memory back to its captured strides where a change of it and of what it touches saves too
         little.
         """
-        for cluster in self._clusters([v for v, c in enumerate(choice) if c != 0]):
-            numbers = sorted({n for v in cluster for n in self.variables[v].around})
+        for group in self._connected_groups([v for v, c in enumerate(choice) if c != 0]):
+            numbers = sorted({n for v in group for n in self.variables[v].sites})
             kept = choice.copy()
-            for v in cluster:
+            for v in group:
                 kept[v] = 0
             before, after = self._cost(numbers, kept), self._cost(numbers, choice)
             least = max(before / _LEAST_SHARE, self._least_gain())
             if before - after < least:
                 choice[:] = kept
 
-    def _clusters(self, changed: Sequence[int]) -> list[list[int]]:
+    def _connected_groups(self, changed: Sequence[int]) -> list[list[int]]:
         """`changed` variables, in groups that share loops or calls."""
         parent = {v: v for v in changed}
 
@@ -346,7 +343,7 @@ class _Group:
 
         first: dict[int, int] = {}
         for v in changed:
-            for number in self.variables[v].around:
+            for number in self.variables[v].sites:
                 parent[find(v)] = find(first.setdefault(number, v))
         groups: dict[int, list[int]] = {}
         for v in changed:
@@ -362,7 +359,7 @@ class _Group:
         for candidate in range(len(variable.candidates)):
             trial = list(choice)
             trial[place] = candidate
-            costs.append(self._cost(variable.around, trial))
+            costs.append(self._cost(variable.sites, trial))
         chosen = choice[place]
         texts = [_text(strides) for strides in variable.candidates]
         others = [c for c in range(len(costs)) if c != chosen and costs[c] < IMPOSSIBLE]
@@ -398,39 +395,39 @@ def _text(strides: Strides) -> str:
     return "{" + ", ".join(format_expr(stride) for stride in strides) + "}"
 
 
-def _restride(node: Node, around: Around, chosen: Mapping[str, Strides]) -> Node:
+def _restride(node: Node, context: LayoutContext, chosen: Mapping[str, Strides]) -> Node:
     """`node` with the chosen strides for what it defines."""
 
-    def moved(buffer: Buffer) -> Buffer:
-        strides = chosen.get(around.roots[buffer.name])
+    def restride(buffer: Buffer) -> Buffer:
+        strides = chosen.get(context.roots[buffer.name])
         return buffer if strides is None else replace(buffer, strides=strides)
 
     match node:
         case Pointwise() | Scatter():
-            return replace(node, output=moved(node.output))
+            return replace(node, output=restride(node.output))
         case Reduce() | Scan():
-            return replace(node, outputs=tuple(None if b is None else moved(b) for b in node.outputs))
+            return replace(node, outputs=tuple(None if b is None else restride(b) for b in node.outputs))
         case Sort(outputs=(values, positions)):
             return replace(
                 node,
                 outputs=(
-                    None if values is None else moved(values),
-                    None if positions is None else moved(positions),
+                    None if values is None else restride(values),
+                    None if positions is None else restride(positions),
                 ),
             )
-        case View() if around.roots[node.output.name] in chosen:
-            found = around.views.remake(node.output.name, chosen[around.roots[node.output.name]])
+        case View() if context.roots[node.output.name] in chosen:
+            found = context.views.remake(node.output.name, chosen[context.roots[node.output.name]])
             assert found is not None, f"%{node.output.name} cannot show what it shows"
             return remade(node, found)
-        case Extern() if any(around.roots[b.name] in chosen for b in defined(node)):
+        case Extern() if any(context.roots[b.name] in chosen for b in defined(node)):
             return replace(
-                node, outputs=tuple(moved(b) if isinstance(b, Buffer) else b for b in node.outputs)
+                node, outputs=tuple(restride(b) if isinstance(b, Buffer) else b for b in node.outputs)
             )
         case _:
             return node
 
 
-# ---- The decision about each buffer's layout as a table for people ----
+# ---- The table for people ----
 
 
 def explain_layouts(
@@ -453,8 +450,8 @@ def explain_layouts(
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")
     before, after = steps[place - 1][1], steps[place][1]
     hints = hints_of(options)
-    around = survey(before, analyse(before), targets=targets, sizes=hints)
-    layouts = layouts_beside(around, list_sites(around, rules, options))
+    context = survey(before, analyse(before), targets=targets, sizes=hints)
+    layouts = find_layouts(context, list_sites(context, rules, options))
     chosen = {d.subjects[0]: d for d in decisions if d.rule == "layout"}
     copies = {d.subjects[0]: d for d in decisions if d.rule == "layout-copy"}
     roots = memory_roots(after)

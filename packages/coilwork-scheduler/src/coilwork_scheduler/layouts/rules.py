@@ -1,22 +1,18 @@
-"""Attention as a call: which of its operands may lie otherwise, and what each library's kernels make of them.
+"""The rules of the layout pass: one table, a row for each kind of node whose cost depends on its layout.
 
-All kernels read features that lie together, and keys and values in any order of batch, heads and tokens.
-A row of `contractions.attention.KERNELS` says the rest of one library:
+Add a row for what the pass should know: a kernel that likes its rows padded, a library that takes another
+order for free. The rules for attention and for products are here; those for loops and convolutions have files
+of their own.
 
-- the query stays as captured where the result follows it, as all but the memory-efficient kernel's do;
-- gradients are taken with the result's gradient as the row says, which is copied first if it lies otherwise.
-  Query, key and value of gradients stay, since in some kernels their gradients follow them.
+Attention kernels read features that lie together, and keys and values in any order of batch, heads and
+tokens. A row of `contractions.attention.KERNELS` says the rest of each library. The query stays as captured
+where the result follows it, as in all but the memory-efficient kernel. The result's gradient is taken as the
+row says, and copied first if it lies otherwise. Query, key and value of a gradient stay, since the results of
+some kernels follow them.
 
-Products as calls of a library: a factor by rows or by columns is free, any other order is a copy before
-each call.
-
-A call writes into given memory, and so its result lies as it is told, by rows or by columns. How fast it is
-where rows begin between vectors, measured rates say.
-
-The rules of the layout pass: one table, a row for each kind of node whose cost depends on how memory lies.
-
-A row is added for what the pass should know: a kernel that likes its rows padded, a library that takes
-another order for free.
+A product takes a factor by rows or by columns for free, and copies any other order before each call. It
+writes into given memory, by rows or by columns. Where rows begin between vectors, measured rates say how fast
+it is.
 """
 
 from __future__ import annotations
@@ -41,16 +37,16 @@ from coilwork_scheduler.layouts.convolutions import (
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
     SCALE,
-    Around,
     Choice,
     Copy,
+    LayoutContext,
     LayoutOf,
     LayoutRule,
     Site,
 )
 from coilwork_scheduler.layouts.traffic import weigh_loop
 
-# ---- Attention as a call: which of its operands may lie otherwise, and what each library's kern ----
+# ---- Attention ----
 
 
 # A copy is written, and read again by the kernel.
@@ -64,13 +60,13 @@ class AttentionSite:
     """A call of attention or of its gradients.
 
     Attributes:
-        around: what is known.
+        context: facts about the graph.
         operands: what may lie otherwise.
         free: strides with which the only operand costs nothing beside itself; with others it is copied first.
             None where all do whose features lie together, and no kernel reads others.
     """
 
-    around: Around
+    context: LayoutContext
     operands: tuple[Buffer, ...]
     free: Strides | None = None
 
@@ -82,7 +78,7 @@ class AttentionSite:
     @property
     def memory(self) -> tuple[str, ...]:
         """Memory of the operands."""
-        return tuple(dict.fromkeys(self.around.roots[b.name] for b in self.operands))
+        return tuple(dict.fromkeys(self.context.roots[b.name] for b in self.operands))
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -101,23 +97,23 @@ class AttentionSite:
     @property
     def asked(self) -> tuple[tuple[str, Buffer], ...]:
         """Its operands."""
-        return tuple([(self.around.roots[b.name], b) for b in self.operands])
+        return tuple([(self.context.roots[b.name], b) for b in self.operands])
 
     def cost(self, layout: LayoutOf) -> int:
         """Each operand once, or three times where it is copied."""
         for buffer in self.operands:
-            strides = layout(self.around.roots[buffer.name], buffer)
+            strides = layout(self.context.roots[buffer.name], buffer)
             if strides is None:
                 return IMPOSSIBLE
             if self.free is not None:
                 return self.least() * (1 if self._is_free(buffer, strides) else _COPIED)
-            if self.around.sizes.value(strides[-1]) != 1:
+            if self.context.sizes.value(strides[-1]) != 1:
                 return IMPOSSIBLE
         return self.least()
 
     def least(self) -> int:
         """All read once."""
-        return SCALE * sum(self.around.sizes.size_bytes(buffer) for buffer in self.operands)
+        return SCALE * sum(self.context.sizes.size_bytes(buffer) for buffer in self.operands)
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
         """Nothing: a library's wishes do not hang on how others lie."""
@@ -128,9 +124,9 @@ class AttentionSite:
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         for buffer in self.operands:
-            if self.around.roots[buffer.name] != root.name:
+            if self.context.roots[buffer.name] != root.name:
                 continue
-            runs = self.around.views.list_runs(buffer, root)
+            runs = self.context.views.list_runs(buffer, root)
             if runs is None or runs[-1] is None:
                 continue
             nested = (len(runs) - 1,) if self.free is None else self._free_order(buffer)
@@ -141,48 +137,48 @@ class AttentionSite:
     def _free_order(self, buffer: Buffer) -> tuple[int, ...]:
         """Dimensions of `buffer` as `free` nests them, the outermost first."""
         assert self.free is not None
-        steps = self.around.steps(self.free)
+        steps = self.context.steps(self.free)
         return tuple(sorted(range(len(steps)), key=lambda k: (-steps[k], k)))
 
     def _is_free(self, buffer: Buffer, strides: Strides) -> bool:
         assert self.free is not None
-        extents = self.around.extents(buffer)
-        wanted, lies = self.around.steps(self.free), self.around.steps(strides)
+        extents = self.context.extents(buffer)
+        wanted, lies = self.context.steps(self.free), self.context.steps(strides)
         return all(w == s for w, s, extent in zip(wanted, lies, extents, strict=True) if extent != 1)
 
 
-def weigh_attention(position: int, node: Node, around: Around) -> Site | None:
+def weigh_attention(position: int, node: Node, context: LayoutContext) -> Site | None:
     """`node` as a call of attention or of its gradients whose operands may lie otherwise, if it is one."""
     kernels = find_kernels(node) if isinstance(node, Extern) else None
     if not isinstance(node, Extern) or kernels is None:
         return None
     if node.implements == ATTENTION_GRADIENT:
-        return _weigh_gradients(node, around, kernels)
+        return _weigh_gradients(node, context, kernels)
     given = [node.args[k] for k in kernels.free if k < len(node.args)]
-    operands = [around.buffers[a.name] for a in given if isinstance(a, Ref)]
+    operands = [context.buffers[a.name] for a in given if isinstance(a, Ref)]
     if len(operands) < 2 or len(operands) != len(given):
         return None
-    if any(around.sizes.value(b.strides[-1]) != 1 for b in operands):
+    if any(context.sizes.value(b.strides[-1]) != 1 for b in operands):
         return None
-    return AttentionSite(around=around, operands=tuple(operands))
+    return AttentionSite(context=context, operands=tuple(operands))
 
 
-def _weigh_gradients(node: Extern, around: Around, kernels: Kernels) -> Site | None:
+def _weigh_gradients(node: Extern, context: LayoutContext, kernels: Kernels) -> Site | None:
     given, result = node.args[0], node.args[kernels.result]
     if kernels.gradient_layout is None or not isinstance(given, Ref) or not isinstance(result, Ref):
         return None
-    gradient, made = around.buffers[given.name], around.buffers[result.name]
+    gradient, made = context.buffers[given.name], context.buffers[result.name]
     if len(gradient.shape) != len(_BY_TOKENS):
         return None
     if kernels.gradient_layout == "features together":
-        is_taken = around.sizes.value(gradient.strides[-1]) == 1
-        return AttentionSite(around=around, operands=(gradient,)) if is_taken else None
+        is_taken = context.sizes.value(gradient.strides[-1]) == 1
+        return AttentionSite(context=context, operands=(gradient,)) if is_taken else None
     by_tokens = kernels.gradient_layout == "by tokens"
     free = nested_strides(gradient.shape, _BY_TOKENS) if by_tokens else made.strides
-    return AttentionSite(around=around, operands=(gradient,), free=free)
+    return AttentionSite(context=context, operands=(gradient,), free=free)
 
 
-# ---- Products as calls of a library: a factor by rows or by columns is free, any other order is ----
+# ---- Products ----
 
 
 # A copy is written, and read again by the product.
@@ -196,7 +192,7 @@ class ProductSite:
     rows.
 
     Attributes:
-        around: what is known.
+        context: facts about the graph.
         matrices: left, right and result.
         added: other operands.
         lost: eighths of bytes that memory moves while the product takes longer because rows begin between
@@ -205,7 +201,7 @@ class ProductSite:
             as it is unless factors lie by rows or by columns, and the result by rows without gaps.
     """
 
-    around: Around
+    context: LayoutContext
     matrices: tuple[Buffer, Buffer, Buffer]
     added: tuple[Buffer, ...]
     lost: int
@@ -220,7 +216,7 @@ class ProductSite:
     @property
     def memory(self) -> tuple[str, ...]:
         """Memory of its operands and of its result."""
-        return tuple(dict.fromkeys(self.around.roots[b.name] for b in (*self.matrices, *self.added)))
+        return tuple(dict.fromkeys(self.context.roots[b.name] for b in (*self.matrices, *self.added)))
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -240,7 +236,7 @@ class ProductSite:
     @property
     def asked(self) -> tuple[tuple[str, Buffer], ...]:
         """All of its operands and the result."""
-        roots = self.around.roots
+        roots = self.context.roots
         return tuple([(roots[buffer.name], buffer) for buffer in (*self.matrices, *self.added)])
 
     def cost(self, layout: LayoutOf) -> int:
@@ -248,7 +244,7 @@ class ProductSite:
         found = 0
         slow = one_by_one = False
         for number, buffer in enumerate((*self.matrices, *self.added)):
-            strides = layout(self.around.roots[buffer.name], buffer)
+            strides = layout(self.context.roots[buffer.name], buffer)
             if strides is None:
                 return IMPOSSIBLE
             key = (buffer.name, strides)
@@ -265,10 +261,10 @@ class ProductSite:
         if number > 2:
             return False
         if number < 2:
-            return not self._leading(buffer, strides)
+            return not self._find_leading_steps(buffer, strides)
         rows = contiguous_strides(buffer.shape)
         pairs = zip(
-            self.around.steps(strides), self.around.steps(rows), self.around.extents(buffer), strict=True
+            self.context.steps(strides), self.context.steps(rows), self.context.extents(buffer), strict=True
         )
         return any(step != row and extent != 1 for step, row, extent in pairs)
 
@@ -277,9 +273,11 @@ class ProductSite:
         size = self._bytes(buffer) * SCALE
         if not is_matrix:
             return size, False
-        leading = self._leading(buffer, strides)
+        leading = self._find_leading_steps(buffer, strides)
         slow = any(
-            step * buffer.dtype.itemsize % self.around.targets.of(buffer.device).machine.products.vector_bytes
+            step
+            * buffer.dtype.itemsize
+            % self.context.targets.of(buffer.device).machine.products.vector_bytes
             for step in leading
         )
         return size if leading else _COPIED * size, slow
@@ -294,11 +292,11 @@ class ProductSite:
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Its matrices by rows, and by columns."""
-        roots = self.around.roots
+        roots = self.context.roots
         mine = [buffer for buffer in self.matrices if roots[buffer.name] == root.name]
         lying = tuple([(buffer.shape, buffer.strides) for buffer in mine])
         key = (ProductSite, lying, root.shape, root.strides)
-        known = self.around.known.proposals
+        known = self.context.known.proposals
         found = known.get(key)
         if found is None:
             found = known[key] = tuple(self._nestings(mine, root))
@@ -308,7 +306,7 @@ class ProductSite:
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         for buffer in mine:
-            runs = self.around.views.list_runs(buffer, root)
+            runs = self.context.views.list_runs(buffer, root)
             if runs is None or runs[-1] is None or runs[-2] is None:
                 continue
             for inner, outer in ((runs[-1], runs[-2]), (runs[-2], runs[-1])):
@@ -316,14 +314,14 @@ class ProductSite:
                 yield nested_strides(root.shape, _nest(captured, nested))
 
     def _bytes(self, buffer: Buffer) -> int:
-        return self.around.sizes.size_bytes(buffer)
+        return self.context.sizes.size_bytes(buffer)
 
-    def _leading(self, buffer: Buffer, strides: Strides) -> tuple[int, ...]:
+    def _find_leading_steps(self, buffer: Buffer, strides: Strides) -> tuple[int, ...]:
         """Steps from row to row, or from column to column, and from matrix to matrix; none if it is copied
         first.
         """
-        *batches, rows, columns = self.around.extents(buffer)
-        *far, down, across = self.around.steps(strides)
+        *batches, rows, columns = self.context.extents(buffer)
+        *far, down, across = self.context.steps(strides)
         between = tuple(step for extent, step in zip(batches, far, strict=True) if extent != 1)
         if (across == 1 or columns == 1) and (rows == 1 or down >= columns):
             return (*between, down if rows != 1 else columns)
@@ -332,7 +330,7 @@ class ProductSite:
         return ()
 
 
-def weigh_product(position: int, node: Node, around: Around) -> Site | None:
+def weigh_product(position: int, node: Node, context: LayoutContext) -> Site | None:
     """`node` as a product, if it is a call of a library that writes a product into given memory."""
     if not isinstance(node, Extern) or node.implements not in _PRODUCTS or len(node.outputs) != 1:
         return None
@@ -340,7 +338,7 @@ def weigh_product(position: int, node: Node, around: Around) -> Site | None:
     names = [argument.name for argument in node.args if isinstance(argument, Ref)]
     if not node.out_overload or not isinstance(output, Buffer) or len(names) != len(node.args):
         return None
-    operands = [around.buffers[name] for name in names]
+    operands = [context.buffers[name] for name in names]
     if len(operands) not in (2, 3) or any(len(b.shape) != len(output.shape) for b in operands[-2:]):
         return None
     left, right = operands[-2:]
@@ -349,35 +347,35 @@ def weigh_product(position: int, node: Node, around: Around) -> Site | None:
     if len(output.shape) not in (2, 3) or len(types) != 1 or not _is_wide(output.dtype):
         return None
     return ProductSite(
-        around=around,
+        context=context,
         matrices=(left, right, output),
         added=tuple(operands[:-2]),
-        lost=_lost_to_alignment(left, output, around),
-        apart=_spent_on_calls(left, output, around),
+        lost=_alignment_loss(left, output, context),
+        apart=_batch_call_cost(left, output, context),
     )
 
 
-def _lost_to_alignment(left: Buffer, output: Buffer, around: Around) -> int:
-    if output.dtype not in _HALVES or not around.targets.of(output.device).is_gpu:
+def _alignment_loss(left: Buffer, output: Buffer, context: LayoutContext) -> int:
+    if output.dtype not in _HALVES or not context.targets.of(output.device).is_gpu:
         return 0
-    flops = 2.0 * around.sizes.numel(output.shape) * around.sizes.value(left.shape[-1])
-    figures = around.targets.of(output.device).machine.products
+    flops = 2.0 * context.sizes.numel(output.shape) * context.sizes.value(left.shape[-1])
+    figures = context.targets.of(output.device).machine.products
     us = flops / figures.unaligned_rate_1 - flops / figures.aligned_rate
-    return int(us * around.bytes_per_us(output.device)) * SCALE
+    return int(us * context.bytes_per_us(output.device)) * SCALE
 
 
-def _spent_on_calls(left: Buffer, output: Buffer, around: Around) -> int:
+def _batch_call_cost(left: Buffer, output: Buffer, context: LayoutContext) -> int:
     """Return what a call for each matrix costs, where a CPU's library could take all of them at once."""
-    *batch, rows, columns = around.extents(output)
-    terms = rows * columns * around.sizes.value(left.shape[-1])
-    target = around.targets.of(output.device)
+    *batch, rows, columns = context.extents(output)
+    terms = rows * columns * context.sizes.value(left.shape[-1])
+    target = context.targets.of(output.device)
     if not batch or target.is_gpu or output.dtype not in (DType.F32, DType.F64):
         return 0
     loops = target.machine.loops
     # of fewer terms it adds products itself, in any layout
     if terms < loops.least_library_terms:
         return 0
-    return int(batch[0] * loops.matrix_call_us * around.bytes_per_us(output.device)) * SCALE
+    return int(batch[0] * loops.matrix_call_us * context.bytes_per_us(output.device)) * SCALE
 
 
 def _nest(captured: Sequence[int], inner: Sequence[int]) -> tuple[int, ...]:
@@ -390,7 +388,7 @@ def _is_wide(dtype: DType) -> bool:
     return dtype.is_float and dtype.itemsize > 1
 
 
-# ---- The rules of the layout pass: one table, a row for each kind of node whose cost depends on ----
+# ---- The table ----
 
 
 RULES: Final[tuple[LayoutRule, ...]] = (

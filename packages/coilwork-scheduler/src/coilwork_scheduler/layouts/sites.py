@@ -1,15 +1,10 @@
-"""A node as the pass sees it: which memory its cost depends on, what it costs, and which strides it would
-like. Rules make these.
+"""What the layout pass knows of a node (`Site`): its memory, its cost under a layout, and strides it would
+like.
 
-A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with a `Site`; what several
-rules say of one node adds up. A call that no rule claims holds its operands and results to their strides,
-since nobody knows what it makes of others.
-
-Candidates for the strides of free memory: those of capture, row-major ones, and what the nodes around it
-would like.
-
-Copies between layouts: put in around the calls for which they were chosen. Kernels that make what is
-copied store the copy as well.
+Rules make sites. A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with
+sites, whose costs add up. A call that no rule claims holds its operands and results to their strides, since
+nobody knows what it does with others. `list_candidates` gathers the strides that free memory may have.
+`insert_copies` puts copies before and behind calls.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions
 
-# ---- A node as the pass sees it: which memory its cost depends on, what it costs, and which str ----
+# ---- Sites and rules ----
 
 
 SCALE: Final = 8
@@ -128,7 +123,7 @@ class Site(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLoops:
+class LoopMemo:
     """What is known of loops that are equal but for names, as those of a model's layers are: each is weighed
     once.
 
@@ -150,7 +145,7 @@ class KnownLoops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class LayoutContext:
     """Facts that rules read.
 
     Attributes:
@@ -166,7 +161,7 @@ class Around:
     targets: Targets
     sizes: SizeHints
     row_reductions: frozenset[int]
-    known: KnownLoops = field(default_factory=KnownLoops)
+    known: LoopMemo = field(default_factory=LoopMemo)
 
     @property
     def buffers(self) -> Mapping[str, Buffer]:
@@ -178,7 +173,7 @@ class Around:
         """The first name of the memory of each buffer."""
         return self.facts.root
 
-    def as_captured(self, name: str, buffer: Buffer) -> Strides:
+    def captured_strides(self, name: str, buffer: Buffer) -> Strides:
         """The layout that the graph has."""
         return buffer.strides
 
@@ -208,12 +203,12 @@ class LayoutRule:
     """
 
     name: str
-    site: Callable[[int, Node, Around], Site | Sequence[Site] | None]
+    site: Callable[[int, Node, LayoutContext], Site | Sequence[Site] | None]
     why: str
     is_asked: Callable[[ScheduleOptions], bool] = lambda options: True
 
 
-# ---- Candidates for the strides of free memory: those of capture, row-major ones, and what the  ----
+# ---- Candidates ----
 
 
 MOST_CANDIDATES: Final = 8
@@ -237,9 +232,9 @@ def list_candidates(
     """
     found = {
         root: candidates_for(
-            buffers[root], [site.propose(buffers[root]) for site in around], views, names[root]
+            buffers[root], [site.propose(buffers[root]) for site in sites], views, names[root]
         )
-        for root, around in touching.items()
+        for root, sites in touching.items()
     }
     undecided = {root for root, candidates in found.items() if len(candidates) == 1}
     reached = [root for root in touching if root not in undecided]
@@ -288,10 +283,10 @@ def candidates_for(
     return tuple(found)
 
 
-# ---- Copies between layouts: put in around the calls for which they were chosen. Kernels that m ----
+# ---- Copies ----
 
 
-def put_in_copies(graph: Graph, copied: Iterable[Copy], names: FreshNames) -> Graph:
+def insert_copies(graph: Graph, copied: Iterable[Copy], names: FreshNames) -> Graph:
     """`graph` with each copy in `copied` in front of its call or behind it."""
     by_call: dict[int, list[Copy]] = {}
     for copy in copied:

@@ -1,11 +1,9 @@
-"""Traffic of a loop through memory under given strides, in bytes that count more where neighbours do not lie
-together.
+"""The traffic of a loop through memory under given strides, in bytes weighted by locality.
 
-A kernel runs along one of its ranges: what lies together along it moves at the full bandwidth, and of what
-does not, whole sectors move for one element each. Which range that is, the kernel's tiles decide later; here
-each loop takes the one that is best for it. Only a reduction whose result goes back to every element of its
-row, as a norm's or a softmax's, runs along that row: its kernel keeps rows. Pointwise kernels have tiles of
-two directions, and pay less.
+A kernel runs along one of its ranges. What lies together along it moves at the full bandwidth; of the rest, a
+whole sector moves for each element. Tiling decides later which range that is; here each loop takes the best
+one. Only a reduction whose result goes back to every element of its row, as a norm's or a softmax's, runs
+along that row: its kernel keeps rows. Pointwise kernels have tiles of two directions, and pay less.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion_group import Computation
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Choice, Copy, LayoutContext, LayoutOf, Site
 
 # Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from
 # the cache. A modelled share.
@@ -89,9 +87,9 @@ class NodeTraffic:
     """The traffic of one loop under any strides of the memory that it touches."""
 
     def __init__(
-        self, node: Computation, reads: Iterable[str], around: Around, *, keeps_rows: bool = False
+        self, node: Computation, reads: Iterable[str], context: LayoutContext, *, keeps_rows: bool = False
     ) -> None:
-        sizes, roots = around.sizes, around.roots
+        sizes, roots = context.sizes, context.roots
         names = [*reads, *[buffer.name for buffer in defined(node)]]
         self.memory = tuple(dict.fromkeys([roots[name] for name in names]))
         """Memory that it reads and writes."""
@@ -101,12 +99,12 @@ class NodeTraffic:
         self.extents = tuple(extents[r] for r in self.ranges)
         along = [k for k, r in enumerate(self.ranges) if r in axes] if keeps_rows else []
         self._along = along or list(range(len(self.ranges)))
-        self._sector = around.targets.of(defined(node)[0].device).machine.memory.strided_bytes
+        self._sector = context.targets.of(defined(node)[0].device).machine.memory.strided_bytes
         self._most = TILED if isinstance(node, Pointwise) else self._sector
         self._node = node
-        self._around = around
+        self._context = context
         self._sizes = sizes
-        self._known = around.known
+        self._known = context.known
         self._touches: tuple[Touch, ...] | None = None
         self._forms: list[int] = []
 
@@ -117,7 +115,7 @@ class NodeTraffic:
         """
         found = self._touches
         if found is None:
-            found = self._touches = touches_of(self._node, self._around.buffers, self._around.roots)
+            found = self._touches = touches_of(self._node, self._context.buffers, self._context.roots)
             forms, shared = self._known.forms, (self.ranges, tuple(self._along), self._most)
             for touch in found:
                 form = (*shared, touch.index, touch.looked_up, touch.taps, touch.buffer.dtype.itemsize)
@@ -195,7 +193,7 @@ class NodeTraffic:
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
         """The same for each way in which other memory may lie."""
-        strides_of = self._around.views.strides_of
+        strides_of = self._context.views.strides_of
         shown: list[list[Strides]] = []
         for touch in self.touches:
             views = [strides_of(touch.buffer.name, strides) for strides in lying.get(touch.root, ())]
@@ -213,7 +211,7 @@ class NodeTraffic:
             dimension = self._dimensions(touch, root)
             for elsewhere, ways in zip(self.touches, lying, strict=True) if dimension else ():
                 for strides in ways if elsewhere.root != root.name else ():
-                    nested = self._nested_ranges(elsewhere, strides)
+                    nested = self._order_ranges(elsewhere, strides)
                     order = [dimension[r] for r in nested if r in dimension]
                     if not order or nested[-1] not in dimension:
                         continue
@@ -245,7 +243,7 @@ class NodeTraffic:
                     break
         return found
 
-    def _nested_ranges(self, touch: Touch, strides: Strides) -> list[Expr]:
+    def _order_ranges(self, touch: Touch, strides: Strides) -> list[Expr]:
         """Ranges in the order in which the memory of `touch` nests them under `strides`, the innermost last,
         if one moves by one element.
         """
@@ -315,12 +313,12 @@ class NodeTraffic:
         return min(most, max(SCALE, SCALE * self._sector // (run * itemsize)))
 
 
-def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
+def weigh_loop(position: int, node: Node, context: LayoutContext) -> Site | None:
     """`node` as a loop, if it is one."""
     if not isinstance(node, COMPUTATIONS):
         return None
-    reads = around.facts.reads[position]
-    return NodeTraffic(node, reads, around, keeps_rows=position in around.row_reductions)
+    reads = context.facts.reads[position]
+    return NodeTraffic(node, reads, context, keeps_rows=position in context.row_reductions)
 
 
 def list_row_reductions(
