@@ -41,7 +41,14 @@ from coilwork_scheduler.splitting.combine_pieces import combined
 from coilwork_scheduler.splitting.pieces import Cutting
 from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, Figures, alone, figures_of, rows_of
 from coilwork_scheduler.splitting.row_column_pairing import RowReductions, Walked, row_reductions, walked_of
-from coilwork_scheduler.splitting.split_choices import Crossed, Filling, Runs, crossed_of, filling_of, runs_of
+from coilwork_scheduler.splitting.split_strategies import (
+    Crossed,
+    Filling,
+    Runs,
+    crossed_of,
+    filling_of,
+    runs_of,
+)
 
 # ---- Whether a family of reductions is cut in pieces, and into which ----
 
