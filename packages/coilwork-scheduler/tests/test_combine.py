@@ -20,7 +20,7 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import const, load, op
-from coilwork_scheduler.splitting.combine_pieces import combined
+from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
 from coilwork_scheduler.splitting.pieces import cut_axes
 
 TORCH = {
@@ -73,7 +73,7 @@ def whole_and_pieces(kind, dtype, kept, axes, *, wanted, order=None, hint=8, unw
     if pieces is None:
         return None
     numbers = count()
-    nodes = combined(node, pieces, lambda name: f"{name}_{next(numbers)}")
+    nodes = reduce_in_pieces(node, pieces, lambda name: f"{name}_{next(numbers)}")
     graphs = []
     for made in ((node,), nodes):
         graph = Graph(

@@ -53,7 +53,7 @@ from coilwork_scheduler.reduction_rewrites import (
 )
 from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.hierarchical_reduction import split_along_rows
+from coilwork_scheduler.splitting.hierarchical_reduction import split_by_rows
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans
 from coilwork_scheduler.statistic_hoisting import hoist_statistics
@@ -341,7 +341,7 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         ),
         Pass(
             name="split-rows",
-            run=_graph_pass(split_along_rows),
+            run=_graph_pass(split_by_rows),
             why="sums over columns go along with rows that are in registers anyway",
         ),
         Pass(

@@ -1,11 +1,9 @@
-"""Offsets for pieces of memory that are alive at different times, in as few bytes as a fast method finds.
+"""Blocks of memory with their lifetimes, and offsets for them in a pool.
 
-Two methods, the better result of which counts: best fit in the order of time, as allocators work, and greedy
-by size (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020), which is
-quadratic and so is tried for few pieces only.
-
-Blocks: the memory that a program allocates, from the instruction that defines it to the one
-that frees it.
+A block is memory that a program allocates, from the instruction that defines it to the one that frees it.
+`pack` places intervals in as few bytes as a fast method finds, the better of two: best fit in the order of
+time, as allocators work, and greedy by size (Pisarchyk and Lee, Efficient Memory Management for Deep Neural
+Net Inference, 2020), which is quadratic and so is tried for few pieces only.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_scheduler.memory.liveness import StorageTable
 
-# ---- Offsets for pieces of memory that are alive at different times, in as few bytes as a fast  ----
+# ---- Offsets ----
 
 
 ALIGNMENT: Final = 64
@@ -91,10 +89,10 @@ def pack_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
 
 def best_fit(intervals: Sequence[Interval]) -> Placement:
     """Each piece, when it comes to life, into the smallest hole that takes it; at the end if none does."""
-    return _whole(intervals, best_fit_below(sum(one.size for one in intervals), intervals))
+    return _make_placement(intervals, best_fit_below(sum(one.size for one in intervals), intervals))
 
 
-def _whole(intervals: Sequence[Interval], offsets: Mapping[int, int]) -> Placement:
+def _make_placement(intervals: Sequence[Interval], offsets: Mapping[int, int]) -> Placement:
     size = max((offset + intervals[k].size for k, offset in offsets.items()), default=0)
     return Placement(offsets=tuple(offsets[k] for k in range(len(intervals))), size=size)
 
@@ -154,7 +152,7 @@ def best_fit_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
 
 def greedy_by_size(intervals: Sequence[Interval]) -> Placement:
     """Large pieces first, each into the smallest gap between those that are alive at the same time."""
-    return _whole(intervals, greedy_by_size_below(sum(one.size for one in intervals), intervals))
+    return _make_placement(intervals, greedy_by_size_below(sum(one.size for one in intervals), intervals))
 
 
 def greedy_by_size_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
@@ -180,7 +178,7 @@ def greedy_by_size_below(limit: int, intervals: Sequence[Interval]) -> dict[int,
     return offsets
 
 
-# ---- Blocks: the memory that a program allocates, from the instruction that defines it to the o ----
+# ---- Blocks ----
 
 
 Bytes: TypeAlias = tuple[int, ...]
@@ -224,25 +222,25 @@ def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) 
     for number, instruction in enumerate(program.instructions):
         match instruction:
             case Alloc(buffer=buffer):
-                starts[table.of[buffer.name]] = number
-                allocated.add(table.of[buffer.name])
+                starts[table.positions[buffer.name]] = number
+                allocated.add(table.positions[buffer.name])
             case Reuse(buffer=buffer, source=source) | Reinterpret(buffer=buffer, source=source):
-                groups.join(table.of[source], table.of[buffer.name])
+                groups.join(table.positions[source], table.positions[buffer.name])
             case ExternCall() | CondCall() | WhileCall() | SubprogramCall():
                 for output in instruction.outputs:
                     if isinstance(output, Buffer):
-                        starts.setdefault(table.of[output.name], number)
+                        starts.setdefault(table.positions[output.name], number)
             case Free(names=names):
                 # the last one counts: an input whose memory a result took over is freed by name only
                 for name in names:
-                    ends[groups.first(table.of[name])] = number
+                    ends[groups.first(table.positions[name])] = number
             case Return(values=values):
                 for value in values:
                     if isinstance(value, Ref):
-                        ends.pop(groups.first(table.of[value.name]), None)
+                        ends.pop(groups.first(table.positions[value.name]), None)
             case _:
                 pass
-    kept = _kept(program, table)
+    kept = _find_escaping(program, table)
     outside = {groups.first(position) for position in kept}
     given = {
         groups.first(p) for p, s in enumerate(table.storages) if s.owner in ("input", "donated", "constant")
@@ -277,7 +275,7 @@ def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) 
     return made
 
 
-def _kept(program: Program, table: StorageTable) -> frozenset[int]:
+def _find_escaping(program: Program, table: StorageTable) -> frozenset[int]:
     """Storages that are returned, or seen by an operator that might keep them or that counts from where they
     begin.
 
@@ -295,7 +293,7 @@ def _kept(program: Program, table: StorageTable) -> frozenset[int]:
         if isinstance(instruction, Return):
             names += [value.name for value in instruction.values if isinstance(value, Ref)]
     retained = (position for position, storage in enumerate(table.storages) if storage.retained)
-    return frozenset((*(table.of[name] for name in names), *retained))
+    return frozenset((*(table.positions[name] for name in names), *retained))
 
 
 def _takes_any_memory(target: str) -> bool:

@@ -1,9 +1,8 @@
-"""Which names are one piece of memory, and from which step to which that memory is needed.
+"""Which names are one piece of memory, when each is needed, and the predicted peak of memory.
 
 Live ranges are those of linear-scan register allocation (Poletto and Sarkar 1999), over storages instead of
 names: views, overwritten buffers and aliasing results share the storage of the buffer they come from.
-
-The predicted peak of allocated memory.
+`PeakMeter` follows allocations and frees, with symbolic sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
 from coilwork_ir.streams import OWN, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
-# ---- Which names are one piece of memory, and from which step to which that memory is needed ----
+# ---- Storages ----
 
 
 Owner = Literal["input", "donated", "constant", "planned", "fresh", "callee"]
@@ -83,12 +82,12 @@ class StorageTable:
     """All storages of a schedule, and the storage of each name."""
 
     storages: tuple[Storage, ...]
-    of: Mapping[str, int]
+    positions: Mapping[str, int]
     buffers: Mapping[str, Buffer]
 
     def storage(self, name: str) -> Storage:
         """The storage that `name` is a name for."""
-        return self.storages[self.of[name]]
+        return self.storages[self.positions[name]]
 
 
 def step_defines(step: Step, schedule_roles: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -155,7 +154,7 @@ class _Begins:
         return self._steps[self._in_flight.reach(step.stream)]
 
 
-def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
+def analyse_liveness(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
     """Storages and live ranges of `schedule`, whose caller gives the inputs `donated` away. Linear in its
     size.
     """
@@ -203,7 +202,7 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
         for name in step_touches(step):
             if name in of:
                 lasts[of[name]] = number
-        for name, source in _shared(step):
+        for name, source in _find_shared_names(step):
             share(name, source, number)
         for name in step_defines(step, roles):
             if name not in of:
@@ -219,7 +218,7 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
                 retained.update(of[name] for name in step_touches(step))
             if step.waits:
                 ended = in_flight.wait(of[name] for name in step.waits)
-                for position in ended or _given_away(owners):
+                for position in ended or _list_donated(owners):
                     lasts[position] = max(lasts[position], number)
             if step.in_flight:
                 in_flight.start((of[name] for name in step.in_flight), (of[name] for name in step.until))
@@ -245,10 +244,10 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
             zip(roots, names, owners, firsts, begins, lasts, strict=True)
         )
     )
-    return StorageTable(storages=storages, of=of, buffers=buffers)
+    return StorageTable(storages=storages, positions=of, buffers=buffers)
 
 
-def _given_away(owners: Sequence[Owner]) -> tuple[int, ...]:
+def _list_donated(owners: Sequence[Owner]) -> tuple[int, ...]:
     """The memory that the caller gives away: what a call in another program left in flight may read it until
     a wait in this one.
     """
@@ -281,7 +280,7 @@ def takes_out(step: Extern) -> bool:
     )
 
 
-def _shared(step: Step) -> tuple[tuple[str, str], ...]:
+def _find_shared_names(step: Step) -> tuple[tuple[str, str], ...]:
     match step:
         case KernelCall():
             return step.into
@@ -300,7 +299,7 @@ def _shared(step: Step) -> tuple[tuple[str, str], ...]:
             return ()
 
 
-# ---- The predicted peak of allocated memory ----
+# ---- Peak ----
 
 
 MOST_CANDIDATES = 16
@@ -329,7 +328,7 @@ class _Total:
     size_bytes: Expr
     values: tuple[int | None, ...]
 
-    def at_most(self, other: _Total) -> bool:
+    def is_at_most(self, other: _Total) -> bool:
         """Tell if it is provably no more than `other`. Values that say otherwise spare the proof."""
         for own, others in zip(self.values, other.values, strict=True):
             if own is not None and others is not None and own > others:
@@ -373,9 +372,9 @@ class PeakMeter:
             return
         self._rising = False
         live = _Total(self._live, self._values(self._live))
-        if any(live.at_most(seen) for seen in self._candidates):
+        if any(live.is_at_most(seen) for seen in self._candidates):
             return
-        self._candidates = [seen for seen in self._candidates if not seen.at_most(live)]
+        self._candidates = [seen for seen in self._candidates if not seen.is_at_most(live)]
         self._candidates.append(live)
         self._gave_up = len(self._candidates) > MOST_CANDIDATES
 

@@ -1,17 +1,15 @@
-"""What a program begins with: sizes read off its inputs, and checks of how these lie in memory.
+"""Plan memory: from a schedule to a program of allocations, launches and frees.
 
-From a schedule to a program: allocations as late, frees as early as they can be, and memory handed on in
-place.
+Allocations come as late and frees as early as they can. Two kinds of reuse hand memory on, and neither can
+raise the peak:
 
-With `pools`, most allocations are then placed in shared blocks (pools.py).
+- In place: a kernel's output takes over an input that dies in the same launch, where the kernel says that
+  each element is read before the same point writes it.
+- Hand-over: a buffer that died in the step before is taken over by an allocation of exactly its size. Nothing
+  is allocated between the two, so holding the memory that long costs nothing.
 
-Two kinds of reuse, neither of which can raise the peak:
-    in place   a kernel's output takes over an input that dies in the same launch, where the kernel says (as
-    data)
-               that each element is read before the same point writes it;
-    hand-over  a buffer that died in the step before is taken over by an allocation of exactly its size.
-    Nothing is
-               allocated between the two, so holding the memory that long costs nothing.
+With `pools`, most allocations are then placed in shared blocks (`pools.py`). A program begins by reading
+sizes off its inputs, and by checking how these lie in memory.
 """
 
 from __future__ import annotations
@@ -49,17 +47,17 @@ from coilwork_scheduler.memory.liveness import (
     PeakMeter,
     Storage,
     StorageTable,
-    analyse,
+    analyse_liveness,
     step_defines,
     step_touches,
     takes_out,
 )
-from coilwork_scheduler.memory.pools import with_pools
+from coilwork_scheduler.memory.pools import place_in_pools
 
-# ---- What a program begins with: sizes read off its inputs, and checks of how these lie in memo ----
+# ---- How a program begins ----
 
 
-def prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> Iterator[Instruction]:
+def make_prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> Iterator[Instruction]:
     """Bind the symbols of `schedule`, and check its inputs: all of them if `checked`, else those that must be
     `aligned`.
 
@@ -69,7 +67,7 @@ def prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> 
     bound = {entry for entry in schedule.inputs if isinstance(entry, Expr)}
     for entry in schedule.inputs:
         if isinstance(entry, Buffer):
-            yield from _bound_by(entry, schedule, bound)
+            yield from _bind_symbols(entry, schedule, bound)
     for symbol in schedule.symbols:
         if symbol not in bound:
             raise ScheduleError(
@@ -77,7 +75,7 @@ def prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> 
                 f"size symbol {symbol.name} of @{schedule.name} stands alone in no input's shape or strides",
                 remedy="pass it as an integer input",
             )
-    unchecked = _generator_states(schedule) | _packed_weights(schedule)
+    unchecked = _generator_states(schedule) | _find_packed_weights(schedule)
     for entry in schedule.inputs:
         if not isinstance(entry, Buffer) or entry.name in unchecked:
             continue
@@ -85,7 +83,7 @@ def prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> 
             yield CheckLayout(buffer=entry.name, aligned=entry.name in aligned)
 
 
-def _bound_by(buffer: Buffer, schedule: Schedule, bound: set[Expr]) -> Iterator[BindSymbol]:
+def _bind_symbols(buffer: Buffer, schedule: Schedule, bound: set[Expr]) -> Iterator[BindSymbol]:
     """The symbols that stand alone in the layout of `buffer`, added to `bound`."""
     wanted = schedule.symbols
     for dim, extent in enumerate(buffer.shape):
@@ -98,7 +96,7 @@ def _bound_by(buffer: Buffer, schedule: Schedule, bound: set[Expr]) -> Iterator[
             yield BindSymbol(symbol=stride, buffer=buffer.name, dim=dim, what="stride")
 
 
-def _packed_weights(schedule: Schedule) -> frozenset[str]:
+def _find_packed_weights(schedule: Schedule) -> frozenset[str]:
     """Inputs in a layout of a library's own, which have no strides to check: the weights of its operators."""
     found: set[str] = set()
     for step in schedule.steps:
@@ -134,7 +132,7 @@ def _generator_states(schedule: Schedule) -> frozenset[str]:
     return frozenset(passed_on & by_operators)
 
 
-# ---- From a schedule to a program: allocations as late, frees as early as they can be, and memo ----
+# ---- The planner ----
 
 
 _ZERO: Final = as_expr(0)
@@ -184,11 +182,11 @@ def plan(
     Raises:
         ScheduleError: a symbol is bound by no input, or there is a nested graph and no `region`.
     """
-    table = analyse(schedule, frozenset(options.donated_inputs))
+    table = analyse_liveness(schedule, frozenset(options.donated_inputs))
     program = _Planner(schedule=schedule, options=options, table=table, region=region).run()
     switches = any(isinstance(step, Extern) and step.barrier for step in schedule.steps)
     if options.pools and not switches:
-        program = with_pools(
+        program = place_in_pools(
             program,
             table,
             slack_bytes=options.pool_slack_bytes,
@@ -211,7 +209,7 @@ class _Planner:
     # storages that died in the previous step and still hold their memory, by position
     dying: list[int] = field(default_factory=list)
     # position of a storage -> name that now holds its memory, once handed on
-    handed_on: set[int] = field(default_factory=set)
+    reused: set[int] = field(default_factory=set)
     # storages in memory that the caller allocated, which the peak leaves out
     donated: set[int] = field(default_factory=set)
     # inputs of the launch at hand whose memory its outputs took over
@@ -226,7 +224,7 @@ class _Planner:
     def run(self) -> Program:
         schedule = self.schedule
         aligned = frozenset(self.options.aligned_inputs)
-        self.out.extend(prologue(schedule, checked=self.options.check_inputs, aligned=aligned))
+        self.out.extend(make_prologue(schedule, checked=self.options.check_inputs, aligned=aligned))
         deaths: list[list[int]] = [[] for _ in range(len(schedule.steps) + 1)]
         for position, storage in enumerate(self.table.storages):
             if storage.owner != "constant":
@@ -235,11 +233,11 @@ class _Planner:
         for number, step in enumerate(schedule.steps):
             self._allocate(number, step, begins.get(number, ()))
             self._perform(step)
-            self.dying = [p for p in deaths[number] if p not in self.handed_on]
+            self.dying = [p for p in deaths[number] if p not in self.reused]
         self._release()
         # still in use when the program ends: whoever waits is another program
-        returned = {self.table.of[value.name] for value in schedule.outputs if isinstance(value, Ref)}
-        self.dying = [p for p in deaths[-1] if p not in self.handed_on and p not in returned]
+        returned = {self.table.positions[value.name] for value in schedule.outputs if isinstance(value, Ref)}
+        self.dying = [p for p in deaths[-1] if p not in self.reused and p not in returned]
         if schedule.steps:
             self._release()
         self.out.append(Return(values=schedule.outputs))
@@ -297,7 +295,7 @@ class _Planner:
     def _release(self) -> None:
         names: list[str] = []
         for position in self.dying:
-            if position in self.handed_on:
+            if position in self.reused:
                 continue
             storage = self.table.storages[position]
             names.extend(storage.names)
@@ -330,14 +328,14 @@ class _Planner:
         self, storage: Storage, inplace: Mapping[str, tuple[str, ...]], number: int
     ) -> str | None:
         for source in inplace.get(storage.root.name, ()):
-            position = self.table.of[source]
+            position = self.table.positions[source]
             dead = self.table.storages[position]
             if (
                 dead.reusable
                 and dead.last == number
                 and dead.root.name == source
                 and len(dead.names) == 1
-                and position not in self.handed_on
+                and position not in self.reused
                 and _device_and_size(dead) == _device_and_size(storage)
             ):
                 self._hand_on(position, storage)
@@ -346,9 +344,9 @@ class _Planner:
 
     def _hand_on(self, position: int, to: Storage) -> None:
         """`to` has the memory of the storage at `position` from now on."""
-        self.handed_on.add(position)
+        self.reused.add(position)
         if position in self.donated:
-            self.donated.add(self.table.of[to.root.name])
+            self.donated.add(self.table.positions[to.root.name])
 
     def _free_views(self, storage: Storage) -> None:
         others = storage.names[1:]
@@ -407,8 +405,8 @@ class _Planner:
                 self.out.append(
                     CondCall(
                         predicate=step.predicate,
-                        then=self._nested(step.then),
-                        otherwise=self._nested(step.otherwise),
+                        then=self._compile_region(step.then),
+                        otherwise=self._compile_region(step.otherwise),
                         operands=step.operands,
                         outputs=step.outputs,
                         origins=step.origins,
@@ -418,8 +416,8 @@ class _Planner:
                 self._grow_callee(step.outputs)
                 self.out.append(
                     WhileCall(
-                        condition=self._nested(step.condition),
-                        body=self._nested(step.body),
+                        condition=self._compile_region(step.condition),
+                        body=self._compile_region(step.body),
                         carried=step.carried,
                         extra=step.extra,
                         outputs=step.outputs,
@@ -478,7 +476,7 @@ class _Planner:
             if isinstance(output, Buffer):
                 self.meter.grow(self.table.storage(output.name).size_bytes)
 
-    def _nested(self, graph: Graph) -> Program:
+    def _compile_region(self, graph: Graph) -> Program:
         if self.region is None:
             raise ScheduleError(
                 "nested-graph", f"@{graph.name} is a nested graph and plan() was given no `region`"

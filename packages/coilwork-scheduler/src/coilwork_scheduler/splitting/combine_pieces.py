@@ -37,7 +37,7 @@ from coilwork_scheduler.splitting.pieces import Pieces
 Literal = bool | int | float
 
 
-def combined(
+def reduce_in_pieces(
     node: Reduce, pieces: Pieces, name: Callable[[str], str], *, apart: bool = False
 ) -> tuple[Node, ...]:
     """Nodes that compute `node`, which has no checks, from `pieces`; its own outputs are defined among them.
@@ -220,7 +220,7 @@ class _Writer:
         """The node's body over the pieces; where a point does not exist nothing is loaded."""
         (found,) = substitute_ranges((self.node.body,), self.pieces.mapping)
         valid = self.pieces.valid
-        return found if valid is None else guarded(found, valid)
+        return found if valid is None else guard_loads(found, valid)
 
     def _filled(self, value: Scalar, kind: ReduceKind) -> Scalar:
         valid = self.pieces.valid
@@ -291,7 +291,7 @@ class _Writer:
         )
 
 
-def guarded(root: Scalar, valid: Scalar) -> Scalar:
+def guard_loads(root: Scalar, valid: Scalar) -> Scalar:
     """`root` with every load done only where `valid`; that itself loads nothing."""
     done: dict[Scalar, Scalar] = {}
     for node in postorder((root,)):

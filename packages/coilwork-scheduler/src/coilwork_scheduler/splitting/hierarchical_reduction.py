@@ -38,9 +38,9 @@ from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.combine_pieces import combined
-from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces
-from coilwork_scheduler.splitting.reduction_cost import Figures, figures_of
+from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
+from coilwork_scheduler.splitting.pieces import Cut, Pieces, SplitPlan
+from coilwork_scheduler.splitting.reduction_cost import ReductionCost, make_reduction_cost
 
 # Buffers looked at behind what a reduction loads.
 _STEPS: Final = 32
@@ -50,14 +50,14 @@ Place = tuple[str, Expr]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _RowCut:
     """How a reduction is cut along rows whose statistics the node at `position` has."""
 
-    cutting: Cutting
+    cutting: SplitPlan
     position: int
 
 
-def split_along_rows(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+def split_by_rows(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with reductions over whole rows, and over more than those, done row by row where statistics of
     the rows are made.
 
@@ -66,10 +66,10 @@ def split_along_rows(graph: Graph, facts: Dependence, settings: Settings) -> Gra
     options = settings.options
     if not (options.split and options.fuse) or options.batch_invariant or not settings.targets.has_gpu:
         return graph
-    figures = figures_of(facts, settings)
+    figures = make_reduction_cost(facts, settings)
     search = _Search(graph=graph, facts=facts, figures=figures, options=options)
     weigher = _Weigher(figures=figures, remarks=settings.remarks)
-    found: dict[int, Cutting] = {}
+    found: dict[int, SplitPlan] = {}
     for position, rows in search.cuts():
         node = graph.nodes[position]
         assert isinstance(node, Reduce)
@@ -85,7 +85,7 @@ def split_along_rows(graph: Graph, facts: Dependence, settings: Settings) -> Gra
             nodes.append(node)
         else:
             assert isinstance(node, Reduce)
-            nodes.extend(combined(cut.along(node), cut.pieces, namer))
+            nodes.extend(reduce_in_pieces(cut.along(node), cut.pieces, namer))
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -95,17 +95,17 @@ class _Search:
 
     graph: Graph
     facts: Dependence
-    figures: Figures
+    figures: ReductionCost
     options: ScheduleOptions
     _places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
 
-    def cuts(self) -> Iterator[tuple[int, _Rows]]:
+    def cuts(self) -> Iterator[tuple[int, _RowCut]]:
         """Positions of reductions that can be cut along rows of a reduction before them, each
         once, and how.
         """
         wholes = [(k, node) for k, node in enumerate(self.graph.nodes) if self._cuttable(node)]
-        domains: dict[object, _Rows] = {}
-        found: dict[int, _Rows] = {}
+        domains: dict[object, _RowCut] = {}
+        found: dict[int, _RowCut] = {}
         for position, node in wholes:
             assert isinstance(node, Reduce)
             rows = self._rows(position, node)
@@ -120,7 +120,7 @@ class _Search:
                     found[position] = rows
         yield from sorted(found.items())
 
-    def shared(self, node: Reduce, rows: _Rows) -> tuple[Load, ...]:
+    def shared(self, node: Reduce, rows: _RowCut) -> tuple[Load, ...]:
         """Return what `node` loads of the rows that `rows` has on chip."""
         statistic = self.graph.nodes[rows.position]
         assert isinstance(statistic, Reduce)
@@ -147,7 +147,7 @@ class _Search:
             if not access.indirect and any(not axes.isdisjoint(e.free_symbols) for e in access.index)
         )
 
-    def _rows(self, position: int, node: Reduce) -> _Rows | None:
+    def _rows(self, position: int, node: Reduce) -> _RowCut | None:
         """The rows of a reduction that `node`, at `position`, needs the results of."""
         reached = self._trace_places(position, node)
         for name, _ in reached:
@@ -203,7 +203,7 @@ class _Search:
 
     def _matched(
         self, node: Reduce, place: Place, statistic: Reduce, theirs: Expr, position: int
-    ) -> _Rows | None:
+    ) -> _RowCut | None:
         """How `node` is cut along the rows of `statistic`; the two touch one buffer, at `place` and at
         `theirs`.
         """
@@ -236,7 +236,7 @@ class _Search:
             cuts=tuple(Cut(axis=s, count=extent_of(s), length=as_expr(1), even=True) for s in cuts),
         )
         refined = tuple((axis, own[axis]) for axis in node.axes if len(parts.get(axis, ())) > 1)
-        return _Rows(cutting=Cutting(pieces=pieces, refined=refined), position=position)
+        return _RowCut(cutting=SplitPlan(pieces=pieces, refined=refined), position=position)
 
     def _in_memory(self, node: Reduce, offset: Expr) -> tuple[Expr, ...] | None:
         """The ranges and axes of `node`, outermost in memory first; `None` unless `offset` tells their points
@@ -249,7 +249,7 @@ class _Search:
                 steps[s] = 0 if step is None else self.figures.sizes.value(step)
         return tuple(sorted(steps, key=lambda s: -steps[s])) if all(v > 0 for v in steps.values()) else None
 
-    def _stays(self, node: Reduce, cut: Cutting, statistic: Reduce) -> bool:
+    def _stays(self, node: Reduce, cut: SplitPlan, statistic: Reduce) -> bool:
         """True if a program keeps what `node`, `cut` along the rows of `statistic`, and that read
         of a row.
         """
@@ -300,10 +300,10 @@ class _Weigher:
     that reads all again.
     """
 
-    figures: Figures
+    figures: ReductionCost
     remarks: Remarks
 
-    def pays(self, node: Reduce, rows: _Rows, shared: Sequence[Load]) -> bool:
+    def pays(self, node: Reduce, rows: _RowCut, shared: Sequence[Load]) -> bool:
         """Tell if `node` is cut into `rows`; records why."""
         model = self.figures.model
         results = max(self.figures.sizes.numel(extents_of(node.ranges)), 1)

@@ -190,7 +190,7 @@ def cut_axes(
         for inner in order[place + 1 :]:
             within *= max(sizes[inner], 1)
         points = unit if axis is order[-1] else 1
-        cuts[axis] = _divided(axis, known, need, miss, size=size, within=within, held=held, unit=points)
+        cuts[axis] = _divide(axis, known, need, miss, size=size, within=within, held=held, unit=points)
         break
     pieces = Pieces(axes=tuple(axes), cuts=tuple(cuts[axis] for axis in axes if axis in cuts))
     return pieces if cuts and pieces.inner else None
@@ -204,7 +204,7 @@ def _static(axes: Sequence[Expr]) -> int:
     return count
 
 
-def _divided(
+def _divide(
     axis: Expr, known: int | None, need: float, miss: float, *, size: int, within: int, held: int, unit: int
 ) -> Cut:
     """`axis`, likely of `size` points with so many `within` each, in about `need` pieces, two at least.
@@ -215,27 +215,29 @@ def _divided(
     extent = extent_of(axis)
     count = max(2, round(need))
     if known is None:
-        even = _divided_by_factor(axis, size, need, miss)
+        even = _divide_by_factor(axis, size, need, miss)
         if even is not None:
             return even
         points = ceildiv(extent, as_expr(count * unit)) * unit
         return Cut(axis=axis, count=as_expr(count), length=points, even=False)
 
     def badness(divisor: int) -> tuple[float, int]:
-        return abs(log(divisor / need)) + _PADDING * log(_padding(known // divisor * within, held)), divisor
+        return abs(log(divisor / need)) + _PADDING * log(
+            _block_overhead(known // divisor * within, held)
+        ), divisor
 
     best = min(_divisors(known), key=badness)
     if 1 < best < known and need / miss <= best <= need * miss:
         return Cut(axis=axis, count=as_expr(best), length=as_expr(known // best), even=True)
     length = -(-known // count)
-    if within == 1 and length > _FILLED and _padding(length, held) > 1:
+    if within == 1 and length > _FILLED and _block_overhead(length, held) > 1:
         length = 1 << (length.bit_length() - 1)
     elif length > _LONG:
         length = -(-length // _BLOCK) * _BLOCK
     return Cut(axis=axis, count=as_expr(-(-known // length)), length=as_expr(length), even=False)
 
 
-def _divided_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut | None:
+def _divide_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut | None:
     """`axis`, whose extent is a number times open ones, in about `need` pieces of one length; `None` if that
     number does not do it.
 
@@ -261,7 +263,7 @@ def _divided_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut |
     return None
 
 
-def _padding(length: int, held: int) -> float:
+def _block_overhead(length: int, held: int) -> float:
     """How many times as long the block of a piece of `length` points is."""
     return (1 << (length - 1).bit_length()) / length if 1 < length <= held else 1.0
 
@@ -274,7 +276,7 @@ def _divisors(n: int) -> list[int]:
 # ---- Axes that lie in memory like one, made one: there are more ways to cut them evenly ----
 
 
-def merged_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
+def merge_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
     """`order`, outermost first, with neighbours merged that all `offsets` see as one, and what those are over
     the merged ones.
     """
@@ -309,7 +311,7 @@ def _parts(run: Sequence[Expr], whole: Expr) -> dict[Expr, Expr]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cutting:
+class SplitPlan:
     """Pieces of a family.
 
     Its axes are `refined` first, into the axes of the pieces, where that says something. Pieces are `apart`

@@ -32,7 +32,7 @@ POSITIONS: Final = ("argmin", "argmax")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ReductionGroup:
     """Reductions over the same ranges and axes; `rows` are what they load at points of the axes,
     each once.
     """
@@ -67,16 +67,16 @@ def rows_of(node: Reduce) -> tuple[Load, ...]:
     )
 
 
-def alone(node: Reduce) -> Family:
+def group_of_one(node: Reduce) -> ReductionGroup:
     """The family of `node` alone, which is no node of the graph yet."""
-    return Family(positions=(), members=(node,), rows=rows_of(node))
+    return ReductionGroup(positions=(), members=(node,), rows=rows_of(node))
 
 
 # ---- The likely figures of families of reductions, whole and in pieces: what they read, on how  ----
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ReductionShape:
     """A family's likely figures: results, points per result, programs of one kernel for all, bytes read.
 
     Results are `across` if neighbours in memory are of different ones, and `crossed` if enough of what is
@@ -104,7 +104,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class ReductionCost:
     """Estimates of families, by sizes as they likely are and a model of what kernels cost."""
 
     facts: Dependence
@@ -112,7 +112,7 @@ class Figures:
     model: CostModel
     sizes: SizeHints
 
-    def shape(self, family: Family) -> Shape:
+    def shape(self, family: ReductionGroup) -> ReductionShape:
         """The figures of `family` as one kernel."""
         results = max(self.sizes.numel(tuple(extent_of(r) for r in family.ranges)), 1)
         length = max(self.length(family.axes), 1)
@@ -136,7 +136,7 @@ class Figures:
         )
         rows = self.rows(family.members[0])
         across = rows.are_across(across=across_bytes, along=along_bytes)
-        return Shape(
+        return ReductionShape(
             results=results,
             length=length,
             across=across,
@@ -166,7 +166,9 @@ class Figures:
         most = fetched // 2 // buffer.dtype.itemsize
         return nearest(substitute(offset, over) if over else offset, most)
 
-    def crossing(self, family: Family, order: Sequence[Expr], over: Mapping[Expr, Expr]) -> Crossing | None:
+    def crossing(
+        self, family: ReductionGroup, order: Sequence[Expr], over: Mapping[Expr, Expr]
+    ) -> Crossing | None:
         """The axis of `order`, outermost first, that crosses the innermost one; `None` if none does.
 
         The axes of `family` are `over` these. Rows reduced side by side are worth it from a share of the
@@ -185,12 +187,12 @@ class Figures:
         crosses = min(near[outer], near[inner]) > share * sum(near.values())
         return Crossing(outer, inner, elements[outer]) if crosses else None
 
-    def is_narrow(self, family: Family, axis: Expr) -> bool:
+    def is_narrow(self, family: ReductionGroup, axis: Expr) -> bool:
         """True if the points of `axis` are fewer than those of 16 bits in a sector of memory."""
         sector = self.target(family.members[0]).machine.memory.fetched_bytes // DType.BF16.itemsize
         return self.sizes.value(extent_of(axis)) < sector
 
-    def wanted(self, family: Family, shape: Shape) -> float:
+    def wanted(self, family: ReductionGroup, shape: ReductionShape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""
         target = self.target(family.members[0])
         units, reductions = target.multiprocessors, target.machine.reductions
@@ -205,7 +207,7 @@ class Figures:
         least = reductions.least_across if shape.across else reductions.least_along
         return min(wanted, shape.length / least, reductions.most_pieces)
 
-    def reduce_us(self, shape: Shape, pieces: int) -> float:
+    def reduce_us(self, shape: ReductionShape, pieces: int) -> float:
         """Time of a kernel that reduces `pieces` of each result."""
         return self.model.kernel_us(
             KernelWork(
@@ -230,11 +232,13 @@ class Figures:
         """How kernels go through the rows that `node` reduces."""
         return self.capabilities(node).rows
 
-    def moved(self, family: Family, shape: Shape, pieces: int) -> int:
+    def moved(self, family: ReductionGroup, shape: ReductionShape, pieces: int) -> int:
         """Bytes of the results of pieces."""
         return sum(b.dtype.compute.itemsize for b in family.outputs) * shape.results * pieces
 
-    def second_us(self, family: Family, shape: Shape, pieces: int, *, across: bool = False) -> float:
+    def second_us(
+        self, family: ReductionGroup, shape: ReductionShape, pieces: int, *, across: bool = False
+    ) -> float:
         """Time of the kernel that reduces the results of pieces, which the first one also has to write.
 
         The pieces of a result lie together, or with `across` the results of a piece.
@@ -252,7 +256,7 @@ class Figures:
             )
         )
 
-    def by_memory(self, family: Family) -> tuple[Expr, ...]:
+    def by_memory(self, family: ReductionGroup) -> tuple[Expr, ...]:
         """The axes, outermost in memory first, by the largest of the loads that tells them apart."""
         for access in sorted(family.rows, key=self.touched, reverse=True):
             offset = self.facts.buffers[access.buffer].offset_of(access.index)
@@ -263,7 +267,7 @@ class Figures:
                 return tuple(family.axes[k] for k in places)
         return family.axes
 
-    def offsets(self, family: Family) -> tuple[Expr, ...]:
+    def offsets(self, family: ReductionGroup) -> tuple[Expr, ...]:
         """Return where in memory `family` reads what it reduces."""
         return tuple(self.facts.buffers[access.buffer].offset_of(access.index) for access in family.rows)
 
@@ -279,6 +283,6 @@ class Figures:
         return self.sizes.numel(tuple(extent_of(axis) for axis in axes))
 
 
-def figures_of(facts: Dependence, settings: Settings) -> Figures:
+def make_reduction_cost(facts: Dependence, settings: Settings) -> ReductionCost:
     """Estimates of families of the graph that `facts` are about."""
-    return Figures(facts=facts, targets=settings.targets, model=settings.model, sizes=settings.sizes)
+    return ReductionCost(facts=facts, targets=settings.targets, model=settings.model, sizes=settings.sizes)

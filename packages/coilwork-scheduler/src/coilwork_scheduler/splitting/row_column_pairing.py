@@ -29,8 +29,8 @@ from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.splitting.pieces import Cutting, cut_axes
-from coilwork_scheduler.splitting.reduction_cost import Family, Figures, rows_of
+from coilwork_scheduler.splitting.pieces import SplitPlan, cut_axes
+from coilwork_scheduler.splitting.reduction_cost import ReductionCost, ReductionGroup, rows_of
 
 # ---- Reductions of columns beside reductions of rows of the same matrix: may they share a kerne ----
 
@@ -62,7 +62,7 @@ class RowReductions:
             if (
                 isinstance(rows, Reduce)
                 and place != position
-                and _crossed(columns, self._offset(access), rows.ranges, rows.axes, self._offset(known))
+                and _is_transposed(columns, self._offset(access), rows.ranges, rows.axes, self._offset(known))
                 and not self._through_others(position, place)
             ):
                 return rows
@@ -84,7 +84,9 @@ class RowReductions:
             if (
                 isinstance(rows, Reduce)
                 and product(extent_of(s) for s in rows.axes) is product(extent_of(s) for s in across)
-                and _crossed(columns, self._offset(access), along, across, buffer.offset_of(made.ranges))
+                and _is_transposed(
+                    columns, self._offset(access), along, across, buffer.offset_of(made.ranges)
+                )
                 and not self._through_others(position, place)
             ):
                 return rows
@@ -127,7 +129,7 @@ class RowReductions:
         return False
 
 
-def row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowReductions:
+def index_row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowReductions:
     """The table for `graph`; at most `limit` nodes are visited to show that two of them depend on each other
     directly.
     """
@@ -141,7 +143,7 @@ def row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowReductions
     return RowReductions(graph=graph, facts=facts, readers=readers, limit=limit)
 
 
-def _crossed(
+def _is_transposed(
     columns: Reduce, ours: Expr, along: Sequence[Expr], across: Sequence[Expr], theirs: Expr
 ) -> bool:
     """True if what `columns` reduces is what `along` goes through, and its results what `across` does, in the
@@ -165,14 +167,14 @@ def _crossed(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walked:
+class RowLoopSplit:
     """`count` pieces, bytes that the rows' kernel has read already, and microseconds that a kernel of its own
     and a share of that take.
 
     Pieces pay if they take less than the share `clear_win` of the other's time.
     """
 
-    cutting: Cutting
+    cutting: SplitPlan
     count: int
     shared_read_bytes: int
     apart_us: float
@@ -184,7 +186,7 @@ class Walked:
         """Tell if the reading saved outweighs the pieces' results."""
         return self.walked_us < self.clear_win * self.apart_us
 
-    def note(self, remarks: Remarks, family: Family) -> None:
+    def note(self, remarks: Remarks, family: ReductionGroup) -> None:
         """Record whether `family` is cut so, and why."""
         remarks.note(
             "split-walked",
@@ -200,9 +202,9 @@ class Walked:
         )
 
 
-def walked_of(
-    figures: Figures, family: Family, rows: RowReductions, *, otherwise_us: float | None
-) -> Walked | None:
+def find_row_loop_split(
+    figures: ReductionCost, family: ReductionGroup, rows: RowReductions, *, otherwise_us: float | None
+) -> RowLoopSplit | None:
     """Pieces of `family` for a kernel of `rows` that reads the same; `None` if none has room for its sums.
 
     In pieces that fill the device it takes `otherwise_us`, if it can be cut so.
@@ -221,7 +223,7 @@ def walked_of(
     beside = [access for access, found in partners.items() if found is not None]
     if not beside:
         return None
-    axes, refined = _refined(family.axes, [found for found in partners.values() if found is not None])
+    axes, refined = _refine_axes(family.axes, [found for found in partners.values() if found is not None])
     target = figures.target(family.members[0])
     pieces = cut_axes(
         axes,
@@ -236,17 +238,17 @@ def walked_of(
     count = max(figures.sizes.value(pieces.count), 1)
     shared = sum(figures.touched(access) for access in beside)
     apart_us = figures.reduce_us(shape, 1)
-    return Walked(
-        cutting=Cutting(pieces=pieces, refined=tuple(refined.items()), apart=True),
+    return RowLoopSplit(
+        cutting=SplitPlan(pieces=pieces, refined=tuple(refined.items()), apart=True),
         count=count,
         shared_read_bytes=shared,
         apart_us=apart_us if otherwise_us is None else min(apart_us, otherwise_us),
-        walked_us=_walked_us(figures, family, count, shared),
+        walked_us=_row_loop_us(figures, family, count, shared),
         clear_win=target.machine.reductions.clear_win,
     )
 
 
-def _walked_us(figures: Figures, family: Family, count: int, shared: int) -> float:
+def _row_loop_us(figures: ReductionCost, family: ReductionGroup, count: int, shared: int) -> float:
     """Return what `count` pieces add to the time of a kernel that reads `shared` bytes of them anyhow, and
     the time to reduce their results.
     """
@@ -266,7 +268,7 @@ def _walked_us(figures: Figures, family: Family, count: int, shared: int) -> flo
 
 
 def _partner(
-    figures: Figures, family: Family, rows: RowReductions, member: Reduce, access: Load
+    figures: ReductionCost, family: ReductionGroup, rows: RowReductions, member: Reduce, access: Load
 ) -> Reduce | None:
     """A reduction of rows of what `member` loads by `access` whose kernel has room for the sums
     of `family`.
@@ -282,7 +284,7 @@ def _partner(
     return found if walks.keeps_beside_sums(longest, sums=len(family.outputs), reads=len(reads)) else None
 
 
-def _refined(
+def _refine_axes(
     axes: tuple[Expr, ...], partners: Sequence[Reduce]
 ) -> tuple[tuple[Expr, ...], Mapping[Expr, Expr]]:
     """`axes` in as many parts as some of `partners` goes through rows with, and what they are over the parts.

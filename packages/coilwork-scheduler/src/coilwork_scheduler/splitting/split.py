@@ -37,29 +37,41 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.combine_pieces import combined
-from coilwork_scheduler.splitting.pieces import Cutting
-from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, Figures, alone, figures_of, rows_of
-from coilwork_scheduler.splitting.row_column_pairing import RowReductions, Walked, row_reductions, walked_of
+from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
+from coilwork_scheduler.splitting.pieces import SplitPlan
+from coilwork_scheduler.splitting.reduction_cost import (
+    POSITIONS,
+    ReductionCost,
+    ReductionGroup,
+    group_of_one,
+    make_reduction_cost,
+    rows_of,
+)
+from coilwork_scheduler.splitting.row_column_pairing import (
+    RowLoopSplit,
+    RowReductions,
+    find_row_loop_split,
+    index_row_reductions,
+)
 from coilwork_scheduler.splitting.split_strategies import (
-    Crossed,
-    Filling,
-    Runs,
-    crossed_of,
-    filling_of,
-    runs_of,
+    MixedLayoutSplit,
+    OccupancySplit,
+    ShortRunSplit,
+    find_mixed_layout_split,
+    find_occupancy_split,
+    find_short_run_split,
 )
 
 # ---- Whether a family of reductions is cut in pieces, and into which ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
+class SplitChooser:
     """Decides whether a family is cut, and into what. `rows` are the reductions that it may share a kernel
     with.
     """
 
-    figures: Figures
+    figures: ReductionCost
     options: ScheduleOptions
     remarks: Remarks
     rows: RowReductions
@@ -83,48 +95,52 @@ class Judge:
             and self.figures.length(node.axes) >= 2 * reductions.least_across
         )
 
-    def pieces_of(self, family: Family) -> Cutting | None:
+    def pieces_of(self, family: ReductionGroup) -> SplitPlan | None:
         """How to cut the axes of `family`; `None` if one kernel for each result does as well."""
         filling = self._filling(family)
         cutting = self._taken(family, self._walked(family, filling))
         if cutting is None:
             cutting = self._taken(family, self._runs(family))
         if cutting is None:
-            cutting = self._taken(family, crossed_of(self.figures, family, filling))
+            cutting = self._taken(family, find_mixed_layout_split(self.figures, family, filling))
         if cutting is None:
             cutting = self._taken(family, filling)
         return cutting
 
-    def splits(self, family: Family) -> bool:
+    def splits(self, family: ReductionGroup) -> bool:
         """Tell if `family` is cut even without rows that it could share a kernel with; records nothing."""
         filling = self._filling(family)
-        ways = (filling, self._runs(family), crossed_of(self.figures, family, filling))
+        ways = (filling, self._runs(family), find_mixed_layout_split(self.figures, family, filling))
         return any(way is not None and way.pays for way in ways)
 
-    def _taken(self, family: Family, way: Walked | Runs | Crossed | Filling | None) -> Cutting | None:
+    def _taken(
+        self,
+        family: ReductionGroup,
+        way: RowLoopSplit | ShortRunSplit | MixedLayoutSplit | OccupancySplit | None,
+    ) -> SplitPlan | None:
         """The cutting of `family` in this way, if there is one that pays; records whether it does."""
         if way is None:
             return None
         way.note(self.remarks, family)
         return way.cutting if way.pays else None
 
-    def _filling(self, family: Family) -> Filling | None:
-        return filling_of(self.figures, family)
+    def _filling(self, family: ReductionGroup) -> OccupancySplit | None:
+        return find_occupancy_split(self.figures, family)
 
-    def _runs(self, family: Family) -> Runs | None:
+    def _runs(self, family: ReductionGroup) -> ShortRunSplit | None:
         """How to reduce across short runs of memory first, if it has them."""
         shape = self.figures.shape(family)
         if shape.across:
             return None
         kept = self.figures.rows(family.members[0]).keeps(shape.length)
-        return runs_of(self.figures, family, on_chip=kept)
+        return find_short_run_split(self.figures, family, on_chip=kept)
 
-    def _walked(self, family: Family, filling: Filling | None) -> Walked | None:
+    def _walked(self, family: ReductionGroup, filling: OccupancySplit | None) -> RowLoopSplit | None:
         """Pieces for a kernel that reduces rows of what `family` reads, where kernels may be shared."""
         if not (self.options.fuse and self.options.horizontal):
             return None
         otherwise_us = None if filling is None else filling.split_us
-        return walked_of(self.figures, family, self.rows, otherwise_us=otherwise_us)
+        return find_row_loop_split(self.figures, family, self.rows, otherwise_us=otherwise_us)
 
     def reads_again(self, node: Reduce) -> bool:
         """Tell if two reductions over the rows of `node`, one of which needs the other's result, read them
@@ -134,7 +150,7 @@ class Judge:
         """
         if not self.figures.target(node).is_gpu:
             return False
-        if self.candidate(node) and self.splits(alone(node)):
+        if self.candidate(node) and self.splits(group_of_one(node)):
             return True
         longest = 1
         for axis in node.axes:
@@ -148,7 +164,7 @@ class Judge:
         """Tell if the results of `node`, rather than the points that it reduces, lie side by side
         in memory.
         """
-        return self.figures.shape(alone(node)).across
+        return self.figures.shape(group_of_one(node)).across
 
     def direction(self, node: Reduce, access: Load) -> str | None:
         """How `access`, which `node` reduces, lies beside the results of `node`."""
@@ -159,7 +175,7 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class SoftmaxPair:
     """Positions of a maximum and of a sum of exponentials, and the reduction that gives both, at that of the
     maximum.
     """
@@ -169,7 +185,7 @@ class Pair:
     both: Reduce
 
 
-def merged(graph: Graph, wanted: Callable[[Pair], bool]) -> Graph:
+def merge_softmax_pairs(graph: Graph, wanted: Callable[[SoftmaxPair], bool]) -> Graph:
     """`graph` with those pairs that are `wanted` as one reduction. Linear in the size of the graph."""
     placed: dict[int, Reduce] = {}
     gone: set[int] = set()
@@ -183,7 +199,7 @@ def merged(graph: Graph, wanted: Callable[[Pair], bool]) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _pairs(graph: Graph) -> Iterator[Pair]:
+def _pairs(graph: Graph) -> Iterator[SoftmaxPair]:
     maxima: dict[str, int] = {}
     for position, node in enumerate(graph.nodes):
         if not isinstance(node, Reduce) or node.checks:
@@ -205,7 +221,7 @@ def _pairs(graph: Graph) -> Iterator[Pair]:
                 outputs = (*highest.outputs, *node.outputs)
                 origins = tuple(dict.fromkeys((*highest.origins, *node.origins)))
                 both = replace(highest, kind="online_softmax", outputs=outputs, origins=origins)
-                yield Pair(maximum=place, total=position, both=both)
+                yield SoftmaxPair(maximum=place, total=position, both=both)
 
 
 def _exponent(body: Scalar) -> tuple[Scalar, Load] | None:
@@ -231,15 +247,15 @@ def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Gra
     options = settings.options
     if not options.split or options.batch_invariant or not settings.targets.have_whole_rows:
         return graph
-    judge = Judge(
-        figures=figures_of(facts, settings),
+    judge = SplitChooser(
+        figures=make_reduction_cost(facts, settings),
         options=options,
         remarks=settings.remarks,
-        rows=row_reductions(graph, facts, options.search_limit),
+        rows=index_row_reductions(graph, facts, options.search_limit),
     )
     if options.numerics == "fast":
-        graph = merged(graph, lambda pair: judge.reads_again(pair.both))
-    found: dict[int, Cutting] = {}
+        graph = merge_softmax_pairs(graph, lambda pair: judge.reads_again(pair.both))
+    found: dict[int, SplitPlan] = {}
     for family in _families(graph, judge):
         cutting = judge.pieces_of(family)
         if cutting is not None:
@@ -254,11 +270,11 @@ def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Gra
             nodes.append(node)
         else:
             assert isinstance(node, Reduce)
-            nodes.extend(combined(cutting.along(node), cutting.pieces, name, apart=cutting.apart))
+            nodes.extend(reduce_in_pieces(cutting.along(node), cutting.pieces, name, apart=cutting.apart))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
+def _families(graph: Graph, judge: SplitChooser) -> Iterator[ReductionGroup]:
     """Families of the reductions worth judging, by their first members."""
     rows: dict[int, tuple[Load, ...]] = {}
     parent: dict[int, int] = {}
@@ -287,7 +303,7 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
         members.setdefault(find(position), []).append(position)
     for positions in members.values():
         nodes = [graph.nodes[position] for position in positions]
-        yield Family(
+        yield ReductionGroup(
             positions=tuple(positions),
             members=tuple(node for node in nodes if isinstance(node, Reduce)),
             rows=tuple(dict.fromkeys(access for position in positions for access in rows[position])),

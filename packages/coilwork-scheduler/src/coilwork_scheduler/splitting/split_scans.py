@@ -48,7 +48,7 @@ from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost_model import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.combine_pieces import guarded, identity_of
+from coilwork_scheduler.splitting.combine_pieces import guard_loads, identity_of
 
 # ---- Scans in a single pass: programs share a row, and each starts with what those before it sa ----
 
@@ -57,7 +57,7 @@ from coilwork_scheduler.splitting.combine_pieces import guarded, identity_of
 _WORD: Final = 8
 
 
-def pieces_of(node: Scan, target: Target) -> int | None:
+def count_shared_pieces(node: Scan, target: Target) -> int | None:
     """How many pieces rows of `node` have, which programs take in a single pass; `None` if that cannot be."""
     scans = target.machine.scans
     extents = [as_int(extent_of(r)) for r in node.ranges]
@@ -166,7 +166,7 @@ class _Weigher:
         )
         write_bytes = sum(self.settings.sizes.size_bytes(b) for b in node.outputs if b is not None)
         target, can = self._target(node), self._capabilities(node)
-        across = _across(node)
+        across = _is_strided(node)
         stays = not across and can.rows.keeps(size)
         full, scans = target.machine.launches.full_programs, target.machine.scans
         programs = max(1, full * max(rows, read_bytes // size) // scans.column_bytes) if across else rows
@@ -188,7 +188,7 @@ class _Weigher:
             )
             numbers["split_us"] = round(split_us, 3)
         is_alone = stays or across or not self.settings.options.single_pass or not can.shares_rows
-        shared = None if is_alone else pieces_of(node, target)
+        shared = None if is_alone else count_shared_pieces(node, target)
         if shared is not None:
             single_us = single_pass_us(
                 node,
@@ -276,7 +276,7 @@ def _kind(node: Scan) -> ScanKind:
     return node.kind
 
 
-def _across(node: Scan) -> bool:
+def _is_strided(node: Scan) -> bool:
     """Tell if neighbours are those of another range than the scan's, so that pieces of it do not lie one
     behind the other.
     """
@@ -367,7 +367,7 @@ class _Writer:
             return substitute_ranges((node.body,), {node.axis: position})[0]
         inside = op("lt", index_value(position), index_value(size))
         (found,) = substitute_ranges((node.body,), {node.axis: position})
-        return where(inside, guarded(found, inside), const(self._identity(), node.body.dtype))
+        return where(inside, guard_loads(found, inside), const(self._identity(), node.body.dtype))
 
     def _reduced(self, outer: tuple[Expr, ...], point: Expr, body: Scalar) -> tuple[Reduce, Scalar]:
         """The reduction of each piece, and the value that its results make."""
@@ -382,7 +382,7 @@ class _Writer:
         found = [load(part.name, outer, part.dtype) for part in parts]
         if len(found) == 1:
             return reduction, found[0]
-        return reduction, _with_largest(found[0], op("log", found[1]))
+        return reduction, _add_largest(found[0], op("log", found[1]))
 
     def _joined(self, before: Buffer, local: Buffer, count: int) -> Pointwise:
         """The scan's result: each piece's, combined with what the pieces before it give."""
@@ -425,7 +425,7 @@ class _Writer:
         )
 
 
-def _with_largest(largest: Scalar, rest: Scalar) -> Scalar:
+def _add_largest(largest: Scalar, rest: Scalar) -> Scalar:
     """`largest + rest`, where `rest` is NaN for infinite ones."""
     return where(op("isinf", largest), largest, op("add", largest, rest))
 
@@ -433,4 +433,4 @@ def _with_largest(largest: Scalar, rest: Scalar) -> Scalar:
 def _log_add(a: Scalar, b: Scalar) -> Scalar:
     largest = op("maximum", a, b)
     total = op("add", op("exp", op("sub", a, largest)), op("exp", op("sub", b, largest)))
-    return _with_largest(largest, op("log", total))
+    return _add_largest(largest, op("log", total))

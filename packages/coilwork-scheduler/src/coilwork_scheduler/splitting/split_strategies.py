@@ -32,8 +32,13 @@ from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.splitting.pieces import Cut, Cutting, Pieces, cut_axes, merged_axes
-from coilwork_scheduler.splitting.reduction_cost import POSITIONS, Family, Figures, Shape
+from coilwork_scheduler.splitting.pieces import Cut, Pieces, SplitPlan, cut_axes, merge_axes
+from coilwork_scheduler.splitting.reduction_cost import (
+    POSITIONS,
+    ReductionCost,
+    ReductionGroup,
+    ReductionShape,
+)
 
 # ---- Pieces that fill the device, which results alone leave idle: as many for each result as th ----
 
@@ -43,7 +48,7 @@ _WHOLE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filling:
+class OccupancySplit:
     """`count` pieces for each result, and microseconds that one kernel for all takes and those of pieces and
     of their results do.
 
@@ -51,7 +56,7 @@ class Filling:
     time.
     """
 
-    cutting: Cutting
+    cutting: SplitPlan
     count: int
     programs: int
     whole_us: float
@@ -63,7 +68,7 @@ class Filling:
         """Tell if pieces are better than one kernel."""
         return self.split_us < self.clear_win * self.whole_us
 
-    def note(self, remarks: Remarks, family: Family) -> None:
+    def note(self, remarks: Remarks, family: ReductionGroup) -> None:
         """Record whether `family` is cut so, and why."""
         remarks.note(
             "split",
@@ -77,7 +82,7 @@ class Filling:
         )
 
 
-def filling_of(figures: Figures, family: Family) -> Filling | None:
+def find_occupancy_split(figures: ReductionCost, family: ReductionGroup) -> OccupancySplit | None:
     """The pieces of `family` that fill the device; `None` if its results do, or if its rows stay on chip."""
     shape = figures.shape(family)
     wanted, rows = figures.wanted(family, shape), figures.rows(family.members[0])
@@ -87,7 +92,7 @@ def filling_of(figures: Figures, family: Family) -> Filling | None:
     ordered = family.members[0].kind in POSITIONS
     order, refined = family.axes, dict[Expr, Expr]()
     if not ordered:
-        order, refined = merged_axes(figures.by_memory(family), figures.offsets(family))
+        order, refined = merge_axes(figures.by_memory(family), figures.offsets(family))
         crossing = figures.crossing(family, order, refined)
         if crossing is not None and figures.is_narrow(family, crossing.outer):
             # its few points are neighbours of each other: a piece has all of them
@@ -106,8 +111,8 @@ def filling_of(figures: Figures, family: Family) -> Filling | None:
     count = max(figures.sizes.value(pieces.count), 1)
     target = figures.target(family.members[0])
     reductions = target.machine.reductions
-    return Filling(
-        cutting=Cutting(
+    return OccupancySplit(
+        cutting=SplitPlan(
             pieces=pieces,
             refined=tuple(refined.items()),
             apart=shape.across
@@ -126,13 +131,13 @@ def filling_of(figures: Figures, family: Family) -> Filling | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossed:
+class MixedLayoutSplit:
     """`count` pieces for each result, and microseconds that kernels along one axis and those of pieces take.
 
     Pieces pay if they take less than the share `clear_win` of the others' time.
     """
 
-    cutting: Cutting
+    cutting: SplitPlan
     count: int
     along_us: float
     split_us: float
@@ -143,7 +148,7 @@ class Crossed:
         """Tell if blocks are better than looking up a line for each element."""
         return self.split_us < self.clear_win * self.along_us
 
-    def note(self, remarks: Remarks, family: Family) -> None:
+    def note(self, remarks: Remarks, family: ReductionGroup) -> None:
         """Record whether `family` is cut so, and why."""
         remarks.note(
             "split-crossed",
@@ -158,14 +163,16 @@ class Crossed:
         )
 
 
-def crossed_of(figures: Figures, family: Family, filling: Filling | None) -> Crossed | None:
+def find_mixed_layout_split(
+    figures: ReductionCost, family: ReductionGroup, filling: OccupancySplit | None
+) -> MixedLayoutSplit | None:
     """The pieces of `family` whose blocks read whole lines; `None` if its operands lie alike, or if its rows
     stay on chip. `filling` are pieces that go along one axis, if there are any.
     """
     shape, rows = figures.shape(family), figures.rows(family.members[0])
     if shape.across or rows.keeps(shape.length) or family.members[0].kind in POSITIONS:
         return None
-    order, refined = merged_axes(figures.by_memory(family), figures.offsets(family))
+    order, refined = merge_axes(figures.by_memory(family), figures.offsets(family))
     crossing = figures.crossing(family, order, refined)
     if crossing is None or any(figures.is_narrow(family, one) for one in (crossing.outer, crossing.inner)):
         return None
@@ -198,8 +205,8 @@ def crossed_of(figures: Figures, family: Family, filling: Filling | None) -> Cro
     count = max(figures.sizes.value(pieces.count), 1)
     along_us = figures.reduce_us(shape, 1) if filling is None else filling.split_us
     lookups_us = crossing.elements / (target.multiprocessors * reductions.lines_per_us)
-    return Crossed(
-        cutting=Cutting(pieces=pieces, refined=tuple(refined.items())),
+    return MixedLayoutSplit(
+        cutting=SplitPlan(pieces=pieces, refined=tuple(refined.items())),
         count=count,
         along_us=max(along_us, target.launch_us + lookups_us),
         split_us=figures.reduce_us(blocks, count // points) + figures.second_us(family, shape, count),
@@ -208,7 +215,7 @@ def crossed_of(figures: Figures, family: Family, filling: Filling | None) -> Cro
 
 
 def _crossed_pieces(
-    figures: Figures, family: Family, blocks: Shape, rest: Sequence[Expr], axis: Expr
+    figures: ReductionCost, family: ReductionGroup, blocks: ReductionShape, rest: Sequence[Expr], axis: Expr
 ) -> Pieces:
     """A piece for each point of `axis`, and as many of them along the `rest` as fill the device with
     `blocks`.
@@ -245,12 +252,12 @@ def _digits(axis: Expr, *, least: int, most: int) -> tuple[Expr, Expr] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class ShortRunSplit:
     """Pieces that begin with the points of runs, how many they are, and microseconds that this saves and
     costs.
     """
 
-    cutting: Cutting
+    cutting: SplitPlan
     count: int
     saved_us: float
     costs_us: float
@@ -260,7 +267,7 @@ class Runs:
         """Tell if wide loads save more than another kernel costs."""
         return self.saved_us > self.costs_us
 
-    def note(self, remarks: Remarks, family: Family) -> None:
+    def note(self, remarks: Remarks, family: ReductionGroup) -> None:
         """Record whether `family` is cut so, and why."""
         remarks.note(
             "split-runs",
@@ -275,7 +282,9 @@ class Runs:
         )
 
 
-def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
+def find_short_run_split(
+    figures: ReductionCost, family: ReductionGroup, *, on_chip: bool
+) -> ShortRunSplit | None:
     """How to reduce across short runs first, if `family` reads memory by them. Rows `on_chip` are read once
     for all that needs them.
     """
@@ -283,13 +292,13 @@ def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
         return None
     reductions = figures.target(family.members[0]).machine.reductions
     axes = figures.by_memory(family)
-    order, refined = merged_axes(axes, figures.offsets(family))
+    order, refined = merge_axes(axes, figures.offsets(family))
     *outer, run = order
     points = as_int(extent_of(run))
     if points is None or points < 2 or figures.length(outer) < reductions.least_across:
         return None
     if not family.rows or not all(
-        _short(figures, family, access, axes[-1], points) for access in family.rows
+        _is_short_run(figures, family, access, axes[-1], points) for access in family.rows
     ):
         return None
     pieces = _run_pieces(figures, family, tuple(order), run, points)
@@ -307,15 +316,17 @@ def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
     read_us = figures.model.kernel_us(read)
     count = figures.sizes.value(pieces.count)
     second_us = figures.second_us(family, shape, max(count, 1))
-    return Runs(
-        cutting=Cutting(pieces=pieces, refined=tuple(refined.items())),
+    return ShortRunSplit(
+        cutting=SplitPlan(pieces=pieces, refined=tuple(refined.items())),
         count=count,
         saved_us=(reductions.narrow_slowdown - 1) * read_us,
         costs_us=second_us + (read_us if on_chip else 0.0),
     )
 
 
-def _short(figures: Figures, family: Family, access: Load, innermost: Expr, points: int) -> bool:
+def _is_short_run(
+    figures: ReductionCost, family: ReductionGroup, access: Load, innermost: Expr, points: int
+) -> bool:
     """Tell if `access` goes through short runs, which wide loads do not fit, of results that lie side by
     side.
     """
@@ -342,7 +353,7 @@ def _stride(offset: Expr, axis: Expr) -> int | None:
 
 
 def _run_pieces(
-    figures: Figures, family: Family, order: tuple[Expr, ...], run: Expr, points: int
+    figures: ReductionCost, family: ReductionGroup, order: tuple[Expr, ...], run: Expr, points: int
 ) -> Pieces | None:
     """The points of the run, and as many pieces of what is outside as fill the device."""
     outer = tuple(axis for axis in order if axis is not run)
