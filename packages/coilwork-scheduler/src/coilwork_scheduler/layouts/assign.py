@@ -1,5 +1,4 @@
-"""The layout pass: `assign_layouts` gives free memory the strides with which the graph moves the fewest
-bytes.
+"""`assign_layouts` gives free memory the strides with which a graph moves the fewest bytes.
 
 Memory whose loops all run along it is left alone, and so is the rest if little would be gained: only groups
 of connected loops are looked at, one of which reads or writes across some memory. `explain_layouts` shows the

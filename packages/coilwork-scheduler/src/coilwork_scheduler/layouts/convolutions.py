@@ -1,5 +1,4 @@
-"""The layout rules for convolutions as calls of a library, which convert what lies otherwise around each
-call.
+"""The layout rules for convolutions as library calls, which convert tensors that lie otherwise.
 
 A library computes in channels-last or as captured. It reads that off the strides of its input and its weight,
 and its results lie so (`follows_channels_last`). The pass chooses that order for each call. Each tensor of

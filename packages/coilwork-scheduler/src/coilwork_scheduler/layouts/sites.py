@@ -1,5 +1,4 @@
-"""What the layout pass knows of a node (`Site`): its memory, its cost under a layout, and strides it would
-like.
+"""What the layout pass knows of a node (`Site`): its memory, its costs, the strides it would like.
 
 Rules make sites. A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with
 sites, whose costs add up. A call that no rule claims holds its operands and results to their strides, since

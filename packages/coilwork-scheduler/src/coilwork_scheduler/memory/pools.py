@@ -221,7 +221,9 @@ def _find_pools(candidates: Sequence[Block], headroom: Headroom, depth: int) -> 
     if not too_much:
         return [whole]
     smaller = (
-        _fit_below_limit(candidates, headroom) or _drop_largest(candidates, headroom) or _take_lower_part(whole, headroom)
+        _fit_below_limit(candidates, headroom)
+        or _drop_largest(candidates, headroom)
+        or _take_lower_part(whole, headroom)
     )
     if smaller is not None:
         return [smaller]

@@ -1,8 +1,8 @@
-"""Reductions of pieces, and of their results: what each kind keeps of a piece, and how pieces combine.
+"""Nodes that reduce pieces and combine their results, for each kind of reduction.
 
-Nothing is approximated: means and sums of squared differences combine as in Chan et al. 1979 (or, from pieces
+Nothing is approximated. Means and sums of squared differences combine as in Chan et al. 1979 (or, from pieces
 of equal size, as the mean of means), maxima and sums of exponentials as in Milakov and Gimelshein 2018, and
-of equal extremes the first one wins. Floats are summed as f32 at least, and kept so between the two
+of equal extremes the first one wins. Floats are summed as `f32` at least, and kept so between the two
 reductions.
 """
 
@@ -102,7 +102,7 @@ class _Writer:
     def simple(self) -> None:
         """Kinds whose results combine as their values do."""
         node, wide = self.node, self._wide()
-        (part,) = self._partial(node.kind, self._filled(cast(self._body(), wide), node.kind), ["part"])
+        (part,) = self._partial(node.kind, self._fill_invalid(cast(self._body(), wide), node.kind), ["part"])
         self._final(node.kind, load(part.name, self.ranges, wide), (node.outputs[0],))
 
     def moments(self) -> None:
@@ -122,19 +122,19 @@ class _Writer:
         self._final("welford", load(part.name, self.ranges, wide), (mean, apart))
         self._final("sum", load(within.name, self.ranges, wide), (inside,))
         # each piece's mean stands for all of its points
-        weighted = op("mul", self._at(apart), self.pieces.points_in(wide))
-        self._pointwise(squares, op("add", weighted, self._at(inside)))
+        weighted = op("mul", self._load_result(apart), self.pieces.points_in(wide))
+        self._pointwise(squares, op("add", weighted, self._load_result(inside)))
 
     def _moments_of_unequal(self, mean: Buffer | None, squares: Buffer | None) -> None:
         wide = self._wide()
         like = self._like()
         count = op("maximum", self.pieces.points_in(wide), const(1, wide))
         body = cast(self._body(), wide)
-        (part,) = self._partial("sum", self._filled(body, "sum"), ["part"])
+        (part,) = self._partial("sum", self._fill_invalid(body, "sum"), ["part"])
         total = self._row(like, "total", wide)
         self._final("sum", load(part.name, self.ranges, wide), (total,))
         everything = cast(index_value(product(extent_of(axis) for axis in self.node.axes)), wide)
-        average = op("div", self._at(total), everything)
+        average = op("div", self._load_result(total), everything)
         if mean is not None:
             self._pointwise(mean, average)
         if squares is None:
@@ -151,8 +151,8 @@ class _Writer:
             )
         )
         apart = op("sub", body, load(own.name, self.ranges, wide))
-        (within,) = self._partial("sum", self._filled(op("mul", apart, apart), "sum"), ["within"])
-        distance = op("sub", load(own.name, self.ranges, wide), self._at(middle))
+        (within,) = self._partial("sum", self._fill_invalid(op("mul", apart, apart), "sum"), ["within"])
+        distance = op("sub", load(own.name, self.ranges, wide), self._load_result(middle))
         spread = op("mul", self.pieces.points_in(wide), op("mul", distance, distance))
         self._final("sum", op("add", load(within.name, self.ranges, wide), spread), (squares,))
 
@@ -160,7 +160,7 @@ class _Writer:
         """Maximum, and sum of exponentials of differences from it."""
         highest, total = self.node.outputs
         wide = self._wide()
-        body = self._filled(cast(self._body(), wide), "online_softmax")
+        body = self._fill_invalid(cast(self._body(), wide), "online_softmax")
         if total is None:
             (part,) = self._partial("max", body, ["part"])
             self._final("max", load(part.name, self.ranges, wide), (highest,))
@@ -169,13 +169,15 @@ class _Writer:
         top = self._row(total, "top", wide)
         self._final("max", load(part.name, self.ranges, wide), (top,))
         if highest is not None:
-            self._pointwise(highest, self._at(top))
+            self._pointwise(highest, self._load_result(top))
         own, least = load(part.name, self.ranges, wide), const(-math.inf, wide)
         # of a piece of infinitely small values alone the sum is nan, but adds nothing to those of other
         # pieces
-        nothing = op("bitwise_and", op("eq", own, least), op("ne", self._at(top), least))
+        nothing = op("bitwise_and", op("eq", own, least), op("ne", self._load_result(top), least))
         scaled = op(
-            "mul", load(partial_sum.name, self.ranges, wide), op("exp", op("sub", own, self._at(top)))
+            "mul",
+            load(partial_sum.name, self.ranges, wide),
+            op("exp", op("sub", own, self._load_result(top))),
         )
         self._final("sum", where(nothing, const(0, wide), scaled), (total,))
 
@@ -184,7 +186,7 @@ class _Writer:
         node, pieces = self.node, self.pieces
         (output,) = node.outputs
         assert output is not None
-        body = self._filled(self._body(), node.kind)
+        body = self._fill_invalid(self._body(), node.kind)
         (part,) = self._partial(extreme, body, ["part"])
         (inside,) = self._partial(node.kind, body, ["at"])
         which = self._row(output, "which", DType.I64)
@@ -202,7 +204,7 @@ class _Writer:
             rest = rest if outermost else floordiv(rest, cut.count)
             place[cut.outer] = at
             start = start + at * cut.length * steps[cut.axis]
-        found = self._at(which)
+        found = self._load_result(which)
         index = tuple(place.get(r, r) for r in self.ranges)
         offset = load(inside.name, index, DType.I64, indirect=(found,))
         self._pointwise(output, op("add", index_value(start, (found,)), offset))
@@ -222,7 +224,7 @@ class _Writer:
         valid = self.pieces.valid
         return found if valid is None else guard_loads(found, valid)
 
-    def _filled(self, value: Scalar, kind: ReduceKind) -> Scalar:
+    def _fill_invalid(self, value: Scalar, kind: ReduceKind) -> Scalar:
         valid = self.pieces.valid
         if valid is None or (kind == "sum" and _is_zero_elsewhere(value, valid)):
             return value
@@ -275,9 +277,9 @@ class _Writer:
         )
         for wide, output in zip(made, outputs, strict=True):
             if output is not None and wide is not None and wide is not output:
-                self._pointwise(output, self._at(wide))
+                self._pointwise(output, self._load_result(wide))
 
-    def _at(self, buffer: Buffer) -> Scalar:
+    def _load_result(self, buffer: Buffer) -> Scalar:
         return load(buffer.name, self.node.ranges, buffer.dtype)
 
     def _pointwise(self, output: Buffer, body: Scalar) -> None:

@@ -1,13 +1,12 @@
-"""Sums over all of a matrix of what depends on statistics of its rows: row by row first, then over the rows'
-sums.
+"""Two-level reductions: sums over a matrix of what depends on row statistics are done per row first.
 
     rows   top[i], total[i] = what the softmax of row i takes
     sum    the sum over i and c of something of x[i, c], top[i] and total[i]
 
 Cut into pieces that fill the device, the sum needs a kernel of its own, which reads the matrix again. Cut
 along the rows, its first part reduces what the kernel of the statistics has on chip, and only numbers of rows
-go through memory: so the divergence of two log-softmaxes, an entropy, a penalty on normalised values. The sum
-of the rows' sums is a reduction like any other.
+go through memory. The divergence of two log-softmaxes, an entropy, and a penalty on normalised values are
+examples. The sum of the rows' sums is a reduction like any other.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ Place = tuple[str, Expr]
 class _RowCut:
     """How a reduction is cut along rows whose statistics the node at `position` has."""
 
-    cutting: SplitPlan
+    plan: SplitPlan
     position: int
 
 
@@ -66,15 +65,15 @@ def split_by_rows(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     options = settings.options
     if not (options.split and options.fuse) or options.batch_invariant or not settings.targets.has_gpu:
         return graph
-    figures = make_reduction_cost(facts, settings)
-    search = _Search(graph=graph, facts=facts, figures=figures, options=options)
-    weigher = _Weigher(figures=figures, remarks=settings.remarks)
+    cost = make_reduction_cost(facts, settings)
+    search = _Search(graph=graph, facts=facts, cost=cost, options=options)
+    weigher = _Weigher(cost=cost, remarks=settings.remarks)
     found: dict[int, SplitPlan] = {}
     for position, rows in search.cuts():
         node = graph.nodes[position]
         assert isinstance(node, Reduce)
-        if weigher.pays(node, rows, search.shared(node, rows)):
-            found[position] = rows.cutting
+        if weigher.pays(node, rows, search.find_shared_loads(node, rows)):
+            found[position] = rows.plan
     if not found:
         return graph
     namer = facts.fresh_names().close_to
@@ -85,7 +84,7 @@ def split_by_rows(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
             nodes.append(node)
         else:
             assert isinstance(node, Reduce)
-            nodes.extend(reduce_in_pieces(cut.along(node), cut.pieces, namer))
+            nodes.extend(reduce_in_pieces(cut.apply(node), cut.pieces, namer))
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -95,7 +94,7 @@ class _Search:
 
     graph: Graph
     facts: Dependence
-    figures: ReductionCost
+    cost: ReductionCost
     options: ScheduleOptions
     _places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
 
@@ -116,17 +115,17 @@ class _Search:
             assert isinstance(node, Reduce)
             rows = domains.get((node.ranges, node.axes))
             if position not in found and rows is not None and position > rows.position:
-                if self.shared(node, rows) and self._directly(rows.position, position):
+                if self.find_shared_loads(node, rows) and self._directly(rows.position, position):
                     found[position] = rows
         yield from sorted(found.items())
 
-    def shared(self, node: Reduce, rows: _RowCut) -> tuple[Load, ...]:
+    def find_shared_loads(self, node: Reduce, rows: _RowCut) -> tuple[Load, ...]:
         """Return what `node` loads of the rows that `rows` has on chip."""
         statistic = self.graph.nodes[rows.position]
         assert isinstance(statistic, Reduce)
-        names = {name for access in loads((statistic.body,)) for name, _ in self._behind(access)}
+        names = {name for access in loads((statistic.body,)) for name, _ in self._trace_access(access)}
         return tuple(
-            access for access in self._loads(node) if any(n in names for n, _ in self._behind(access))
+            access for access in self._loads(node) if any(n in names for n, _ in self._trace_access(access))
         )
 
     def _cuttable(self, node: Node) -> bool:
@@ -134,7 +133,7 @@ class _Search:
             isinstance(node, Reduce)
             and node.kind in SELF_COMBINING
             and not node.checks
-            and self.figures.target(node).is_gpu
+            and self.cost.target(node).is_gpu
             and all(as_int(extent_of(s)) != 0 for s in (*node.ranges, *node.axes))
         )
 
@@ -158,10 +157,10 @@ class _Search:
             theirs = dict(self._trace_places(definer, statistic))
             for buffer, ours in reached:
                 if buffer in theirs:
-                    cut = self._matched(node, (buffer, ours), statistic, theirs[buffer], definer)
+                    cut = self._match_rows(node, (buffer, ours), statistic, theirs[buffer], definer)
                     if (
                         cut is not None
-                        and self._stays(node, cut.cutting, statistic)
+                        and self._stays(node, cut.plan, statistic)
                         and self._directly(definer, position)
                     ):
                         return cut
@@ -171,11 +170,11 @@ class _Search:
         """The places behind all loads of `node`, at `position`; kept, since many reductions may ask."""
         found = self._places.get(position)
         if found is None:
-            found = tuple(place for access in self._loads(node) for place in self._behind(access))
+            found = tuple(place for access in self._loads(node) for place in self._trace_access(access))
             self._places[position] = found
         return found
 
-    def _behind(self, access: Load) -> tuple[Place, ...]:
+    def _trace_access(self, access: Load) -> tuple[Place, ...]:
         """The places that `access` reads, and those that their contents are computed from, point by point.
 
         A place that takes long index arithmetic to say is no row's: it is left out, with what lies behind it.
@@ -201,7 +200,7 @@ class _Search:
                 ]
         return tuple(found)
 
-    def _matched(
+    def _match_rows(
         self, node: Reduce, place: Place, statistic: Reduce, theirs: Expr, position: int
     ) -> _RowCut | None:
         """How `node` is cut along the rows of `statistic`; the two touch one buffer, at `place` and at
@@ -209,8 +208,8 @@ class _Search:
         """
         if unit_stride(theirs).isdisjoint(statistic.axes):
             return None
-        mine = self._in_memory(node, place[1])
-        others = self._in_memory(statistic, theirs)
+        mine = self._order_by_memory(node, place[1])
+        others = self._order_by_memory(statistic, theirs)
         common = mine and others and refine(extents_of(mine), extents_of(others))
         if not mine or not others or not common:
             return None
@@ -236,9 +235,9 @@ class _Search:
             cuts=tuple(Cut(axis=s, count=extent_of(s), length=as_expr(1), even=True) for s in cuts),
         )
         refined = tuple((axis, own[axis]) for axis in node.axes if len(parts.get(axis, ())) > 1)
-        return _RowCut(cutting=SplitPlan(pieces=pieces, refined=refined), position=position)
+        return _RowCut(plan=SplitPlan(pieces=pieces, refined=refined), position=position)
 
-    def _in_memory(self, node: Reduce, offset: Expr) -> tuple[Expr, ...] | None:
+    def _order_by_memory(self, node: Reduce, offset: Expr) -> tuple[Expr, ...] | None:
         """The ranges and axes of `node`, outermost in memory first; `None` unless `offset` tells their points
         apart.
         """
@@ -246,7 +245,7 @@ class _Search:
         for s in (*node.ranges, *node.axes):
             if as_int(extent_of(s)) != 1:
                 step = stride_of(offset, s)
-                steps[s] = 0 if step is None else self.figures.sizes.value(step)
+                steps[s] = 0 if step is None else self.cost.sizes.value(step)
         return tuple(sorted(steps, key=lambda s: -steps[s])) if all(v > 0 for v in steps.values()) else None
 
     def _stays(self, node: Reduce, cut: SplitPlan, statistic: Reduce) -> bool:
@@ -257,11 +256,11 @@ class _Search:
         along = frozenset(cut.pieces.inner)
         values = {
             access.buffer
-            for access in loads((cut.along(node).body,))
+            for access in loads((cut.apply(node).body,))
             if any(not along.isdisjoint(e.free_symbols) for e in access.index)
         }
         values.update(access.buffer for access in self._loads(statistic))
-        return longest is not None and self.figures.rows(node).keeps(longest, values=len(values))
+        return longest is not None and self.cost.rows(node).keeps(longest, values=len(values))
 
     def _directly(self, first: int, last: int) -> bool:
         """True if all that is computed from the node at `first` for that at `last` is computed for each of
@@ -300,17 +299,17 @@ class _Weigher:
     that reads all again.
     """
 
-    figures: ReductionCost
+    cost: ReductionCost
     remarks: Remarks
 
     def pays(self, node: Reduce, rows: _RowCut, shared: Sequence[Load]) -> bool:
         """Tell if `node` is cut into `rows`; records why."""
-        model = self.figures.model
-        results = max(self.figures.sizes.numel(extents_of(node.ranges)), 1)
-        count = max(self.figures.sizes.value(rows.cutting.pieces.count), 1)
-        length = max(self.figures.length(rows.cutting.pieces.inner), 1)
-        read = sum(self.figures.touched(access) for access in dict.fromkeys(loads((node.body,))))
-        on_chip = sum(self.figures.touched(access) for access in dict.fromkeys(shared))
+        model = self.cost.model
+        results = max(self.cost.sizes.numel(extents_of(node.ranges)), 1)
+        count = max(self.cost.sizes.value(rows.plan.pieces.count), 1)
+        length = max(self.cost.length(rows.plan.pieces.inner), 1)
+        read = sum(self.cost.access_bytes(access) for access in dict.fromkeys(loads((node.body,))))
+        on_chip = sum(self.cost.access_bytes(access) for access in dict.fromkeys(shared))
         moved = results * count * node.body.dtype.compute.itemsize
         alone = KernelWork(
             read_bytes=on_chip,
@@ -322,9 +321,9 @@ class _Weigher:
         )
         beside = replace(alone, read_bytes=max(read, on_chip), write_bytes=moved)
         rows_us = model.kernel_us(beside) - model.kernel_us(alone)
-        rows_us += self._reduced_us(moved, results, count)
-        apart_us = self._reduced_us(read, results, count * length)
-        pays = rows_us < self.figures.target(node).machine.reductions.clear_win * apart_us
+        rows_us += self._reduce_us(moved, results, count)
+        apart_us = self._reduce_us(read, results, count * length)
+        pays = rows_us < self.cost.target(node).machine.reductions.clear_win * apart_us
         self.remarks.note(
             "split-rows",
             tuple(b.name for b in node.outputs if b is not None),
@@ -339,11 +338,11 @@ class _Weigher:
         )
         return pays
 
-    def _reduced_us(self, read: int, results: int, length: int) -> float:
+    def _reduce_us(self, read: int, results: int, length: int) -> float:
         """Time to reduce `length` points for each of `results`, in one kernel or in pieces that fill the
         device and another.
         """
-        model = self.figures.model
+        model = self.cost.model
         whole = KernelWork(
             read_bytes=read, write_bytes=0, operations=0, rows=results, row_length=length, programs=results
         )

@@ -1,16 +1,13 @@
-"""How the axes of a reduction are cut into pieces: index arithmetic, no nodes.
+"""Cut the axes of a reduction into pieces: index arithmetic, no nodes.
 
 Axes are cut from the outside inwards, in the order of memory: whole outer axes become ranges of pieces, then
 one more axis is divided, evenly where it has a fitting divisor. A program then walks memory that lies
 together. Pieces depend on extents and on the device, never on what runs when, so that results are the same
 from run to run.
 
-Axes that lie in memory like one, made one: there are more ways to cut them evenly.
-
-256 images of 49 points, channels last, are cut in 49 pieces of 256 points, of which none is idle in a block
-of a power of two; by images alone they could be cut in 32 pieces of 392.
-
-What splitting decides of a reduction: the pieces that it is cut into.
+Axes that lie in memory like one are merged before, since there are more ways to cut them evenly: 256 images
+of 49 points, channels last, are cut in 49 pieces of 256 points, which fill blocks of a power of two; by
+images alone they could be cut in 32 pieces of 392.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from coilwork_ir.loops import Reduce
 from coilwork_ir.scalar import Scalar, cast, const, index_value, op, substitute_ranges
 from coilwork_scheduler.kernels.tile import join_ranges
 
-# ---- How the axes of a reduction are cut into pieces: index arithmetic, no nodes ----
+# ---- Cutting axes ----
 
 
 # A whole axis may give this many times the pieces asked for.
@@ -273,7 +270,7 @@ def _divisors(n: int) -> list[int]:
     return sorted({*small, *(n // d for d in small)})
 
 
-# ---- Axes that lie in memory like one, made one: there are more ways to cut them evenly ----
+# ---- Merging axes ----
 
 
 def merge_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
@@ -307,12 +304,12 @@ def _parts(run: Sequence[Expr], whole: Expr) -> dict[Expr, Expr]:
     return found
 
 
-# ---- What splitting decides of a reduction: the pieces that it is cut into ----
+# ---- Split plans ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPlan:
-    """Pieces of a family.
+    """Pieces of a group.
 
     Its axes are `refined` first, into the axes of the pieces, where that says something. Pieces are `apart`
     in memory, each with all of its results, where a program has all of these, or where storing them is much
@@ -323,8 +320,8 @@ class SplitPlan:
     refined: tuple[tuple[Expr, Expr], ...] = ()
     apart: bool = False
 
-    def along(self, node: Reduce) -> Reduce:
-        """`node`, of the family, along the axes of the pieces."""
+    def apply(self, node: Reduce) -> Reduce:
+        """`node`, of the group, along the axes of the pieces."""
         if not self.refined:
             return node
         (body,) = substitute_ranges((node.body,), dict(self.refined))

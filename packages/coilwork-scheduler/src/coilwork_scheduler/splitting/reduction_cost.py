@@ -1,7 +1,7 @@
-"""Families of reductions, which are cut in pieces together.
+"""Groups of reductions that are split together, and estimates of their cost, whole and in pieces.
 
-The likely figures of families of reductions, whole and in pieces: what they read, on how many programs,
-and how long that takes.
+`ReductionCost` says what a group reads, on how many programs, and how long that takes, from likely sizes and
+a model of what kernels cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.kernels.draft_analysis import nearest
 from coilwork_scheduler.settings import Settings
 
-# ---- Families of reductions, which are cut in pieces together ----
+# ---- Groups ----
 
 
 # Kinds whose results are positions along the axes, in the order of these.
@@ -68,16 +68,16 @@ def rows_of(node: Reduce) -> tuple[Load, ...]:
 
 
 def group_of_one(node: Reduce) -> ReductionGroup:
-    """The family of `node` alone, which is no node of the graph yet."""
+    """The group of `node` alone, which is no node of the graph yet."""
     return ReductionGroup(positions=(), members=(node,), rows=rows_of(node))
 
 
-# ---- The likely figures of families of reductions, whole and in pieces: what they read, on how  ----
+# ---- Cost ----
 
 
 @dataclass(frozen=True, slots=True)
 class ReductionShape:
-    """A family's likely figures: results, points per result, programs of one kernel for all, bytes read.
+    """A group's likely cost: results, points per result, programs of one kernel for all, bytes read.
 
     Results are `across` if neighbours in memory are of different ones, and `crossed` if enough of what is
     read lies along them.
@@ -105,21 +105,21 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReductionCost:
-    """Estimates of families, by sizes as they likely are and a model of what kernels cost."""
+    """Estimates of groups, by sizes as they likely are and a model of what kernels cost."""
 
     facts: Dependence
     targets: Targets
     model: CostModel
     sizes: SizeHints
 
-    def shape(self, family: ReductionGroup) -> ReductionShape:
-        """The figures of `family` as one kernel."""
-        results = max(self.sizes.numel(tuple(extent_of(r) for r in family.ranges)), 1)
-        length = max(self.length(family.axes), 1)
-        parallel, reduced = frozenset(family.ranges), frozenset(family.axes)
+    def shape(self, group: ReductionGroup) -> ReductionShape:
+        """The cost of `group` as one kernel."""
+        results = max(self.sizes.numel(tuple(extent_of(r) for r in group.ranges)), 1)
+        length = max(self.length(group.axes), 1)
+        parallel, reduced = frozenset(group.ranges), frozenset(group.axes)
         read_bytes = along_bytes = across_bytes = crossed_bytes = 0
-        for access in family.rows:
-            touched = self.touched(access)
+        for access in group.rows:
+            touched = self.access_bytes(access)
             read_bytes += touched
             match self.direction(access, parallel, reduced):
                 case "along":
@@ -131,10 +131,10 @@ class ReductionCost:
                     across_bytes += touched
         operations = sum(
             SCALAR_OPS[scalar.op].cost
-            for scalar in postorder(tuple(member.body for member in family.members))
+            for scalar in postorder(tuple(member.body for member in group.members))
             if isinstance(scalar, Op)
         )
-        rows = self.rows(family.members[0])
+        rows = self.rows(group.members[0])
         across = rows.are_across(across=across_bytes, along=along_bytes)
         return ReductionShape(
             results=results,
@@ -143,19 +143,19 @@ class ReductionCost:
             crossed=across and rows.are_across(across=crossed_bytes, along=across_bytes),
             programs=rows.count_programs(results, across=across),
             read_bytes=read_bytes,
-            operations=(operations + len(family.members)) * results * length,
+            operations=(operations + len(group.members)) * results * length,
         )
 
     def direction(
         self, access: Load, parallel: frozenset[Expr], reduced: frozenset[Expr]
     ) -> Literal["along", "across"] | None:
         """How `access` lies: along one result, or across several; `None` if neither, or both."""
-        near = self.near(access)
+        near = self.nearest_ranges(access)
         if bool(near & parallel) == bool(near & reduced):
             return None
         return "across" if near & parallel else "along"
 
-    def near(self, access: Load, over: Mapping[Expr, Expr] | None = None) -> frozenset[Expr]:
+    def nearest_ranges(self, access: Load, over: Mapping[Expr, Expr] | None = None) -> frozenset[Expr]:
         """The ranges, of those that ranges are `over`, of the nearest neighbours that `access` reads.
 
         There are none if a sector of memory does not have several of them.
@@ -166,40 +166,42 @@ class ReductionCost:
         most = fetched // 2 // buffer.dtype.itemsize
         return nearest(substitute(offset, over) if over else offset, most)
 
-    def crossing(
-        self, family: ReductionGroup, order: Sequence[Expr], over: Mapping[Expr, Expr]
+    def find_crossing(
+        self, group: ReductionGroup, order: Sequence[Expr], over: Mapping[Expr, Expr]
     ) -> Crossing | None:
         """The axis of `order`, outermost first, that crosses the innermost one; `None` if none does.
 
-        The axes of `family` are `over` these. Rows reduced side by side are worth it from a share of the
+        The axes of `group` are `over` these. Rows reduced side by side are worth it from a share of the
         bytes on; as much has to lie along each of the two.
         """
-        share = self.rows(family.members[0]).crossed_share
+        share = self.rows(group.members[0]).crossed_share
         if share is None or len(order) < 2:
             return None
         near, elements = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
-        for access in family.rows:
-            for axis in self.near(access, over).intersection(order):
-                near[axis] += self.touched(access)
-                elements[axis] += self.touched(access) // self.facts.buffers[access.buffer].dtype.itemsize
+        for access in group.rows:
+            for axis in self.nearest_ranges(access, over).intersection(order):
+                near[axis] += self.access_bytes(access)
+                elements[axis] += (
+                    self.access_bytes(access) // self.facts.buffers[access.buffer].dtype.itemsize
+                )
         *rest, inner = order
         outer = max(rest, key=lambda axis: near[axis])
         crosses = min(near[outer], near[inner]) > share * sum(near.values())
         return Crossing(outer, inner, elements[outer]) if crosses else None
 
-    def is_narrow(self, family: ReductionGroup, axis: Expr) -> bool:
+    def is_narrow(self, group: ReductionGroup, axis: Expr) -> bool:
         """True if the points of `axis` are fewer than those of 16 bits in a sector of memory."""
-        sector = self.target(family.members[0]).machine.memory.fetched_bytes // DType.BF16.itemsize
+        sector = self.target(group.members[0]).machine.memory.fetched_bytes // DType.BF16.itemsize
         return self.sizes.value(extent_of(axis)) < sector
 
-    def wanted(self, family: ReductionGroup, shape: ReductionShape) -> float:
+    def count_pieces(self, group: ReductionGroup, shape: ReductionShape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""
-        target = self.target(family.members[0])
+        target = self.target(group.members[0])
         units, reductions = target.multiprocessors, target.machine.reductions
         blocks = max(shape.results / reductions.block_results, 1) if shape.across else shape.results
         wanted = units * (reductions.programs if shape.across else reductions.programs_along) / blocks
         stays = not shape.across or shape.results <= reductions.few_columns
-        if stays and any(member.kind == "welford" for member in family.members):
+        if stays and any(member.kind == "welford" for member in group.members):
             wanted = max(
                 wanted,
                 shape.length / (reductions.resident_across if shape.across else reductions.resident_along),
@@ -232,46 +234,46 @@ class ReductionCost:
         """How kernels go through the rows that `node` reduces."""
         return self.capabilities(node).rows
 
-    def moved(self, family: ReductionGroup, shape: ReductionShape, pieces: int) -> int:
+    def partial_bytes(self, group: ReductionGroup, shape: ReductionShape, pieces: int) -> int:
         """Bytes of the results of pieces."""
-        return sum(b.dtype.compute.itemsize for b in family.outputs) * shape.results * pieces
+        return sum(b.dtype.compute.itemsize for b in group.outputs) * shape.results * pieces
 
     def second_us(
-        self, family: ReductionGroup, shape: ReductionShape, pieces: int, *, across: bool = False
+        self, group: ReductionGroup, shape: ReductionShape, pieces: int, *, across: bool = False
     ) -> float:
         """Time of the kernel that reduces the results of pieces, which the first one also has to write.
 
         The pieces of a result lie together, or with `across` the results of a piece.
         """
-        moved = self.moved(family, shape, pieces)
-        together = self.target(family.members[0]).machine.reductions.results_together
+        moved = self.partial_bytes(group, shape, pieces)
+        together = self.target(group.members[0]).machine.reductions.results_together
         return self.model.kernel_us(
             KernelWork(
                 read_bytes=moved,
                 write_bytes=moved,
-                operations=shape.results * pieces * len(family.outputs),
+                operations=shape.results * pieces * len(group.outputs),
                 rows=shape.results,
                 row_length=pieces,
                 programs=max(1, shape.results // together) if across else shape.results,
             )
         )
 
-    def by_memory(self, family: ReductionGroup) -> tuple[Expr, ...]:
+    def order_axes(self, group: ReductionGroup) -> tuple[Expr, ...]:
         """The axes, outermost in memory first, by the largest of the loads that tells them apart."""
-        for access in sorted(family.rows, key=self.touched, reverse=True):
+        for access in sorted(group.rows, key=self.access_bytes, reverse=True):
             offset = self.facts.buffers[access.buffer].offset_of(access.index)
-            steps = [stride_of(offset, axis) for axis in family.axes]
+            steps = [stride_of(offset, axis) for axis in group.axes]
             strides = [0 if step is None else abs(self.sizes.value(step)) for step in steps]
             if all(strides):
                 places = sorted(range(len(strides)), key=lambda k: (-strides[k], k))
-                return tuple(family.axes[k] for k in places)
-        return family.axes
+                return tuple(group.axes[k] for k in places)
+        return group.axes
 
-    def offsets(self, family: ReductionGroup) -> tuple[Expr, ...]:
-        """Return where in memory `family` reads what it reduces."""
-        return tuple(self.facts.buffers[access.buffer].offset_of(access.index) for access in family.rows)
+    def offsets(self, group: ReductionGroup) -> tuple[Expr, ...]:
+        """Return where in memory `group` reads what it reduces."""
+        return tuple(self.facts.buffers[access.buffer].offset_of(access.index) for access in group.rows)
 
-    def touched(self, access: Load) -> int:
+    def access_bytes(self, access: Load) -> int:
         """Likely bytes that a kernel moves for `access`: its points, but each element of the buffer once."""
         free = frozenset().union(*(e.free_symbols for e in access.index))
         points = max(self.sizes.numel(tuple(s.extent for s in free if s.extent is not None)), 1)
@@ -284,5 +286,5 @@ class ReductionCost:
 
 
 def make_reduction_cost(facts: Dependence, settings: Settings) -> ReductionCost:
-    """Estimates of families of the graph that `facts` are about."""
+    """Estimates of groups of the graph that `facts` are about."""
     return ReductionCost(facts=facts, targets=settings.targets, model=settings.model, sizes=settings.sizes)

@@ -1,17 +1,12 @@
-"""Reductions of columns beside reductions of rows of the same matrix: may they share a kernel?
+"""Pair column reductions with row reductions of one matrix, and split the columns for a common kernel.
 
     rows     sum_1[i] = sum over c of x[i, c] * w[c]
     columns  sum_2[c] = sum over i of x[i, c]
 
-One program can reduce the rows of a piece of the matrix and sum its columns from one read, if pieces are as
-many as programs: so the columns have to be cut for it before fusion. Here their partners are found, by what
-both read, or by what follows from the rows' results and the columns read. Whether they do share a kernel is
-fusion's to say.
-
-Pieces of columns, as many as programs walk rows with: each sums its columns of what it reduces rows of,
-from one read.
-
-Which reductions of rows may have columns beside them, `beside_rows.py` says.
+One program can reduce the rows of a piece of the matrix and sum its columns from one read, if there are as
+many pieces as programs. So the columns have to be split for it before fusion. `RowReductions` finds the
+partners, by what both read, or by what follows from the rows' results and is read by the columns. Fusion
+decides later whether the two do share a kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.splitting.pieces import SplitPlan, cut_axes
 from coilwork_scheduler.splitting.reduction_cost import ReductionCost, ReductionGroup, rows_of
 
-# ---- Reductions of columns beside reductions of rows of the same matrix: may they share a kerne ----
+# ---- Partners ----
 
 
 # Steps from a result of a reduction to what is computed from it along the row.
@@ -63,7 +58,7 @@ class RowReductions:
                 isinstance(rows, Reduce)
                 and place != position
                 and _is_transposed(columns, self._offset(access), rows.ranges, rows.axes, self._offset(known))
-                and not self._through_others(position, place)
+                and not self._has_foreign_path(position, place)
             ):
                 return rows
         return self._maker(columns, position, access)
@@ -77,7 +72,7 @@ class RowReductions:
         if definer is None or not isinstance(made := self.graph.nodes[definer], Pointwise):
             return None
         buffer = self.facts.buffers[access.buffer]
-        for place, index in self._behind(definer):
+        for place, index in self._find_source_reductions(definer):
             rows = self.graph.nodes[place]
             along = tuple(s for s in made.ranges if any(s in e.free_symbols for e in index))
             across = tuple(s for s in made.ranges if s not in along)
@@ -87,12 +82,12 @@ class RowReductions:
                 and _is_transposed(
                     columns, self._offset(access), along, across, buffer.offset_of(made.ranges)
                 )
-                and not self._through_others(position, place)
+                and not self._has_foreign_path(position, place)
             ):
                 return rows
         return None
 
-    def _behind(self, position: int) -> Iterator[tuple[int, tuple[Expr, ...]]]:
+    def _find_source_reductions(self, position: int) -> Iterator[tuple[int, tuple[Expr, ...]]]:
         """Reductions whose results the pointwise node at `position` reads, or what is computed from them, and
         where it reads that.
         """
@@ -108,7 +103,7 @@ class RowReductions:
                 bodies = [step.body for _, step in steps if isinstance(step, Pointwise)]
                 names = {below.buffer for below in loads(bodies)}
 
-    def _through_others(self, one: int, other: int) -> bool:
+    def _has_foreign_path(self, one: int, other: int) -> bool:
         """True if a path between the two leads through a node that generated kernels do not compute, or
         might.
         """
@@ -163,7 +158,7 @@ def _is_transposed(
     return substitute(ours, maps[0]) is substitute(theirs, maps[1])
 
 
-# ---- Pieces of columns, as many as programs walk rows with: each sums its columns of what it re ----
+# ---- Splitting for row loops ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +169,7 @@ class RowLoopSplit:
     Pieces pay if they take less than the share `clear_win` of the other's time.
     """
 
-    cutting: SplitPlan
+    plan: SplitPlan
     count: int
     shared_read_bytes: int
     apart_us: float
@@ -186,11 +181,11 @@ class RowLoopSplit:
         """Tell if the reading saved outweighs the pieces' results."""
         return self.walked_us < self.clear_win * self.apart_us
 
-    def note(self, remarks: Remarks, family: ReductionGroup) -> None:
-        """Record whether `family` is cut so, and why."""
+    def note(self, remarks: Remarks, group: ReductionGroup) -> None:
+        """Record whether `group` is cut so, and why."""
         remarks.note(
             "split-walked",
-            tuple(b.name for b in family.outputs),
+            tuple(b.name for b in group.outputs),
             self.pays,
             "columns are summed where rows are reduced"
             if self.pays
@@ -203,56 +198,56 @@ class RowLoopSplit:
 
 
 def find_row_loop_split(
-    figures: ReductionCost, family: ReductionGroup, rows: RowReductions, *, otherwise_us: float | None
+    cost: ReductionCost, group: ReductionGroup, rows: RowReductions, *, otherwise_us: float | None
 ) -> RowLoopSplit | None:
-    """Pieces of `family` for a kernel of `rows` that reads the same; `None` if none has room for its sums.
+    """Pieces of `group` for a kernel of `rows` that reads the same; `None` if none has room for its sums.
 
     In pieces that fill the device it takes `otherwise_us`, if it can be cut so.
     """
-    shape = figures.shape(family)
+    shape = cost.shape(group)
     if (
         not shape.across
         or shape.crossed
-        or any(member.kind not in SELF_COMBINING for member in family.members)
+        or any(member.kind not in SELF_COMBINING for member in group.members)
     ):
         return None
-    if not figures.rows(family.members[0]).keeps_beside_sums(1, sums=len(family.outputs), reads=1):
+    if not cost.rows(group.members[0]).keeps_beside_sums(1, sums=len(group.outputs), reads=1):
         return None
-    owners = {access: member for member in family.members for access in rows_of(member)}
-    partners = {access: _partner(figures, family, rows, owners[access], access) for access in family.rows}
+    owners = {access: member for member in group.members for access in rows_of(member)}
+    partners = {access: _partner(cost, group, rows, owners[access], access) for access in group.rows}
     beside = [access for access, found in partners.items() if found is not None]
     if not beside:
         return None
-    axes, refined = _refine_axes(family.axes, [found for found in partners.values() if found is not None])
-    target = figures.target(family.members[0])
+    axes, refined = _refine_axes(group.axes, [found for found in partners.values() if found is not None])
+    target = cost.target(group.members[0])
     pieces = cut_axes(
         axes,
         axes,
-        {axis: figures.sizes.value(extent_of(axis)) for axis in axes},
+        {axis: cost.sizes.value(extent_of(axis)) for axis in axes},
         wanted=target.multiprocessors * target.machine.launches.full_programs,
         skip=False,
         miss=target.machine.reductions.walked_miss,
     )
     if pieces is None:
         return None
-    count = max(figures.sizes.value(pieces.count), 1)
-    shared = sum(figures.touched(access) for access in beside)
-    apart_us = figures.reduce_us(shape, 1)
+    count = max(cost.sizes.value(pieces.count), 1)
+    shared = sum(cost.access_bytes(access) for access in beside)
+    apart_us = cost.reduce_us(shape, 1)
     return RowLoopSplit(
-        cutting=SplitPlan(pieces=pieces, refined=tuple(refined.items()), apart=True),
+        plan=SplitPlan(pieces=pieces, refined=tuple(refined.items()), apart=True),
         count=count,
         shared_read_bytes=shared,
         apart_us=apart_us if otherwise_us is None else min(apart_us, otherwise_us),
-        walked_us=_row_loop_us(figures, family, count, shared),
+        walked_us=_row_loop_us(cost, group, count, shared),
         clear_win=target.machine.reductions.clear_win,
     )
 
 
-def _row_loop_us(figures: ReductionCost, family: ReductionGroup, count: int, shared: int) -> float:
+def _row_loop_us(cost: ReductionCost, group: ReductionGroup, count: int, shared: int) -> float:
     """Return what `count` pieces add to the time of a kernel that reads `shared` bytes of them anyhow, and
     the time to reduce their results.
     """
-    shape = figures.shape(family)
+    shape = cost.shape(group)
     alone = KernelWork(
         read_bytes=shared,
         write_bytes=0,
@@ -261,27 +256,27 @@ def _row_loop_us(figures: ReductionCost, family: ReductionGroup, count: int, sha
         row_length=shape.results,
         programs=count,
     )
-    moved = figures.moved(family, shape, count)
+    moved = cost.partial_bytes(group, shape, count)
     more = replace(alone, read_bytes=max(shape.read_bytes, shared), write_bytes=moved)
-    added_us = figures.model.kernel_us(more) - figures.model.kernel_us(alone)
-    return added_us + figures.second_us(family, shape, count, across=True)
+    added_us = cost.model.kernel_us(more) - cost.model.kernel_us(alone)
+    return added_us + cost.second_us(group, shape, count, across=True)
 
 
 def _partner(
-    figures: ReductionCost, family: ReductionGroup, rows: RowReductions, member: Reduce, access: Load
+    cost: ReductionCost, group: ReductionGroup, rows: RowReductions, member: Reduce, access: Load
 ) -> Reduce | None:
     """A reduction of rows of what `member` loads by `access` whose kernel has room for the sums
-    of `family`.
+    of `group`.
     """
     found = rows.partner(member, access)
     if found is None:
         return None
     longest = bounds(product(extent_of(axis) for axis in found.axes)).hi
-    reads = {load.buffer for load in (*family.rows, *rows_of(found))}
+    reads = {load.buffer for load in (*group.rows, *rows_of(found))}
     if longest is None:
         return None
-    walks = figures.rows(found)
-    return found if walks.keeps_beside_sums(longest, sums=len(family.outputs), reads=len(reads)) else None
+    walks = cost.rows(found)
+    return found if walks.keeps_beside_sums(longest, sums=len(group.outputs), reads=len(reads)) else None
 
 
 def _refine_axes(

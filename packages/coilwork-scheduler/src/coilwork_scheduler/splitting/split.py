@@ -1,25 +1,16 @@
-"""Whether a family of reductions is cut in pieces, and into which.
-
-There are four ways, each in a room of its own: `walked.py`, where a kernel that reduces rows of the same
-matrix sums columns on the way; `short_runs.py`, where memory has neighbours along results and short runs
-together; `crossed.py`, where operands have theirs along different axes; `filling.py`, where results are too
-few to fill the device. The first that pays is taken.
-
-Softmax over rows that are split or long: the maximum and the sum of exponentials below it, in one reading.
-
-As written, the sum needs the maximum of its whole row first, so a row that does not stay on chip would be
-read for the one and again for the other. As one `online_softmax` (Milakov and Gimelshein 2018) each piece, or
-each loop, gives both.
-
-Splitting: a long reduction to few results becomes a reduction of pieces and one of their results.
+"""Split long reductions with few results: reduce pieces first, then the results of the pieces.
 
 A GPU kernel has a program per result, or per block of neighbouring results. Where these are far fewer than
 fill the device, as for the statistics of a batch norm or the gradient of a bias, memory idles however long
-the rows are. What is inlined into the reduction moves along into the first of the two.
+the rows are. What is inlined into the reduction moves into the first of the two.
 
-Reductions of one domain that read the same are a family: judged together and cut alike, so that fusion can
-still give them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`.
-So they do where the row is not split, but is too long to be kept on chip.
+Reductions of one domain that read the same are a group: judged together and split alike, so that fusion can
+still give them one kernel. `SplitChooser` asks four strategies and takes the first that pays: columns summed
+in a kernel that reduces rows (`row_column_pairing.py`), and the three of `split_strategies.py`.
+
+The maximum and the sum of exponentials of a softmax over rows that are split, or too long to be kept on chip,
+become one `online_softmax` first (Milakov and Gimelshein 2018). As written, the sum needs the maximum of its
+whole row, so the row would be read twice.
 """
 
 from __future__ import annotations
@@ -62,85 +53,91 @@ from coilwork_scheduler.splitting.split_strategies import (
     find_short_run_split,
 )
 
-# ---- Whether a family of reductions is cut in pieces, and into which ----
+# ---- Choosing a split ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChooser:
-    """Decides whether a family is cut, and into what. `rows` are the reductions that it may share a kernel
+    """Decides whether a group is cut, and into what. `rows` are the reductions that it may share a kernel
     with.
     """
 
-    figures: ReductionCost
+    cost: ReductionCost
     options: ScheduleOptions
     remarks: Remarks
     rows: RowReductions
 
-    def candidate(self, node: Reduce) -> bool:
+    def is_candidate(self, node: Reduce) -> bool:
         """True if `node` has so few results that one kernel for them might leave the device idle."""
         extents = tuple(extent_of(r) for r in (*node.ranges, *node.axes))
         if node.checks or not all(provably_positive(e) for e in extents):
             return False
-        target, can = self.figures.target(node), self.figures.capabilities(node)
+        target, can = self.cost.target(node), self.cost.capabilities(node)
         if can.cuts_rows:
             return False
         if contraction_of_node(node) is not None:
             # in pieces already, where that pays
             return False
-        results = self.figures.sizes.numel(extents[: len(node.ranges)])
+        results = self.cost.sizes.numel(extents[: len(node.ranges)])
         reductions = target.machine.reductions
         fewest = can.rows.count_programs(results, across=True)
         return (
             fewest < target.multiprocessors * reductions.programs
-            and self.figures.length(node.axes) >= 2 * reductions.least_across
+            and self.cost.length(node.axes) >= 2 * reductions.least_across
         )
 
-    def pieces_of(self, family: ReductionGroup) -> SplitPlan | None:
-        """How to cut the axes of `family`; `None` if one kernel for each result does as well."""
-        filling = self._filling(family)
-        cutting = self._taken(family, self._walked(family, filling))
-        if cutting is None:
-            cutting = self._taken(family, self._runs(family))
-        if cutting is None:
-            cutting = self._taken(family, find_mixed_layout_split(self.figures, family, filling))
-        if cutting is None:
-            cutting = self._taken(family, filling)
-        return cutting
+    def choose(self, group: ReductionGroup) -> SplitPlan | None:
+        """How to cut the axes of `group`; `None` if one kernel for each result does as well."""
+        filling = self._find_occupancy_split(group)
+        plan = self._accept(group, self._find_row_loop_split(group, filling))
+        if plan is None:
+            plan = self._accept(group, self._find_short_run_split(group))
+        if plan is None:
+            plan = self._accept(group, find_mixed_layout_split(self.cost, group, filling))
+        if plan is None:
+            plan = self._accept(group, filling)
+        return plan
 
-    def splits(self, family: ReductionGroup) -> bool:
-        """Tell if `family` is cut even without rows that it could share a kernel with; records nothing."""
-        filling = self._filling(family)
-        ways = (filling, self._runs(family), find_mixed_layout_split(self.figures, family, filling))
+    def is_split(self, group: ReductionGroup) -> bool:
+        """Tell if `group` is cut even without rows that it could share a kernel with; records nothing."""
+        filling = self._find_occupancy_split(group)
+        ways = (
+            filling,
+            self._find_short_run_split(group),
+            find_mixed_layout_split(self.cost, group, filling),
+        )
         return any(way is not None and way.pays for way in ways)
 
-    def _taken(
+    def _accept(
         self,
-        family: ReductionGroup,
+        group: ReductionGroup,
         way: RowLoopSplit | ShortRunSplit | MixedLayoutSplit | OccupancySplit | None,
     ) -> SplitPlan | None:
-        """The cutting of `family` in this way, if there is one that pays; records whether it does."""
+        """The plan of `group` in this way, if there is one that pays; records whether it does."""
         if way is None:
             return None
-        way.note(self.remarks, family)
-        return way.cutting if way.pays else None
+        way.note(self.remarks, group)
+        return way.plan if way.pays else None
 
-    def _filling(self, family: ReductionGroup) -> OccupancySplit | None:
-        return find_occupancy_split(self.figures, family)
+    def _find_occupancy_split(self, group: ReductionGroup) -> OccupancySplit | None:
+        return find_occupancy_split(self.cost, group)
 
-    def _runs(self, family: ReductionGroup) -> ShortRunSplit | None:
+    def _find_short_run_split(self, group: ReductionGroup) -> ShortRunSplit | None:
         """How to reduce across short runs of memory first, if it has them."""
-        shape = self.figures.shape(family)
+        shape = self.cost.shape(group)
         if shape.across:
             return None
-        kept = self.figures.rows(family.members[0]).keeps(shape.length)
-        return find_short_run_split(self.figures, family, on_chip=kept)
+        kept = self.cost.rows(group.members[0]).keeps(shape.length)
+        return find_short_run_split(self.cost, group, on_chip=kept)
 
-    def _walked(self, family: ReductionGroup, filling: OccupancySplit | None) -> RowLoopSplit | None:
-        """Pieces for a kernel that reduces rows of what `family` reads, where kernels may be shared."""
+    def _find_row_loop_split(
+        self, group: ReductionGroup, filling: OccupancySplit | None
+    ) -> RowLoopSplit | None:
+        """Pieces for a kernel that reduces rows of what `group` reads, where kernels may be shared."""
         if not (self.options.fuse and self.options.horizontal):
             return None
         otherwise_us = None if filling is None else filling.split_us
-        return find_row_loop_split(self.figures, family, self.rows, otherwise_us=otherwise_us)
+        return find_row_loop_split(self.cost, group, self.rows, otherwise_us=otherwise_us)
 
     def reads_again(self, node: Reduce) -> bool:
         """Tell if two reductions over the rows of `node`, one of which needs the other's result, read them
@@ -148,9 +145,9 @@ class SplitChooser:
 
         They do unless a program keeps its row on chip; rows of unknown length it does not keep.
         """
-        if not self.figures.target(node).is_gpu:
+        if not self.cost.target(node).is_gpu:
             return False
-        if self.candidate(node) and self.splits(group_of_one(node)):
+        if self.is_candidate(node) and self.is_split(group_of_one(node)):
             return True
         longest = 1
         for axis in node.axes:
@@ -158,20 +155,20 @@ class SplitChooser:
             if top is None:
                 return True
             longest *= top
-        return not self.figures.rows(node).keeps(longest, across=self.across(node))
+        return not self.cost.rows(node).keeps(longest, across=self.is_column_reduction(node))
 
-    def across(self, node: Reduce) -> bool:
+    def is_column_reduction(self, node: Reduce) -> bool:
         """Tell if the results of `node`, rather than the points that it reduces, lie side by side
         in memory.
         """
-        return self.figures.shape(group_of_one(node)).across
+        return self.cost.shape(group_of_one(node)).across
 
     def direction(self, node: Reduce, access: Load) -> str | None:
         """How `access`, which `node` reduces, lies beside the results of `node`."""
-        return self.figures.direction(access, frozenset(node.ranges), frozenset(node.axes))
+        return self.cost.direction(access, frozenset(node.ranges), frozenset(node.axes))
 
 
-# ---- Softmax over rows that are split or long: the maximum and the sum of exponentials below it ----
+# ---- Online softmax ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +232,7 @@ def _exponent(body: Scalar) -> tuple[Scalar, Load] | None:
     return (value, subtrahend) if isinstance(subtrahend, Load) else None
 
 
-# ---- Splitting: a long reduction to few results becomes a reduction of pieces and one of their  ----
+# ---- The pass ----
 
 
 def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
@@ -247,35 +244,35 @@ def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Gra
     options = settings.options
     if not options.split or options.batch_invariant or not settings.targets.have_whole_rows:
         return graph
-    judge = SplitChooser(
-        figures=make_reduction_cost(facts, settings),
+    chooser = SplitChooser(
+        cost=make_reduction_cost(facts, settings),
         options=options,
         remarks=settings.remarks,
         rows=index_row_reductions(graph, facts, options.search_limit),
     )
     if options.numerics == "fast":
-        graph = merge_softmax_pairs(graph, lambda pair: judge.reads_again(pair.both))
+        graph = merge_softmax_pairs(graph, lambda pair: chooser.reads_again(pair.both))
     found: dict[int, SplitPlan] = {}
-    for family in _families(graph, judge):
-        cutting = judge.pieces_of(family)
-        if cutting is not None:
-            found.update(dict.fromkeys(family.positions, cutting))
+    for group in _find_groups(graph, chooser):
+        plan = chooser.choose(group)
+        if plan is not None:
+            found.update(dict.fromkeys(group.positions, plan))
     if not found:
         return graph
     name = partial(facts.fresh_names().close_to, second=2)
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
-        cutting = found.get(position)
-        if cutting is None:
+        plan = found.get(position)
+        if plan is None:
             nodes.append(node)
         else:
             assert isinstance(node, Reduce)
-            nodes.extend(reduce_in_pieces(cutting.along(node), cutting.pieces, name, apart=cutting.apart))
+            nodes.extend(reduce_in_pieces(plan.apply(node), plan.pieces, name, apart=plan.apart))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _families(graph: Graph, judge: SplitChooser) -> Iterator[ReductionGroup]:
-    """Families of the reductions worth judging, by their first members."""
+def _find_groups(graph: Graph, chooser: SplitChooser) -> Iterator[ReductionGroup]:
+    """Groups of the reductions worth judging, by their first members."""
     rows: dict[int, tuple[Load, ...]] = {}
     parent: dict[int, int] = {}
 
@@ -286,7 +283,7 @@ def _families(graph: Graph, judge: SplitChooser) -> Iterator[ReductionGroup]:
 
     first: dict[object, int] = {}
     for position, node in enumerate(graph.nodes):
-        if not isinstance(node, Reduce) or not judge.candidate(node):
+        if not isinstance(node, Reduce) or not chooser.is_candidate(node):
             continue
         rows[position] = rows_of(node)
         parent[position] = position
@@ -294,7 +291,7 @@ def _families(graph: Graph, judge: SplitChooser) -> Iterator[ReductionGroup]:
         # equal extents
         domain = (node.ranges, node.axes, node.kind in POSITIONS)
         for access in rows[position]:
-            lies = judge.direction(node, access)
+            lies = chooser.direction(node, access)
             known = find(first.setdefault((domain, access.buffer, lies), position))
             low, high = sorted((known, find(position)))
             parent[high] = low

@@ -1,21 +1,16 @@
-"""Scans in a single pass: programs share a row, and each starts with what those before it say of their
-pieces.
-
-Rows are read once, where a reduction of the pieces before their scan reads them twice. A program waits for
-the ones before it: it takes its number when it starts, so that these have started, too. It asks all of them
-at once, and combines their answers in one order, so that results are the same from run to run. What it asks
-for grows with the number of pieces.
-
-Splitting scans: few long rows or columns are scanned in pieces, each from what the pieces before it
-combine to.
+"""Split scans of few long rows or columns, which leave a GPU idle: one look-back pass, or three kernels.
 
 A GPU kernel scans a row with one program, which carries the running value from block to block. Where rows are
-fewer than fill the device, programs share them: in a single pass where that can be (`single_pass`), else in
-three kernels: a reduction of each piece, a scan of the pieces' results, which are few, and a scan of each
-piece that starts with them. Rows are then read twice and written once, by as many programs as there are
-pieces. Columns, whose neighbours in memory are those of other columns, are alike, but a program has several
-of them: as few as fill a sector. Pieces depend on extents and the device alone, and combine in one order:
-results are the same from run to run.
+fewer than fill the device, programs share them. In a single pass with decoupled look-back, each program
+starts with what those before it say of their pieces, so rows are read once. A program takes its number when
+it starts, so that those before it have started, too. It asks all of them at once and combines their answers
+in one order. What it asks for grows with the number of pieces.
+
+Otherwise there are three kernels: a reduction of each piece, a scan of the pieces' results, which are few,
+and a scan of each piece that starts with them. Rows are then read twice and written once. Columns, whose
+neighbours in memory are those of other columns, are alike, but a program has as many of them as fill a
+sector. Pieces depend on extents and the device alone, and combine in one order: results are the same from run
+to run.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine_pieces import guard_loads, identity_of
 
-# ---- Scans in a single pass: programs share a row, and each starts with what those before it sa ----
+# ---- Look-back scans ----
 
 
 # Bytes of a word, and what one from the second-level cache costs beside one from memory.
@@ -112,7 +107,7 @@ def single_pass_us(
     return model.kernel_us(fill) + model.kernel_us(scan)
 
 
-# ---- Splitting scans: few long rows or columns are scanned in pieces, each from what the pieces ----
+# ---- The pass ----
 
 
 # Kinds whose pieces' results are those of a reduction, which combine by a scalar operation.
@@ -334,7 +329,7 @@ class _Writer:
         position = piece * self.length + point
         body = self._body(position, even=size % self.length == 0)
         outer = tuple(piece if r is node.axis else r for r in node.ranges)
-        reduction, total = self._reduced(outer, point, body)
+        reduction, total = self._reduce_pieces(outer, point, body)
         before = self._buffer("before", outer)
         running = Scan(
             outputs=(before,),
@@ -357,7 +352,7 @@ class _Writer:
             reverse=node.reverse,
             origins=node.origins,
         )
-        return (reduction, running, within, self._joined(before, local, count))
+        return (reduction, running, within, self._join_pieces(before, local, count))
 
     def _body(self, position: Expr, *, even: bool) -> Scalar:
         """The scan's body at a point of a piece; what combining does not notice behind the end."""
@@ -369,7 +364,7 @@ class _Writer:
         (found,) = substitute_ranges((node.body,), {node.axis: position})
         return where(inside, guard_loads(found, inside), const(self._identity(), node.body.dtype))
 
-    def _reduced(self, outer: tuple[Expr, ...], point: Expr, body: Scalar) -> tuple[Reduce, Scalar]:
+    def _reduce_pieces(self, outer: tuple[Expr, ...], point: Expr, body: Scalar) -> tuple[Reduce, Scalar]:
         """The reduction of each piece, and the value that its results make."""
         node = self.node
         kind, _ = _COMBINE[_kind(node)]
@@ -384,7 +379,7 @@ class _Writer:
             return reduction, found[0]
         return reduction, _add_largest(found[0], op("log", found[1]))
 
-    def _joined(self, before: Buffer, local: Buffer, count: int) -> Pointwise:
+    def _join_pieces(self, before: Buffer, local: Buffer, count: int) -> Pointwise:
         """The scan's result: each piece's, combined with what the pieces before it give."""
         node = self.node
         output = node.outputs[0]

@@ -1,24 +1,18 @@
-"""Pieces that fill the device, which results alone leave idle: as many for each result as there is room for
-programs.
+"""Strategies for splitting a group of reductions: by occupancy, by two layouts, and by short runs of memory.
 
-Reductions along two axes, of which some operands have their neighbours along one, and some along the
-other.
+By occupancy: as many pieces for each result as there is room for programs, where results alone leave the
+device idle.
 
-    x[n, c, p]   channels last: neighbours along c
-    y[n, c, p]   in planes: neighbours along p
+By two layouts: some operands have their neighbours along one reduced axis, and others along another, as `x[n,
+c, p]` channels last beside `y[n, c, p]` in planes. A program that goes along one axis looks up a line of
+memory for each element of the other operand, about one line per cycle and multiprocessor: 67 million elements
+take an H200 289 us so, where reading them takes 67. So each point of an axis becomes a piece. Neighbouring
+pieces make blocks, which read whole lines of both.
 
-A program that goes along one axis finds a line of memory for each element of what lies along the other one,
-and a multiprocessor looks up about one line in a cycle: 67 million elements take an H200 289 us so, where
-reading them takes 67. So each point of an axis becomes a piece. Neighbouring pieces make blocks, as
-neighbouring results do, and blocks read whole lines of both.
-
-Reductions whose results have short runs of memory each: the pixels of a small image, the channels of a
-group.
-
-Of 98 bytes that start anywhere, threads load two at a time, which takes an H200 more than twice as long as
-loads of 16 bytes. So the points of a run are pieces first: memory has neighbours along results and runs
-together, the first reduction goes across them, and the second one adds up each run. Batch norm's statistics
-of 256 by 2,048 channels of 7 by 7 pixels and group norm's of 10 channels, channels last, are such.
+By short runs: results have short runs of memory each, as the pixels of a small image or the channels of a
+group. Threads load two bytes at a time of 98 that start anywhere, which takes an H200 more than twice as long
+as loads of 16 bytes. So the points of a run are pieces first. The first reduction goes across runs, with wide
+loads, and the second one adds up each run.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ from coilwork_scheduler.splitting.reduction_cost import (
     ReductionShape,
 )
 
-# ---- Pieces that fill the device, which results alone leave idle: as many for each result as th ----
+# ---- By occupancy ----
 
 
 # Neighbours in memory, of any type, that begin at multiples of 16 bytes if the first ones do.
@@ -56,7 +50,7 @@ class OccupancySplit:
     time.
     """
 
-    cutting: SplitPlan
+    plan: SplitPlan
     count: int
     programs: int
     whole_us: float
@@ -68,11 +62,11 @@ class OccupancySplit:
         """Tell if pieces are better than one kernel."""
         return self.split_us < self.clear_win * self.whole_us
 
-    def note(self, remarks: Remarks, family: ReductionGroup) -> None:
-        """Record whether `family` is cut so, and why."""
+    def note(self, remarks: Remarks, group: ReductionGroup) -> None:
+        """Record whether `group` is cut so, and why."""
         remarks.note(
             "split",
-            tuple(b.name for b in family.outputs),
+            tuple(b.name for b in group.outputs),
             self.pays,
             "pieces fill the device" if self.pays else "a second kernel costs more than idle programs do",
             pieces=self.count,
@@ -82,25 +76,25 @@ class OccupancySplit:
         )
 
 
-def find_occupancy_split(figures: ReductionCost, family: ReductionGroup) -> OccupancySplit | None:
-    """The pieces of `family` that fill the device; `None` if its results do, or if its rows stay on chip."""
-    shape = figures.shape(family)
-    wanted, rows = figures.wanted(family, shape), figures.rows(family.members[0])
+def find_occupancy_split(cost: ReductionCost, group: ReductionGroup) -> OccupancySplit | None:
+    """The pieces of `group` that fill the device; `None` if its results do, or if its rows stay on chip."""
+    shape = cost.shape(group)
+    wanted, rows = cost.count_pieces(group, shape), cost.rows(group.members[0])
     if wanted < 2 or (not shape.across and rows.keeps(shape.length)):
         # a row that stays on chip is read once for all that needs it
         return None
-    ordered = family.members[0].kind in POSITIONS
-    order, refined = family.axes, dict[Expr, Expr]()
+    ordered = group.members[0].kind in POSITIONS
+    order, refined = group.axes, dict[Expr, Expr]()
     if not ordered:
-        order, refined = merge_axes(figures.by_memory(family), figures.offsets(family))
-        crossing = figures.crossing(family, order, refined)
-        if crossing is not None and figures.is_narrow(family, crossing.outer):
+        order, refined = merge_axes(cost.order_axes(group), cost.offsets(group))
+        crossing = cost.find_crossing(group, order, refined)
+        if crossing is not None and cost.is_narrow(group, crossing.outer):
             # its few points are neighbours of each other: a piece has all of them
             order = (*(axis for axis in order if axis is not crossing.outer), crossing.outer)
     pieces = cut_axes(
-        order if refined else family.axes,
+        order if refined else group.axes,
         order,
-        {axis: figures.sizes.value(extent_of(axis)) for axis in order},
+        {axis: cost.sizes.value(extent_of(axis)) for axis in order},
         wanted=wanted,
         skip=not ordered,
         held=rows.kept_across if shape.across else rows.kept_points,
@@ -108,11 +102,11 @@ def find_occupancy_split(figures: ReductionCost, family: ReductionGroup) -> Occu
     )
     if pieces is None:
         return None
-    count = max(figures.sizes.value(pieces.count), 1)
-    target = figures.target(family.members[0])
+    count = max(cost.sizes.value(pieces.count), 1)
+    target = cost.target(group.members[0])
     reductions = target.machine.reductions
     return OccupancySplit(
-        cutting=SplitPlan(
+        plan=SplitPlan(
             pieces=pieces,
             refined=tuple(refined.items()),
             apart=shape.across
@@ -121,13 +115,13 @@ def find_occupancy_split(figures: ReductionCost, family: ReductionGroup) -> Occu
         ),
         count=count,
         programs=shape.programs,
-        whole_us=figures.reduce_us(shape, 1),
-        split_us=figures.reduce_us(shape, count) + figures.second_us(family, shape, count),
+        whole_us=cost.reduce_us(shape, 1),
+        split_us=cost.reduce_us(shape, count) + cost.second_us(group, shape, count),
         clear_win=reductions.clear_win,
     )
 
 
-# ---- Reductions along two axes, of which some operands have their neighbours along one, and som ----
+# ---- By two layouts ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +131,7 @@ class MixedLayoutSplit:
     Pieces pay if they take less than the share `clear_win` of the others' time.
     """
 
-    cutting: SplitPlan
+    plan: SplitPlan
     count: int
     along_us: float
     split_us: float
@@ -148,11 +142,11 @@ class MixedLayoutSplit:
         """Tell if blocks are better than looking up a line for each element."""
         return self.split_us < self.clear_win * self.along_us
 
-    def note(self, remarks: Remarks, family: ReductionGroup) -> None:
-        """Record whether `family` is cut so, and why."""
+    def note(self, remarks: Remarks, group: ReductionGroup) -> None:
+        """Record whether `group` is cut so, and why."""
         remarks.note(
             "split-crossed",
-            tuple(b.name for b in family.outputs),
+            tuple(b.name for b in group.outputs),
             self.pays,
             "blocks read whole lines of both layouts"
             if self.pays
@@ -164,22 +158,22 @@ class MixedLayoutSplit:
 
 
 def find_mixed_layout_split(
-    figures: ReductionCost, family: ReductionGroup, filling: OccupancySplit | None
+    cost: ReductionCost, group: ReductionGroup, filling: OccupancySplit | None
 ) -> MixedLayoutSplit | None:
-    """The pieces of `family` whose blocks read whole lines; `None` if its operands lie alike, or if its rows
+    """The pieces of `group` whose blocks read whole lines; `None` if its operands lie alike, or if its rows
     stay on chip. `filling` are pieces that go along one axis, if there are any.
     """
-    shape, rows = figures.shape(family), figures.rows(family.members[0])
-    if shape.across or rows.keeps(shape.length) or family.members[0].kind in POSITIONS:
+    shape, rows = cost.shape(group), cost.rows(group.members[0])
+    if shape.across or rows.keeps(shape.length) or group.members[0].kind in POSITIONS:
         return None
-    order, refined = merge_axes(figures.by_memory(family), figures.offsets(family))
-    crossing = figures.crossing(family, order, refined)
-    if crossing is None or any(figures.is_narrow(family, one) for one in (crossing.outer, crossing.inner)):
+    order, refined = merge_axes(cost.order_axes(group), cost.offsets(group))
+    crossing = cost.find_crossing(group, order, refined)
+    if crossing is None or any(cost.is_narrow(group, one) for one in (crossing.outer, crossing.inner)):
         return None
-    target = figures.target(family.members[0])
+    target = cost.target(group.members[0])
     reductions = target.machine.reductions
     # either will do: of fewer pieces less is stored
-    size = {axis: max(figures.sizes.value(extent_of(axis)), 1) for axis in (crossing.outer, crossing.inner)}
+    size = {axis: max(cost.sizes.value(extent_of(axis)), 1) for axis in (crossing.outer, crossing.inner)}
     axis = min(crossing.inner, crossing.outer, key=lambda one: size[one])
     points = size[axis]
     if points > reductions.most_pieces:
@@ -190,7 +184,7 @@ def find_mixed_layout_split(
         over = {axis: high * extent_of(low) + low}
         refined = over | {one: substitute(whole, over) for one, whole in refined.items()}
         order = tuple(high if one is axis else one for one in (*order, low))
-        axis, points = low, figures.sizes.value(extent_of(low))
+        axis, points = low, cost.sizes.value(extent_of(low))
     if shape.length // points < reductions.least_across:
         return None
     blocks = replace(
@@ -201,33 +195,33 @@ def find_mixed_layout_split(
         crossed=True,
         programs=rows.count_programs(shape.results * points, across=True),
     )
-    pieces = _crossed_pieces(figures, family, blocks, [one for one in order if one is not axis], axis)
-    count = max(figures.sizes.value(pieces.count), 1)
-    along_us = figures.reduce_us(shape, 1) if filling is None else filling.split_us
+    pieces = _crossed_pieces(cost, group, blocks, [one for one in order if one is not axis], axis)
+    count = max(cost.sizes.value(pieces.count), 1)
+    along_us = cost.reduce_us(shape, 1) if filling is None else filling.split_us
     lookups_us = crossing.elements / (target.multiprocessors * reductions.lines_per_us)
     return MixedLayoutSplit(
-        cutting=SplitPlan(pieces=pieces, refined=tuple(refined.items())),
+        plan=SplitPlan(pieces=pieces, refined=tuple(refined.items())),
         count=count,
         along_us=max(along_us, target.launch_us + lookups_us),
-        split_us=figures.reduce_us(blocks, count // points) + figures.second_us(family, shape, count),
+        split_us=cost.reduce_us(blocks, count // points) + cost.second_us(group, shape, count),
         clear_win=reductions.clear_win,
     )
 
 
 def _crossed_pieces(
-    figures: ReductionCost, family: ReductionGroup, blocks: ReductionShape, rest: Sequence[Expr], axis: Expr
+    cost: ReductionCost, group: ReductionGroup, blocks: ReductionShape, rest: Sequence[Expr], axis: Expr
 ) -> Pieces:
     """A piece for each point of `axis`, and as many of them along the `rest` as fill the device with
     `blocks`.
     """
-    most = figures.target(family.members[0]).machine.reductions.most_pieces
-    sizes = {one: figures.sizes.value(extent_of(one)) for one in (*rest, axis)}
+    most = cost.target(group.members[0]).machine.reductions.most_pieces
+    sizes = {one: cost.sizes.value(extent_of(one)) for one in (*rest, axis)}
     within = cut_axes(
         rest,
         rest,
         sizes,
-        wanted=min(figures.wanted(family, blocks), most / max(sizes[axis], 1)),
-        held=figures.rows(family.members[0]).kept_across,
+        wanted=min(cost.count_pieces(group, blocks), most / max(sizes[axis], 1)),
+        held=cost.rows(group.members[0]).kept_across,
     )
     # neighbours in memory of what pieces come to are those of the blocks
     whole = Cut(axis=axis, count=extent_of(axis), length=as_expr(1), even=True)
@@ -248,7 +242,7 @@ def _digits(axis: Expr, *, least: int, most: int) -> tuple[Expr, Expr] | None:
     return high, symbol(f"{axis.name}_low", extent=as_expr(low))
 
 
-# ---- Reductions whose results have short runs of memory each: the pixels of a small image, the  ----
+# ---- By short runs ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +251,7 @@ class ShortRunSplit:
     costs.
     """
 
-    cutting: SplitPlan
+    plan: SplitPlan
     count: int
     saved_us: float
     costs_us: float
@@ -267,11 +261,11 @@ class ShortRunSplit:
         """Tell if wide loads save more than another kernel costs."""
         return self.saved_us > self.costs_us
 
-    def note(self, remarks: Remarks, family: ReductionGroup) -> None:
-        """Record whether `family` is cut so, and why."""
+    def note(self, remarks: Remarks, group: ReductionGroup) -> None:
+        """Record whether `group` is cut so, and why."""
         remarks.note(
             "split-runs",
-            tuple(b.name for b in family.outputs),
+            tuple(b.name for b in group.outputs),
             self.pays,
             "wide loads go across short runs"
             if self.pays
@@ -283,28 +277,28 @@ class ShortRunSplit:
 
 
 def find_short_run_split(
-    figures: ReductionCost, family: ReductionGroup, *, on_chip: bool
+    cost: ReductionCost, group: ReductionGroup, *, on_chip: bool
 ) -> ShortRunSplit | None:
-    """How to reduce across short runs first, if `family` reads memory by them. Rows `on_chip` are read once
+    """How to reduce across short runs first, if `group` reads memory by them. Rows `on_chip` are read once
     for all that needs them.
     """
-    if any(member.kind not in SELF_COMBINING | {"welford"} for member in family.members):
+    if any(member.kind not in SELF_COMBINING | {"welford"} for member in group.members):
         return None
-    reductions = figures.target(family.members[0]).machine.reductions
-    axes = figures.by_memory(family)
-    order, refined = merge_axes(axes, figures.offsets(family))
+    reductions = cost.target(group.members[0]).machine.reductions
+    axes = cost.order_axes(group)
+    order, refined = merge_axes(axes, cost.offsets(group))
     *outer, run = order
     points = as_int(extent_of(run))
-    if points is None or points < 2 or figures.length(outer) < reductions.least_across:
+    if points is None or points < 2 or cost.length(outer) < reductions.least_across:
         return None
-    if not family.rows or not all(
-        _is_short_run(figures, family, access, axes[-1], points) for access in family.rows
+    if not group.rows or not all(
+        _is_short_run(cost, group, access, axes[-1], points) for access in group.rows
     ):
         return None
-    pieces = _run_pieces(figures, family, tuple(order), run, points)
+    pieces = _run_pieces(cost, group, tuple(order), run, points)
     if pieces is None:
         return None
-    shape = figures.shape(family)
+    shape = cost.shape(group)
     read = KernelWork(
         read_bytes=shape.read_bytes,
         write_bytes=0,
@@ -313,11 +307,11 @@ def find_short_run_split(
         row_length=shape.length,
         programs=shape.programs,
     )
-    read_us = figures.model.kernel_us(read)
-    count = figures.sizes.value(pieces.count)
-    second_us = figures.second_us(family, shape, max(count, 1))
+    read_us = cost.model.kernel_us(read)
+    count = cost.sizes.value(pieces.count)
+    second_us = cost.second_us(group, shape, max(count, 1))
     return ShortRunSplit(
-        cutting=SplitPlan(pieces=pieces, refined=tuple(refined.items())),
+        plan=SplitPlan(pieces=pieces, refined=tuple(refined.items())),
         count=count,
         saved_us=(reductions.narrow_slowdown - 1) * read_us,
         costs_us=second_us + (read_us if on_chip else 0.0),
@@ -325,13 +319,13 @@ def find_short_run_split(
 
 
 def _is_short_run(
-    figures: ReductionCost, family: ReductionGroup, access: Load, innermost: Expr, points: int
+    cost: ReductionCost, group: ReductionGroup, access: Load, innermost: Expr, points: int
 ) -> bool:
     """Tell if `access` goes through short runs, which wide loads do not fit, of results that lie side by
     side.
     """
-    buffer = figures.facts.buffers[access.buffer]
-    target = figures.target(family.members[0])
+    buffer = cost.facts.buffers[access.buffer]
+    target = cost.target(group.members[0])
     reductions, wide = target.machine.reductions, target.vector_bytes
     size = buffer.dtype.itemsize
     length = points * size
@@ -340,10 +334,10 @@ def _is_short_run(
     offset = buffer.offset_of(access.index)
     if _stride(offset, innermost) != 1:
         return False
-    beside = [r for r in family.ranges if _stride(offset, r) == points]
+    beside = [r for r in group.ranges if _stride(offset, r) == points]
     together = length
     for r in beside:
-        together *= figures.sizes.value(extent_of(r))
+        together *= cost.sizes.value(extent_of(r))
     return together >= 2 * reductions.short_run_bytes and together % wide == 0
 
 
@@ -353,20 +347,20 @@ def _stride(offset: Expr, axis: Expr) -> int | None:
 
 
 def _run_pieces(
-    figures: ReductionCost, family: ReductionGroup, order: tuple[Expr, ...], run: Expr, points: int
+    cost: ReductionCost, group: ReductionGroup, order: tuple[Expr, ...], run: Expr, points: int
 ) -> Pieces | None:
     """The points of the run, and as many pieces of what is outside as fill the device."""
     outer = tuple(axis for axis in order if axis is not run)
-    sizes = {axis: figures.sizes.value(extent_of(axis)) for axis in outer}
-    length = figures.length(outer)
-    target = figures.target(family.members[0])
+    sizes = {axis: cost.sizes.value(extent_of(axis)) for axis in outer}
+    length = cost.length(outer)
+    target = cost.target(group.members[0])
     reductions = target.machine.reductions
-    blocks = figures.shape(family).results * points / reductions.block_results
+    blocks = cost.shape(group).results * points / reductions.block_results
     wanted = target.multiprocessors * reductions.programs / blocks
-    if any(member.kind == "welford" for member in family.members):
+    if any(member.kind == "welford" for member in group.members):
         wanted = max(wanted, length / reductions.resident_across)
     wanted = min(wanted, length / reductions.least_across)
-    rest = cut_axes(outer, outer, sizes, wanted=wanted, held=figures.rows(family.members[0]).kept_across)
+    rest = cut_axes(outer, outer, sizes, wanted=wanted, held=cost.rows(group.members[0]).kept_across)
     whole = Cut(axis=run, count=extent_of(run), length=as_expr(1), even=True)
     cuts = (*(rest.cuts if rest is not None else ()), whole)
     if rest is None and wanted >= 2:
