@@ -198,7 +198,7 @@ def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str
     for position, sites in list_sites(context, RULES, options).items():
         made = defined(graph.nodes[position])
         if made:
-            found[made[0].name] = sum(site.cost(context.captured_strides) for site in sites) / SCALE / 1e6
+            found[made[0].name] = sum(site.cost(context.strides_of_capture) for site in sites) / SCALE / 1e6
     return found
 
 

@@ -593,7 +593,7 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
     position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
     site = weigh_attention(position, graph.nodes[position], context)
     assert site is not None and site.obliges == ("k", "v")
-    captured = site.cost(context.captured_strides)
+    captured = site.cost(context.strides_of_capture)
     keys = context.buffers["k"]
     by_tokens = nested_strides(keys.shape, (0, 2, 1, 3))
     across = nested_strides(keys.shape, (0, 1, 3, 2))
@@ -665,7 +665,7 @@ def test_a_gradient_is_copied_for_a_library_that_takes_others() -> None:
         context = survey_of(graph, "sm_90")
         site = weigh_attention(1, graph.nodes[1], context)
         assert site is not None and site.obliges == ("g",)
-        assert site.cost(context.captured_strides) == factor * site.least()
+        assert site.cost(context.strides_of_capture) == factor * site.least()
 
 
 def test_all_buffers_are_told_with_their_reasons() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coilwork_ir.index import as_expr, substitute, symbol
-from coilwork_scheduler.fusion.alignment import find_alignments, refine
+from coilwork_scheduler.fusion.alignment import find_alignments, refine_extents
 from coilwork_scheduler.fusion_group import Group
 
 
@@ -28,7 +28,7 @@ B, T, C = (symbol(name, lo=2) for name in ("b", "t", "c"))
     ],
 )
 def test_common_refinement(first, second, pieces):
-    found = refine(first, second)
+    found = refine_extents(first, second)
     assert found is not None and found.pieces == pieces
     for extents, made in ((first, found.first), (second, found.second)):
         for extent, numbers in zip(extents, made, strict=True):
@@ -43,7 +43,7 @@ def test_common_refinement(first, second, pieces):
     [(sizes(4, 6), sizes(6, 4)), (sizes(4), sizes(5)), ((B, T), (T, B)), (sizes(4), sizes())],
 )
 def test_no_common_refinement(first, second):
-    assert refine(first, second) is None
+    assert refine_extents(first, second) is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_no_common_refinement(first, second):
     ],
 )
 def test_spaces_in_which_ranges_of_both_are_cut_across(first, second, interleaved):
-    found = refine(first, second)
+    found = refine_extents(first, second)
     assert found is not None and found.interleaved == interleaved
 
 

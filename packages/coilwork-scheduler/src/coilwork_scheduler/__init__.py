@@ -1,7 +1,7 @@
 """Coilwork's scheduler and memory planner: loop IR to kernels to a program.
 
-Open `pipeline.py` first: the passes in order; `sequence.py` gives reasons for the order. Each folder is one
-pass or a few that belong together, and `memory/` plans allocations.
+Open `pipeline.py` first: the passes in order, with reasons. Each folder is one pass or a few that belong
+together, and `memory/` plans allocations.
 """
 
 from coilwork_scheduler.cost_model import CostModel, KernelWork, RooflineCost

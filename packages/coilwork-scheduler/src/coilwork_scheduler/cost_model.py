@@ -1,7 +1,8 @@
-"""What a kernel costs: an explicit model over bytes, behind a protocol that a vendor can implement
-differently.
+"""Estimates that decisions rest on: the cost of a kernel (`CostModel`), and likely values of symbolic sizes.
 
-Likely values of symbolic sizes: for costs and preferences only, never for correctness.
+`RooflineCost` is an explicit model over bytes and operations. Pass another implementation of the protocol to
+`schedule(..., model=...)`. Likely sizes (`SizeHints`) are for costs and preferences only, never for
+correctness.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_int, evaluate
 from coilwork_ir.target import Target
 from coilwork_scheduler.options import ScheduleOptions
-
-# ---- What a kernel costs: an explicit model over bytes, behind a protocol that a vendor can imp ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +66,6 @@ class RooflineCost:
         arithmetic = machine.arithmetic
         rate = arithmetic.device_operations_per_us + arithmetic.unit_operations_per_us * units
         return target.launch_us + max(bytes_us, work.operations / rate) / busy
-
-
-# ---- Likely values of symbolic sizes: for costs and preferences only, never for correctness ----
 
 
 @dataclass(slots=True)

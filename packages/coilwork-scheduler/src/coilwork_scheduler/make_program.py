@@ -1,4 +1,4 @@
-"""From a graph of loops to a program, nested graphs of control flow likewise: `PROGRAM_STAGES`."""
+"""Compile a graph of loops to a program, with nested graphs of control flow: `PROGRAM_STAGES`."""
 
 from __future__ import annotations
 

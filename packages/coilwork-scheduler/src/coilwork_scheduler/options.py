@@ -1,7 +1,4 @@
-"""The scheduler's settings: one frozen value, handed down.
-
-Calls that share no kernel with others, as `ScheduleOptions.apart` asks for them.
-"""
+"""The scheduler's options: one frozen value, handed down; and which calls may share a kernel (`apart`)."""
 
 from __future__ import annotations
 
@@ -11,9 +8,6 @@ from typing import Literal
 
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loc import Origin
-
-# ---- The scheduler's settings: one frozen value, handed down ----
-
 
 ContractionChoice = Literal["auto", "aten", "generated"]
 
@@ -105,9 +99,6 @@ class ScheduleOptions:
     aligned_inputs: tuple[str, ...] = ()
     donated_inputs: tuple[str, ...] = ()
     apart: frozenset[str] = frozenset()
-
-
-# ---- Calls that share no kernel with others, as `ScheduleOptions.apart` asks for them ----
 
 
 def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozenset[str]) -> bool:

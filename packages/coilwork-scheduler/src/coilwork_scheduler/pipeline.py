@@ -1,11 +1,8 @@
-"""The order of the scheduler's passes: what must come before what, with a reason for each place.
+"""`schedule`: a graph of loops becomes kernels and steps in order.
 
-`pipeline.PASSES` runs them; a test holds it to `ORDER`.
-
-`schedule`: a graph of loops becomes kernels and steps in order.
-
-First passes from graph to graph, then stages into groups, then groups into a schedule: `PASSES` holds them
-with their reasons, and `sequence.ORDER` those for the order.
+First passes from graph to graph, then stages into groups, then groups into a schedule. `PASSES` is the table,
+with a reason for each pass. `ORDER` says what must come before what, with a reason for each place, and a test
+holds the table to it.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans
 from coilwork_scheduler.statistic_hoisting import hoist_statistics
 
-# ---- The order of the scheduler's passes: what must come before what, with a reason for each pl ----
+# ---- Order ----
 
 
 ORDER: Final = (
@@ -187,7 +184,7 @@ ORDER: Final = (
 )
 
 
-# ---- `schedule`: a graph of loops becomes kernels and steps in order ----
+# ---- The passes ----
 
 
 DEFAULT: Final = ScheduleOptions()

@@ -1,6 +1,5 @@
-"""The record of decisions, bounded in number.
-
-The record of decisions as a table for people.
+"""Optimisation remarks: the record of decisions with their reasons, bounded in number, and a table for
+people.
 """
 
 from __future__ import annotations
@@ -8,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coilwork_ir.kernels import Decision
-
-# ---- The record of decisions, bounded in number ----
 
 
 class Remarks:
@@ -47,9 +44,6 @@ class Remarks:
     def decisions(self) -> tuple[Decision, ...]:
         """All that was kept, in order."""
         return tuple(self._kept)
-
-
-# ---- The record of decisions as a table for people ----
 
 
 def explain(decisions: Iterable[Decision]) -> str:

@@ -1,4 +1,4 @@
-"""What every pass may ask for: `Settings`."""
+"""`Settings`: what every pass may ask for while a graph becomes a schedule."""
 
 from __future__ import annotations
 

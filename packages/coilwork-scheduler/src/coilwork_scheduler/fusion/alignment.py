@@ -73,7 +73,7 @@ def _starts_inside(ours: Sequence[tuple[int, ...]], theirs: Sequence[tuple[int, 
     return any(pieces[0] in last and pieces[-1] > last[pieces[0]] for pieces in ours if pieces)
 
 
-def refine(first: Sequence[Expr], second: Sequence[Expr]) -> Refinement | None:
+def refine_extents(first: Sequence[Expr], second: Sequence[Expr]) -> Refinement | None:
     """The coarsest common refinement of two row-major lists of extents; `None` if there is none that can be
     shown.
     """
@@ -146,7 +146,7 @@ def find_alignments(
             )
         elif paired is None and not second.reduced:
             orders = _orders(first, second, ours, theirs)
-            whole = orders and refine(extents_of(orders[0]), extents_of(orders[1]))
+            whole = orders and refine_extents(extents_of(orders[0]), extents_of(orders[1]))
             if orders and whole:
                 yield _align_elementwise(first, second, whole, tag, *orders)
     yield from _row_major(first, second, tag)
@@ -273,8 +273,8 @@ def _digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
 
 def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
     if second.reduced:
-        outer = refine(extents_of(first.parallel), extents_of(second.parallel))
-        inner = refine(extents_of(first.reduced), extents_of(second.reduced))
+        outer = refine_extents(extents_of(first.parallel), extents_of(second.parallel))
+        inner = refine_extents(extents_of(first.reduced), extents_of(second.reduced))
         if outer is None or inner is None:
             return
         yield _refine_alignment(
@@ -283,10 +283,10 @@ def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
         return
     if first.reduced:
         both = (*first.parallel, *first.reduced)
-        whole = refine(extents_of(both), extents_of(second.parallel))
+        whole = refine_extents(extents_of(both), extents_of(second.parallel))
         if whole is not None:
             yield _align_elementwise(first, second, whole, tag, both, second.parallel)
-    outer = refine(extents_of(first.parallel), extents_of(second.parallel))
+    outer = refine_extents(extents_of(first.parallel), extents_of(second.parallel))
     if outer is not None:
         # with reductions: the second group computes once per row
         inner = Refinement(extents_of(first.reduced), tuple((k,) for k in range(len(first.reduced))), ())

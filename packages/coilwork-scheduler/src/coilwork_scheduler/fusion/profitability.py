@@ -79,7 +79,7 @@ class Traffic:
             resident = self._rows(candidate).keeps(length)
             operations, reads = self._row_work(candidate, rows, length, resident=resident)
             if target.is_gpu and resident:
-                reads += self._count_wasted_bytes(candidate, length)
+                reads += self._count_sector_waste(candidate, length)
             if target.is_gpu and len(candidate.reduced) > 1:
                 vain_reads, vain_writes = self._count_reordered_bytes(candidate, stored, resident=resident)
                 reads += vain_reads
@@ -124,7 +124,7 @@ class Traffic:
             unit = self._unit[touch] = unit_stride(offset)
         return unit
 
-    def _count_wasted_bytes(self, candidate: FusionCandidate, length: int) -> int:
+    def _count_sector_waste(self, candidate: FusionCandidate, length: int) -> int:
         """Bytes beside those asked for, where blocks of whole rows read what lies across them: as many rows
         as a block has at a time take their part of each sector, and the next blocks fetch it again.
         """
@@ -142,10 +142,10 @@ class Traffic:
                 or not free & reduced
             ):
                 continue
-            vain += self._wasted_bytes(candidate, touch, rows)
+            vain += self._count_waste(candidate, touch, rows)
         return vain
 
-    def _wasted_bytes(self, candidate: FusionCandidate, touch: Touch, together: int) -> int:
+    def _count_waste(self, candidate: FusionCandidate, touch: Touch, together: int) -> int:
         """Bytes of the sectors of `touch` that are fetched in vain where a block has so many neighbours at a
         time.
         """
@@ -190,7 +190,7 @@ class Traffic:
             inside = [s for s in reduced & free if 0 < order[s] < order[unit]]
             if inside:
                 apart = max(self.sizes.numel(tuple(extent_of(s) for s in inside)), 1)
-                lost = self._wasted_bytes(
+                lost = self._count_waste(
                     candidate, touch, max(self._memory(candidate).tile_elements // apart, 1)
                 )
                 vain[touch.buffer in candidate.written] += lost * passes.get(touch, 1)

@@ -18,7 +18,13 @@ from coilwork_ir.capabilities import RowWalks
 from coilwork_ir.index import Expr, bounds, ceildiv, extent_of, extents_of, product, substitute
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, postorder
-from coilwork_scheduler.fusion.alignment import Alignment, Refinement, refine, split_over, symbols_over
+from coilwork_scheduler.fusion.alignment import (
+    Alignment,
+    Refinement,
+    refine_extents,
+    split_over,
+    symbols_over,
+)
 from coilwork_scheduler.fusion.fusion_candidate import FusionCandidate, Part, reduction_depths
 from coilwork_scheduler.fusion_group import Bound
 
@@ -118,7 +124,7 @@ def _find_column_ranges(
 def _align(
     rows: FusionCandidate, columns: FusionCandidate, across: tuple[Expr, ...], tag: str
 ) -> Alignment | None:
-    inner = refine(extents_of(rows.reduced), extents_of(across))
+    inner = refine_extents(extents_of(rows.reduced), extents_of(across))
     pieces = tuple(s for s in columns.parallel if s not in across)
     if inner is None or not pieces:
         return None
@@ -131,7 +137,7 @@ def _align(
     if rows.walked:
         # those that joined before have settled the rows
         for theirs, ours in ((pieces, rows.parallel), (points, rows.walked)):
-            same = refine(extents_of(theirs), extents_of(ours))
+            same = refine_extents(extents_of(theirs), extents_of(ours))
             if same is None or same.pieces != extents_of(ours):
                 return None
             second |= split_over(theirs, same.first, ours)
@@ -143,7 +149,7 @@ def _align(
             second=second,
             bound=rows.bound,
         )
-    outer = refine(extents_of(rows.parallel), extents_of((*pieces, *points)))
+    outer = refine_extents(extents_of(rows.parallel), extents_of((*pieces, *points)))
     if outer is None:
         return _uneven(
             rows, pieces, points, Alignment(parallel=(), reduced=reduced, first=first, second=second), tag

@@ -111,7 +111,7 @@ class Growth:
                     places.setdefault(value.buffer, []).append(most)
         return self._own[position]
 
-    def bound(self, position: int, before: BodySize, name: str, producer: BodySize) -> BodySize:
+    def bound_size(self, position: int, before: BodySize, name: str, producer: BodySize) -> BodySize:
         """A bound on the size of the node at `position`, now `before`, with `producer` substituted for its
         loads of `name`.
         """

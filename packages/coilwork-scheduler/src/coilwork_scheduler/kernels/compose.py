@@ -210,7 +210,7 @@ def compose(
                         value=value,
                         indirect=indirect,
                         mode=store.mode,
-                        mask=composer.bound_mask(index, mask),
+                        mask=composer.add_bound(index, mask),
                     )
                 )
         for check in member.stage.checks:
@@ -327,11 +327,11 @@ class _Composer:
             (index,),
             node.dtype,
             indirect=operands[:count],
-            mask=self.bound_mask(index, mask),
+            mask=self.add_bound(index, mask),
             other=node.other,
         )
 
-    def bound_mask(self, index: Expr, mask: Scalar | None) -> Scalar | None:
+    def add_bound(self, index: Expr, mask: Scalar | None) -> Scalar | None:
         """`mask`, and where `index` moves from row to row also that the row exists."""
         if self.bound is None or not self._moves_along_rows(index):
             return mask

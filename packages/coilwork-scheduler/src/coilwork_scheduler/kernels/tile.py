@@ -95,7 +95,7 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
 
     # the unit stride of a run is that of its innermost range
     order = _move_coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
-    turned = _transposed_shares(order, touched)
+    turned = _find_transposed_shares(order, touched)
     ranges = _name_parallel(order, turned, single=bool(reduced))
     ranges += [TiledRange(symbol=run.symbol, kind="walked", letter="w") for run in walked_runs]
     ranges += [TiledRange(symbol=run.symbol, kind="reduction", letter="r") for run in reduced_runs]
@@ -162,7 +162,7 @@ def _shares(touched: Sequence[Access], ranges: Sequence[Expr], *, near: int) -> 
     return {s: round(moved / everything, 6) for s, moved in found.items()}
 
 
-def _transposed_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
+def _find_transposed_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
     """For each of `order`, the share of bytes at unit stride along it alone, and not along the
     innermost one.
     """

@@ -160,7 +160,7 @@ def _groups(context: LayoutContext, sites: Sequence[Site], free: frozenset[str])
     for site, names in zip(sites, touched, strict=True):
         if names:
             groups.setdefault(find(names[0]), []).append(site)
-            if site.cost(context.captured_strides) > site.least():
+            if site.cost(context.strides_of_capture) > site.least():
                 wasteful.add(find(names[0]))
     return [group for name, group in groups.items() if name in wasteful]
 
@@ -320,7 +320,7 @@ class _Group:
         """Set memory back to its captured strides where a change of it and of what it touches saves too
         little.
         """
-        for group in self._connected_groups([v for v, c in enumerate(choice) if c != 0]):
+        for group in self._group_changes([v for v, c in enumerate(choice) if c != 0]):
             numbers = sorted({n for v in group for n in self.variables[v].sites})
             kept = choice.copy()
             for v in group:
@@ -330,7 +330,7 @@ class _Group:
             if before - after < least:
                 choice[:] = kept
 
-    def _connected_groups(self, changed: Sequence[int]) -> list[list[int]]:
+    def _group_changes(self, changed: Sequence[int]) -> list[list[int]]:
         """`changed` variables, in groups that share loops or calls."""
         parent = {v: v for v in changed}
 

@@ -172,7 +172,7 @@ class LayoutContext:
         """The first name of the memory of each buffer."""
         return self.facts.root
 
-    def captured_strides(self, name: str, buffer: Buffer) -> Strides:
+    def strides_of_capture(self, name: str, buffer: Buffer) -> Strides:
         """The layout that the graph has."""
         return buffer.strides
 

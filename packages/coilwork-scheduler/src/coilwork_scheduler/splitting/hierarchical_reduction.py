@@ -32,7 +32,7 @@ from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load, loads
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
+from coilwork_scheduler.fusion.alignment import refine_extents, split_over, symbols_over
 from coilwork_scheduler.kernels.draft_analysis import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Remarks
@@ -210,7 +210,7 @@ class _Search:
             return None
         mine = self._order_by_memory(node, place[1])
         others = self._order_by_memory(statistic, theirs)
-        common = mine and others and refine(extents_of(mine), extents_of(others))
+        common = mine and others and refine_extents(extents_of(mine), extents_of(others))
         if not mine or not others or not common:
             return None
         symbols = symbols_over(mine, common.first, common.pieces, "row")

@@ -22,7 +22,7 @@ from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load, loads
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.fusion.alignment import refine, split_over, symbols_over
+from coilwork_scheduler.fusion.alignment import refine_extents, split_over, symbols_over
 from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.splitting.pieces import SplitPlan, cut_axes
 from coilwork_scheduler.splitting.reduction_cost import ReductionCost, ReductionGroup, rows_of
@@ -149,7 +149,7 @@ def _is_transposed(
     maps: tuple[dict[Expr, Expr], dict[Expr, Expr]] = ({}, {})
     for name, one, other in (("p", columns.axes, along), ("q", columns.ranges, across)):
         extents = tuple(tuple(extent_of(s) for s in side) for side in (one, other))
-        common = refine(*extents)
+        common = refine_extents(*extents)
         if common is None:
             return False
         symbols = symbols_over((), (), common.pieces, name)
@@ -290,7 +290,7 @@ def _refine_axes(
     extents = tuple(extent_of(axis) for axis in axes)
     best: tuple[tuple[Expr, ...], Mapping[Expr, Expr]] = (axes, {})
     for rows in partners:
-        common = refine(extents, tuple(extent_of(r) for r in rows.ranges))
+        common = refine_extents(extents, tuple(extent_of(r) for r in rows.ranges))
         if common is not None and len(common.pieces) > len(best[0]):
             parts = symbols_over(axes, common.first, common.pieces, "row")
             best = (parts, split_over(axes, common.first, parts))

@@ -195,7 +195,7 @@ def find_mixed_layout_split(
         crossed=True,
         programs=rows.count_programs(shape.results * points, across=True),
     )
-    pieces = _crossed_pieces(cost, group, blocks, [one for one in order if one is not axis], axis)
+    pieces = _cut_blocks(cost, group, blocks, [one for one in order if one is not axis], axis)
     count = max(cost.sizes.value(pieces.count), 1)
     along_us = cost.reduce_us(shape, 1) if filling is None else filling.split_us
     lookups_us = crossing.elements / (target.multiprocessors * reductions.lines_per_us)
@@ -208,7 +208,7 @@ def find_mixed_layout_split(
     )
 
 
-def _crossed_pieces(
+def _cut_blocks(
     cost: ReductionCost, group: ReductionGroup, blocks: ReductionShape, rest: Sequence[Expr], axis: Expr
 ) -> Pieces:
     """A piece for each point of `axis`, and as many of them along the `rest` as fill the device with
