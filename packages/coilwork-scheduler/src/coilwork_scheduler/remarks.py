@@ -1,6 +1,4 @@
-"""Optimisation remarks: the record of decisions with their reasons, bounded in number, and a table for
-people.
-"""
+"""Optimisation remarks: the record of decisions with their reasons, and a table of them for people."""
 
 from __future__ import annotations
 

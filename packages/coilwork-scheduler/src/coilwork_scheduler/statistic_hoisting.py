@@ -255,7 +255,7 @@ class _SumBuilder:
     plain: list[Reduce] = field(default_factory=list)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes in order, the last of which makes `output`. A term without a value or a invariant
+        """The nodes in order, the last of which makes `output`. A term without a value or an invariant
         part is 0.
         """
         total: Scalar | None = None

@@ -181,8 +181,8 @@ def collect_implementations(targets: Targets, find_backend: Callable[[Target], o
 
 
 def add_implementations(registry: Registry, added: Registry, kinds: tuple[str, ...]) -> Registry:
-    """`registry` behind what was `added` for targets of `kinds`. Of two that cost the same the first is
-    taken.
+    """Return `registry` with `added` rows before its own, for targets of `kinds`. Of two that cost the same
+    the first is taken.
     """
     return replace(
         registry,

@@ -51,7 +51,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Extents of the pieces, and which pieces each dimension of the two lists is parts of, outermost
+    """Extents of the pieces, and which pieces each dimension of the two lists is made of, outermost
     first.
     """
 
@@ -340,7 +340,7 @@ def _align_elementwise(
 def symbols_over(
     ours: tuple[Expr, ...], parts: tuple[tuple[int, ...], ...], extents: tuple[Expr, ...], prefix: str
 ) -> tuple[Expr, ...]:
-    """A symbol per piece of `extents`: one of `ours`, which are `parts` of pieces, where a range stays whole.
+    """A symbol per piece of `extents`: one of `ours`, whose pieces `parts` lists, where a range stays whole.
 
     Others are named by `prefix`, unlike any of `ours`: symbols of one name and extent are one symbol.
     """
@@ -357,7 +357,7 @@ def symbols_over(
 def split_over(
     ours: tuple[Expr, ...], parts: tuple[tuple[int, ...], ...], symbols: tuple[Expr, ...]
 ) -> dict[Expr, Expr]:
-    """The ranges `ours`, which are `parts` of pieces, in terms of the pieces' `symbols`."""
+    """The ranges `ours`, whose pieces `parts` lists, in terms of the pieces' `symbols`."""
     result: dict[Expr, Expr] = {}
     for own, pieces in zip(ours, parts, strict=True):
         value = as_expr(0)

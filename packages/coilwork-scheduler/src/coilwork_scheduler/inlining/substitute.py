@@ -457,7 +457,7 @@ def apply_inlining(
 ) -> Graph:
     """Compute `candidates`, producers by name, inside the nodes of `graph` whose `facts` inline them.
 
-    Scatters take over the checks of candidates that are `forwarded` on; others with checks are taken apart.
+    Scatters take over the checks of candidates that are `forwarded` on; others with checks are split.
     Producers that nobody reads any more are left for dead code removal.
     """
     apart = _split_checked_gathers(
