@@ -1,6 +1,4 @@
-"""Implementations that a back end brings are asked about its own devices, before those that every
-device has.
-"""
+"""Implementations that a back end brings are asked first, about its own devices only."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from declared import schedule
-from test_launches import launches
+from test_horizontal_fusion import launches
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int, substitute
