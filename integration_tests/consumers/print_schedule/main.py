@@ -9,7 +9,7 @@ from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.text import format_program
 from coilwork_ir.target import Targets, target
-from coilwork_scheduler import remarks, schedule
+from coilwork_scheduler import explain, schedule
 from coilwork_scheduler.memory import plan
 
 SOFTMAX = """
@@ -54,7 +54,7 @@ def main() -> None:
         scheduled = schedule(graph, Targets(main=target(name), declared=DECLARED))
         print(f"== {name}: {len(graph.nodes)} operations in {len(scheduled.kernels)} kernel")
         print(format_schedule(scheduled, decisions=False))
-        print(remarks(scheduled.decisions))
+        print(explain(scheduled.decisions))
     print("== memory")
     print(format_program(plan(schedule(graph, Targets(main=target("sm_90"), declared=DECLARED)))))
 

@@ -185,13 +185,13 @@ def test_values_of_rolled_chains_are_right(build, compare):
 def test_a_condition_is_weighed_once(build, monkeypatch):
     """However many decisions ask for how many points it lets through."""
     asked: list[object] = []
-    weigh = inlining.share
+    weigh = inlining.estimate_share
 
     def counting(mask):
         asked.append(mask)
         return weigh(mask)
 
-    monkeypatch.setattr(inlining, "share", counting)
+    monkeypatch.setattr(inlining, "estimate_share", counting)
     work = []
     for length in (20, 80):
         asked.clear()

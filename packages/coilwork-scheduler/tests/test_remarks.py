@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from coilwork_ir.kernels import Decision
-from coilwork_scheduler import remarks
+from coilwork_scheduler import explain
 from coilwork_scheduler.remarks import Remarks
 
 
 def test_a_line_per_decision():
     made = Decision(rule="fuse", subjects=("a", "b"), accepted=True, reason="cheaper", numbers=(("us", 1.5),))
-    head, line, rest = remarks([made]).split("\n")
+    head, line, rest = explain([made]).split("\n")
     assert head.split() == ["done", "rule", "buffers", "reason", "numbers"]
     assert line.split() == ["yes", "fuse", "%a,", "%b", "cheaper", "us=1.5"]
     assert rest == ""
