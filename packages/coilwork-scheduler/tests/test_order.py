@@ -69,7 +69,7 @@ def test_a_view_does_not_keep_its_readers_back():
     units = [
         unit(0, (), "gradient"),
         unit(1, (0,), "of input", "gradient"),
-        SchedulingUnit(position=2, before=(0,), allocates=(), touches=("gradient",), looks=True),
+        SchedulingUnit(position=2, before=(0,), allocates=(), touches=("gradient",), is_view=True),
         unit(3, (2,), "of weight", "gradient", "saved"),
         unit(4, (1,), "result", "of input"),
     ]
