@@ -62,7 +62,7 @@ BuiltKernels: TypeAlias = Mapping[int, tuple[Kernel, KernelCall]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the steps from groups to a schedule need to know."""
+    """Facts that the steps from groups to a schedule read."""
 
     graph: Graph
     facts: Dependence
@@ -90,7 +90,7 @@ class Assembly:
 
 
 def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions) -> Assembly:
-    """A kernel for each of `groups`; what `rounded` is made of keeps the rounding of the graph."""
+    """Build a kernel for each of `groups`; values that `rounded` depends on keep the rounding of the graph."""
     works = _works(context.graph, groups)
     readers = readers_of(context.graph, context.facts)
     aligned = _find_aligned(context)
@@ -106,14 +106,14 @@ def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions)
 
 
 def order_works(assembly: Assembly, context: Context) -> Assembly:
-    """`assembly` in an order that needs little memory."""
+    """Order the works of `assembly` so that they need little memory."""
     return replace(
         assembly, runs=tuple((index,) for index in order_units(assembly.units, _external_memory(context)))
     )
 
 
 def share_launches(assembly: Assembly, context: Context) -> Assembly:
-    """`assembly`, in which small kernels of one kind share a launch."""
+    """Put small kernels of one kind into shared launches."""
     if not context.settings.options.combine:
         return assembly
     candidates = {
@@ -144,7 +144,7 @@ def share_launches(assembly: Assembly, context: Context) -> Assembly:
 
 
 def generalize_kernels(assembly: Assembly, context: Context) -> Assembly:
-    """`assembly`, in which kernels that are of one kind but of many sizes are one, where that loses nothing.
+    """Replace kernels of one pattern but many sizes by one kernel, where that loses nothing.
 
     Others share launches, or take so long that a configuration for their own size is worth its compilation.
     """
@@ -160,7 +160,7 @@ def generalize_kernels(assembly: Assembly, context: Context) -> Assembly:
 
 
 def name_blocks(assembly: Assembly, context: Context) -> Assembly:
-    """`assembly` with what templates say of how the kernels of their sums run.
+    """Ask templates in which blocks the kernels of their sums run.
 
     What shares a launch with others runs as these do, and one that finds its pieces in a workspace by rows.
     """
@@ -188,9 +188,7 @@ def name_blocks(assembly: Assembly, context: Context) -> Assembly:
 
 
 def make_schedule(assembly: Assembly, context: Context) -> Schedule:
-    """The schedule that launches kernels, of which those that are alike are one, and runs other nodes as
-    steps.
-    """
+    """Make the schedule: equal kernels become one, and calls and other nodes become steps."""
     graph, facts, works = context.graph, context.facts, assembly.works
     table = KernelTable()
     fresh = facts.fresh_names()
@@ -404,8 +402,7 @@ def _capabilities(context: Context, names: Sequence[str]) -> Capabilities:
 
 
 def _find_aligned(context: Context) -> frozenset[str]:
-    """Buffers known to start at a multiple of `ALIGNED_BYTES`: memory of their own, promised inputs, and
-    views of them.
+    """Find buffers that start at a multiple of `ALIGNED_BYTES`: own memory, promised inputs, views of them.
 
     Results of operators that share no memory are made so (`ExternCall.aligned`).
     """

@@ -19,7 +19,7 @@ from coilwork_scheduler.options import ScheduleOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelWork:
-    """What one kernel has to do, estimated.
+    """Estimated work of one kernel.
 
     Attributes:
         read_bytes, write_bytes: memory traffic, each element once.

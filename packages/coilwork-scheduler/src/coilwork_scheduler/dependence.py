@@ -229,7 +229,7 @@ def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
 
 
 def is_effect(node: Node) -> bool:
-    """True if `node` does something besides defining buffers, in order with its likes."""
+    """Tell if `node` does something besides defining buffers; effects keep their order."""
     match node:
         case Extern():
             return node.effect
@@ -304,7 +304,7 @@ def _argument_expressions(argument: Argument) -> Iterator[Expr]:
 
 
 def remove_dead(graph: Graph, facts: Dependence) -> Graph:
-    """`graph`, of which `facts` are known, without the nodes whose results nobody uses.
+    """Remove the nodes of `graph`, of which `facts` are known, whose results nobody uses.
 
     Kept whatever their use: effects, random calls (each one advances the generator), run-time checks, and
     what overwrites memory of an input or constant.

@@ -28,8 +28,9 @@ _ZERO: Final = as_expr(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStore:
-    """`buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension. `covers` and
-    `sparse` as in a `Scatter`.
+    """A store: `buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension.
+
+    `covers` and `sparse` are those of a `Scatter`.
     """
 
     buffer: str

@@ -35,7 +35,7 @@ _UNIT: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelKind:
-    """What a kernel has in common with others.
+    """The kind of a kernel, by which kernels share launches.
 
     Attributes:
         text: equal for kernels of one kind.
@@ -66,7 +66,7 @@ def kind_of(kernel: Kernel) -> KernelKind | None:
 
 
 def generalize_extent(kernel: Kernel, *, least: int, most: int | None) -> Kernel:
-    """`kernel` with a size symbol, its last, for the extent of its one range.
+    """Put a size symbol, the last of its sizes, for the extent of the one range of `kernel`.
 
     Its values lie between `least` and `most`, in units of the kind; `most` is None if they have no bound.
 

@@ -27,7 +27,7 @@ from coilwork_scheduler.settings import Settings
 
 
 def call_library_sorts(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with each sort that a kernel cannot do replaced by a call on a buffer that holds its operand.
+    """Replace each sort that a kernel cannot do by a call on a buffer that holds its operand.
 
     That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal
     ones.
@@ -68,7 +68,7 @@ def call_library_sorts(graph: Graph, facts: Dependence, settings: Settings) -> G
 
 
 def _why_library(node: Sort, sorting: Sorting | None, sizes: SizeHints) -> str:
-    """Why a kernel does not do `node`; empty if it does."""
+    """Say why a kernel cannot do `node`; empty if it can."""
     length = as_int(extent_of(node.axis))
     if sorting is None:
         return "kernels of the target sort nothing"
@@ -169,7 +169,7 @@ def _sort_then_slice(node: Sort, source: str, names: FreshNames) -> list[Node]:
 
 
 def break_overlaps(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with such values computed into buffers of their own first."""
+    """Compute values into temporaries first where a node overwrites memory that it reads elsewhere."""
     if not any(isinstance(n, Scatter) or (isinstance(n, Pointwise) and n.into) for n in graph.nodes):
         return graph
     names = facts.fresh_names()

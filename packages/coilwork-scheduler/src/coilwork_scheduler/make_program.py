@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramContext:
-    """What the stages read.
+    """Settings and hooks that the stages read.
 
     Attributes:
         targets: of the graph's devices.

@@ -137,8 +137,7 @@ def _list_schedule(
 def live_bytes(
     units: Sequence[SchedulingUnit], sequence: Sequence[int], external: ExternalMemory
 ) -> list[int]:
-    """Bytes of ours that are alive at each step of `sequence`, what the step allocates and what it is last to
-    need included.
+    """Return the bytes alive at each step of `sequence`, with what the step allocates and what dies in it.
 
     What it allocates in the place of the latter counts once.
     """

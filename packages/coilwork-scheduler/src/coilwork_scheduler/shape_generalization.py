@@ -85,8 +85,7 @@ class Pattern:
 
 
 def find_pattern(kernel: Kernel) -> Pattern | None:
-    """The pattern of `kernel`, None if its numbers also decide how it is computed: it sorts, multiplies
-    matrices, is a template's or several in one.
+    """Return the pattern of `kernel`; None if its numbers also decide how it is computed.
 
     Extents that are multiples of 16 make another pattern than those that are not.
     """
@@ -111,7 +110,7 @@ def find_pattern(kernel: Kernel) -> Pattern | None:
 def generalize(
     kernel: Kernel, numbers: Sequence[Sequence[int]]
 ) -> tuple[Kernel, tuple[tuple[int, ...], ...]] | None:
-    """`kernel` with further size symbols, for the numbers in which it and others of its pattern differ.
+    """Give `kernel` size symbols for the numbers in which it and others of its pattern differ.
 
     `numbers` are those of the patterns, `kernel`'s first. Returns the kernel and, for each entry of
     `numbers`, what the new symbols are; None if they would be too many, or a divisor is among them.
@@ -194,7 +193,7 @@ def _expressions(kernel: Kernel) -> Iterator[Expr]:
 
 
 class _Fills:
-    """What takes the place of numbers: `by_place` for those that differ, by position.
+    """Expressions that replace numbers: `by_place` for the ones that differ, by position.
 
     Attributes:
         symbols: new size symbols.

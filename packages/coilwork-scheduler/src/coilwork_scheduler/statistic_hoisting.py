@@ -57,7 +57,7 @@ class _Term:
 
 
 def hoist_statistics(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with such sums over rows that GPUs would read twice. Near-linear in its size."""
+    """Hoist row statistics out of sums over rows that GPUs would read twice. Near-linear in the graph."""
     targets, options = settings.targets, settings.options
     if options.numerics != "fast" or not options.fuse or not targets.has_gpu:
         return graph
@@ -185,7 +185,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TermSplitter:
-    """Values as sums of terms, of which the first has no weight; `axes` are what is summed along."""
+    """Splits values into sums of terms along `axes`; the first term has no weight."""
 
     axes: frozenset[Expr]
     known: dict[Scalar, list[_Term]] = field(default_factory=dict)

@@ -24,7 +24,7 @@ _FLOATS_OF_8_BITS: Final = frozenset({DType.F8E4M3, DType.F8E5M2, DType.F8E4M3FN
 
 @dataclass(frozen=True, slots=True)
 class _AtenProduct:
-    """What the calls have in common."""
+    """The cost of a call, which all of these calls estimate alike."""
 
     context: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "library"

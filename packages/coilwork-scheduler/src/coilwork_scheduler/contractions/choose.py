@@ -237,7 +237,7 @@ def _choose(
 
 
 def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` without attention, but for nodes that a template computes: each is what costs least.
+    """Replace each attention by its cheapest implementation; nodes for a template stay.
 
     Raises:
         ScheduleError: nothing computes one of them.

@@ -48,7 +48,7 @@ _KERNEL_TYPES: Final = frozenset({DType.F32, DType.F16, DType.BF16})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What an implementation takes.
+    """The cost of a form under one implementation.
 
     Attributes:
         us: microseconds, as modelled; infinity where it is not known to be worth it.
@@ -204,7 +204,7 @@ class ImplementationContext:
 
 
 def make_context(graph: Graph, facts: Dependence, settings: Settings) -> ImplementationContext:
-    """What implementations and templates are told of `graph`."""
+    """Gather the facts about `graph` that implementations and templates read."""
     return ImplementationContext(
         graph=graph,
         facts=facts,

@@ -168,9 +168,7 @@ class ImplementationProvider(Protocol):
 
 
 def collect_implementations(targets: Targets, find_backend: Callable[[Target], object]) -> Registry:
-    """Return what may compute products, convolutions and attention: the scheduler's, behind those of the
-    targets' back ends, which `find_backend` gives.
-    """
+    """Collect the rows of the targets' back ends, which `find_backend` gives, before the scheduler's own."""
     found, asked = REGISTRY, set[str]()
     for target in (targets.main, *(target for _, target in targets.by_device)):
         backend = find_backend(target)
@@ -244,7 +242,7 @@ class _DeviceImplementation(Generic[FormT]):
 
 @dataclass(frozen=True, slots=True)
 class _DeviceKernels(_DeviceImplementation[FormT]):
-    """The same of one whose kernels run in blocks that it names."""
+    """A `_DeviceImplementation` that names the blocks of its kernels."""
 
     def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
         assert isinstance(self.inner, NamesBlocks)
@@ -257,7 +255,7 @@ def _restrict_implementation(inner: Implementation[FormT], kinds: tuple[str, ...
 
 @dataclass(frozen=True, slots=True)
 class _DeviceAttention:
-    """The same of attention."""
+    """An attention implementation that claims nothing on devices of other kinds."""
 
     inner: AttentionImplementation
     kinds: tuple[str, ...]
@@ -274,7 +272,7 @@ class _DeviceAttention:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceTemplate:
-    """The same of templates."""
+    """A template that claims nothing on devices of other kinds."""
 
     inner: Template
     kinds: tuple[str, ...]

@@ -161,7 +161,7 @@ def candidate_of(stage: Stage, device: str) -> FusionCandidate:
 
 
 def is_fusable(stage: Stage, *, on_gpu: bool) -> bool:
-    """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points.
+    """Tell if `stage` may share a kernel: pointwise ones, reductions, scans and sorts that have points.
 
     Of scatters, those that store at positions that data say: what they store depends on nothing that is
     there. On a CPU only those into memory of their own that cover it, as of several points that store to one
@@ -178,7 +178,7 @@ def is_fusable(stage: Stage, *, on_gpu: bool) -> bool:
 
 
 def find_misplaced_scan(candidate: FusionCandidate) -> str | None:
-    """The result of a scan that does not belong in the candidate; `None` if all is well.
+    """Find the result of a scan that does not fit the candidate's space; `None` if all fit.
 
     A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages, and
     scans, at the same points.
@@ -207,10 +207,9 @@ def _can_share_loop(scans: Sequence[Part]) -> bool:
 
 
 def find_misplaced_sort(candidate: FusionCandidate) -> str | None:
-    """The result of a sort that does not belong in the candidate; `None` if all is well.
+    """Find the result of a sort that does not fit the candidate's space; `None` if all fit.
 
-    There is one sort to a kernel, which holds its rows: they are the only ones that are reduced or gone
-    through.
+    A kernel has one sort, and holds the rows that it sorts: no other rows are reduced or gone through.
     """
     sorts = [part for part in candidate.parts if part.stage.kind == "sort"]
     if not sorts:
@@ -227,7 +226,7 @@ def find_misplaced_sort(candidate: FusionCandidate) -> str | None:
 def merge_candidates(
     first: FusionCandidate, second: FusionCandidate, alignment: Alignment
 ) -> FusionCandidate:
-    """Both candidates in the space of `alignment`."""
+    """Merge both candidates in the space of `alignment`."""
     one, two = _remap(first, alignment.first), _remap(second, alignment.second)
     return FusionCandidate(
         parts=tuple(sorted((*one.parts, *two.parts), key=_position)),
@@ -280,11 +279,10 @@ def _remap(candidate: FusionCandidate, mapping: Mapping[Expr, Expr]) -> FusionCa
 
 
 def find_shifted_read(candidate: FusionCandidate) -> str | None:
-    """A buffer that the candidate computes but reads at other points than those that compute it; `None` if
-    all is well.
+    """Find a buffer that the candidate computes but reads at other points; `None` if there is none.
 
-    What is stored where data say is read at no point, even if a dimension of one element leaves no trace of
-    them in its index.
+    A store at positions from data is read at no point, even if a dimension of one element leaves no trace of
+    the positions in its index.
     """
     for touch in candidate.read:
         own = candidate.written.get(touch.buffer)
@@ -319,8 +317,7 @@ def find_overwrite_hazard(candidate: FusionCandidate, root: Mapping[str, str]) -
 
 
 def find_late_check(candidate: FusionCandidate) -> str | None:
-    """A buffer that a check reads and that holds, or is made from, a reduction, scan or sort of the same
-    candidate.
+    """Find a buffer that a check reads and that depends on a reduction, scan or sort of the same candidate.
 
     Code generators perform checks before anything is written, and so before the first of these is complete.
     """

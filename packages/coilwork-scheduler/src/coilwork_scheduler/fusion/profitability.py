@@ -243,7 +243,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionContext:
-    """What fusion knows besides the stages."""
+    """Facts that fusion reads besides the stages."""
 
     graph: Graph
     facts: Dependence
@@ -252,7 +252,7 @@ class FusionContext:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of looking at one pair: the fused candidate, or why not."""
+    """The result of judging one pair: the fused candidate, or why not."""
 
     fused: FusionCandidate | None
     rule: str
@@ -263,7 +263,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weigher:
-    """Judges candidates of one graph.
+    """Judges whether candidates of one graph may and should be fused.
 
     Attributes:
         context: what fusion knows besides the stages.
@@ -310,8 +310,9 @@ class Weigher:
         flows: bool,
         works: Sequence[KernelWork],
     ) -> Verdict:
-        """`both`, made of the two, or why it is not to be; `works` are those of the two, and `flows` says
-        that one reads what the other writes.
+        """Judge `both`, the merged candidate of `one` and `two`.
+
+        `works` are those of the two. `flows` says that one reads what the other writes.
         """
         refused = self._find_obstacle(both)
         if refused is not None:

@@ -61,8 +61,9 @@ IsInlined: TypeAlias = Callable[[int, str], bool]
 
 
 def is_unfused_scatter(node: Node) -> bool:
-    """Tell if `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what
-    makes their values.
+    """Tell if `node` is a scatter whose kernel cannot run checks of what it reads.
+
+    On GPUs some scatters share kernels, but only with what makes their values.
     """
     return isinstance(node, Scatter) and not is_fusable(stage_of(0, node), on_gpu=False)
 
@@ -98,8 +99,9 @@ def _is_among(node: Node, names: Collection[str]) -> bool:
 
 
 def _read_index(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
-    """Return where `user` reads the result of `node`, over its own ranges; None unless it does so at each of
-    its points.
+    """Return where `user` reads the result of `node`, over its own ranges.
+
+    None unless it reads each point of `node`.
     """
     if not isinstance(user, Pointwise | Scatter):
         return None
@@ -271,7 +273,7 @@ def _is_about(condition: Scalar, value: Scalar) -> bool:
 
 
 def _pick_index_type(value: Scalar, checks: Sequence[Check]) -> DType:
-    """32 bits where `checks` leave no larger positions."""
+    """Return the type for stored positions: 32 bits where `checks` leave no larger ones."""
     for check in checks:
         for node in postorder((check.condition,)):
             if isinstance(node, Op) and node.op == "lt" and node.operands[0] is value:
@@ -341,7 +343,7 @@ class CheckPlacement:
             self._forwarded = find_forwardable(self.graph, self.readers, _always)
 
     def should_sink(self, node: Pointwise, remarks: Remarks) -> bool:
-        """Tell if `node` should be computed without its checks, by whoever reads it."""
+        """Tell if `node` should be computed without its checks, by its readers."""
         name = node.output.name
         if name not in self._names or name in self._rejected:
             return False

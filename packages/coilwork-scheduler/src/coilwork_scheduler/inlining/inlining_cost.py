@@ -72,9 +72,7 @@ class BodySize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """What storing a producer's value takes: bytes read and written, its points, and those of its
-    consumer.
-    """
+    """The cost of storing a producer's value: bytes read and written, its points, those of its consumer."""
 
     read_bytes: float
     write_bytes: float
@@ -83,9 +81,7 @@ class Copy:
 
 
 class Growth:
-    """Judges the sizes of the nodes of `graph`; `us` estimates a kernel: bytes read, bytes written,
-    operations.
-    """
+    """Estimates how large the nodes of `graph` grow; `us` estimates a kernel from bytes and operations."""
 
     def __init__(
         self, graph: Graph, options: ScheduleOptions, us: Callable[[float, float, float], float]
@@ -126,8 +122,9 @@ class Growth:
         return size.longest.nodes <= options.weighed_index_size and size.total <= options.max_body_size
 
     def drawback(self, before: BodySize, after: BodySize, producer: BodySize, copy: Copy) -> str | None:
-        """Why the result of `producer` should rather be stored than make a consumer grow from `before` to
-        `after`; None if not.
+        """Say why the result of `producer` should be stored; None if it may be inlined.
+
+        `before` and `after` are the sizes of the consumer without and with it.
         """
         options = self._options
         if after.longest.nodes > options.max_index_size:

@@ -79,7 +79,7 @@ _TURNED: Final[Mapping[str, str]] = MappingProxyType({"lt": "gt", "le": "ge", "g
 
 
 class Guards:
-    """Answers for the masks of one graph over `buffers`."""
+    """Says which masks the loads over `buffers` need."""
 
     def __init__(self, buffers: Mapping[str, Buffer]) -> None:
         self._buffers = buffers
@@ -89,8 +89,9 @@ class Guards:
     def narrow_mask(
         self, mask: Scalar, buffer: str, index: Sequence[Expr], own: Scalar | None = None
     ) -> Scalar | None:
-        """Return what of `mask` has to guard, beside its `own` mask, a load of `buffer` at `index`, which
-        looks nothing up.
+        """Return the part of `mask` that a load of `buffer` at `index` needs, beside its `own` mask.
+
+        The load looks nothing up.
         """
         conditions = self._conditions.get(mask)
         if conditions is None:
@@ -152,9 +153,7 @@ def _symbols(value: Scalar) -> frozenset[Expr]:
 
 
 def _stays_inside(condition: _Condition, index: Sequence[Expr], shape: Sequence[Expr]) -> bool:
-    """Tell if there are coordinates that have to do with `condition`, and they are some of the buffer's
-    without it, too.
-    """
+    """Tell if the coordinates that `condition` concerns stay inside the buffer without it."""
     concerned = [
         (e, size)
         for e, size in zip(index, shape, strict=True)
@@ -179,9 +178,7 @@ def _leaves_little(value: Scalar) -> bool:
 
 
 def estimate_share(mask: Scalar | None) -> float:
-    """About which share of its points `mask` lets through, as far as it is about places along ranges of known
-    extent.
-    """
+    """Estimate the share of points that `mask` lets through, from its conditions on ranges of known extent."""
     if mask is None:
         return 1.0
     along: dict[Expr, list[Scalar]] = {}

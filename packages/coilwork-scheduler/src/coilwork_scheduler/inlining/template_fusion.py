@@ -62,7 +62,7 @@ def fuse_into_templates(graph: Graph, facts: Dependence, settings: Settings) -> 
 
 @dataclass(slots=True, kw_only=True)
 class _Round:
-    """One look at every node of a graph; a neighbour becomes a part of one node at most.
+    """One pass over every node; a neighbour becomes a part of one node at most.
 
     Attributes:
         changed: what nodes have become, None for those that are gone, by position.

@@ -122,12 +122,11 @@ def _access(
 def find_slices(
     draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: Target
 ) -> tuple[Expr, ...]:
-    """The parallel ranges that choose the part of a buffer in which stores at positions from data stay,
-    largest parts first.
+    """Find the parallel ranges that choose the part of a buffer which stores at positions from data hit.
 
-    Such stores come in any order within a part. Points that share it should run together, as far as a cache
-    goes. A part is memory that lies together; or, of a large buffer that is updated in memory, the same
-    columns of all rows.
+    Stores at positions from data come in any order within a part. Points that share one should run together,
+    as far as a cache goes. A part is memory that lies together, or the same columns of all rows in a large
+    buffer that is updated in memory. Largest parts come first.
     """
     found: dict[Expr, int] = {}
     for store in draft.stores:

@@ -34,7 +34,7 @@ _EXTREMES: Final = frozenset({"max", "min", "argmax", "argmin"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selections:
-    """Buffers of elements that their order has selected, and of what is computed of them point by point.
+    """Buffers of selected elements, and of what is computed of them point by point.
 
     Attributes:
         alone: of nothing else.
@@ -56,7 +56,7 @@ class Selections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """What in a graph decides something.
+    """The values of a graph that comparisons and the like depend on.
 
     Attributes:
         deciding: buffers whose values do.
@@ -95,7 +95,7 @@ def has_low_precision(graph: Graph) -> bool:
 
 
 def find_compared(roots: tuple[Scalar, ...], selections: Selections) -> frozenset[Scalar]:
-    """The operands of comparisons in `roots`, and of what else jumps.
+    """Find the operands of comparisons in `roots`, and of other functions that jump.
 
     A number that is compared with a literal is one only if it tells selected elements from others.
     """
@@ -223,7 +223,7 @@ def iter_choices(value: Scalar) -> Iterator[Scalar]:
 
 
 def elide_rounding(value: Scalar, dtype: DType) -> Scalar:
-    """`value` as it was before it was rounded to bf16 or f16, where that had the type `dtype`.
+    """Return `value` as it was before it was rounded to bf16 or f16 from `dtype`.
 
     Of selects, what was rounded is taken as it was, and the rest converted. 8-bit floats are kept: a program
     rounds to them to see the effect.

@@ -78,7 +78,7 @@ class Copy:
 
 
 class Site(Protocol):
-    """What one node makes of the layouts around it."""
+    """The cost and the wishes of one node under the layouts around it."""
 
     @property
     def obliges(self) -> tuple[str, ...]:
@@ -123,8 +123,7 @@ class Site(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoopMemo:
-    """What is known of loops that are equal but for names, as those of a model's layers are: each is weighed
-    once.
+    """Results shared by loops that are equal but for names, as those of a model's layers are.
 
     Attributes:
         forms: numbers of touches, by what their weight depends on beside strides.

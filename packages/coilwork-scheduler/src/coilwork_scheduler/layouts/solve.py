@@ -96,7 +96,7 @@ class _Removal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Memo:
-    """What is computed once where terms and tables are equal."""
+    """Results that equal terms and tables share."""
 
     numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
     tables: dict[tuple[object, ...], _Costs] = field(default_factory=dict)

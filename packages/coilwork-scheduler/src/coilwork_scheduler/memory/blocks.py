@@ -54,8 +54,9 @@ class Placement:
 
 
 def pack(intervals: Sequence[Interval]) -> Placement:
-    """Offsets such that no two pieces that are alive at once overlap. Sums of sizes are offsets, so alignment
-    is kept.
+    """Place pieces so that none that are alive at once overlap.
+
+    Sums of sizes are offsets, so alignment is kept.
     """
     in_time = best_fit(intervals)
     if len(intervals) > MOST_BY_SIZE or in_time.size == most_alive(intervals):
@@ -212,8 +213,9 @@ class Block:
 
 
 def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) -> list[Block]:
-    """All memory that `program` comes to have, what it is given first, in the order of definition; fills
-    `products`.
+    """List all memory that `program` comes to have, in order of definition, and fill `products`.
+
+    What the program is given comes first.
     """
     groups = _Groups(len(table.storages))
     starts: dict[int, int] = {}
@@ -276,8 +278,7 @@ def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) 
 
 
 def _find_escaping(program: Program, table: StorageTable) -> frozenset[int]:
-    """Storages that are returned, or seen by an operator that might keep them or that counts from where they
-    begin.
+    """Find storages that are returned, or that an operator might keep or counts from the start of.
 
     Results of ATen's operators that share an operand's memory are known (`Extern.aliases`), and belong to its
     storage.

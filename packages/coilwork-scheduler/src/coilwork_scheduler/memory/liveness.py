@@ -131,7 +131,7 @@ def step_touches(step: Step) -> tuple[str, ...]:
 
 
 class _Begins:
-    """Where memory that streams use may be allocated: which steps of the call's own each stream is behind."""
+    """Finds where memory that streams use may be allocated."""
 
     def __init__(self, schedule: Schedule, in_flight: InFlight[int]) -> None:
         self._in_flight = in_flight
@@ -267,9 +267,7 @@ def _owner(step: Step) -> Owner:
 
 
 def takes_out(step: Extern) -> bool:
-    """True if `step` can write its results into memory of ours: every result is a tensor whose size is known
-    before.
-    """
+    """Tell if `step` can write its results into memory of ours: tensors whose sizes are known before."""
     return (
         bool(step.out_overload)
         and not step.binds

@@ -58,8 +58,9 @@ from coilwork_scheduler.memory.pools import place_in_pools
 
 
 def make_prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> Iterator[Instruction]:
-    """Bind the symbols of `schedule`, and check its inputs: all of them if `checked`, else those that must be
-    `aligned`.
+    """Bind the symbols of `schedule`, and check its inputs.
+
+    All inputs are checked if `checked`, else those that must be `aligned`.
 
     Raises:
         ScheduleError: a symbol is bound by no input.

@@ -61,9 +61,7 @@ class Pool:
 
 
 class Headroom:
-    """Bytes alive at each instruction, pools included, and how many there may be; and how many placements may
-    be tried.
-    """
+    """Bytes alive at each instruction, pools included, against the most allowed; and placements left to try."""
 
     def __init__(self, blocks: Sequence[Block], length: int, width: int, slack_bytes: int) -> None:
         self.live = profile(blocks, length, width)
@@ -85,10 +83,9 @@ class Headroom:
         return found
 
     def count_free_units(self, members: Sequence[Block]) -> list[int]:
-        """How much a pool for `members`, all of one product, may take at each instruction from the first's
-        start to the last's end.
+        """Count the units that a pool for `members`, all of one product, may take at each instruction.
 
-        In multiples of that product.
+        From the first start to the last end. A unit is the product.
         """
         which = members[0].product
         start, end = min(block.start for block in members), max(block.end for block in members)
@@ -157,8 +154,7 @@ SMALL_SHARE: Final = 2
 def place_in_pools(
     program: Program, table: StorageTable, *, slack_bytes: int, small_slack_bytes: int = 0
 ) -> Program:
-    """`program` with as many of its allocations as possible in pools. `table` says which names are one piece
-    of memory.
+    """Place as many allocations of `program` as possible in pools; `table` maps names to storages.
 
     The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64
     bytes, as allocators do; by `small_slack_bytes` and a half where it is at most 16 MiB, known beforehand,
@@ -203,8 +199,9 @@ def _count_members(pools: Sequence[Pool]) -> int:
 
 
 def _small_peak_share(blocks: Sequence[Block], length: int, width: int) -> int:
-    """A part of a peak that is known beforehand and small: such a program is bound by what it costs the host.
-    Else 0.
+    """Return a part of the peak if that is known beforehand and small, else 0.
+
+    The time of a small program is what it costs the host.
     """
     if width > 1:
         return 0
@@ -269,9 +266,7 @@ def _fill_pool(limit: int, blocks: Sequence[Block], headroom: Headroom) -> Pool 
 
 
 def _find_fullest_gap(edges: Sequence[int], blocks: Sequence[Block]) -> list[Block]:
-    """Return those of `blocks` that are alive between two of `edges` next to each other, the two with the
-    most.
-    """
+    """Return the blocks alive between two neighbouring `edges`, for the pair with the most."""
     found: dict[int, list[Block]] = {}
     for block in blocks:
         edge = bisect_left(edges, block.start)

@@ -57,8 +57,7 @@ class _RowCut:
 
 
 def split_by_rows(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with reductions over whole rows, and over more than those, done row by row where statistics of
-    the rows are made.
+    """Do reductions over whole matrices row by row, where statistics of the rows are made.
 
     On GPUs only, and where the cost model says that it pays. Near-linear in the size of the graph.
     """

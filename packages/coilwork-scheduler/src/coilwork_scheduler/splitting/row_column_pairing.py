@@ -46,9 +46,7 @@ class RowReductions:
     limit: int
 
     def partner(self, columns: Reduce, access: Load) -> Reduce | None:
-        """A reduction of rows that touches what `columns`, a node of the graph, loads by `access`; `None` if
-        there is none.
-        """
+        """Find a reduction of rows that touches what `columns`, a node of the graph, loads by `access`."""
         position = next(self.facts.definer[b.name] for b in columns.outputs if b is not None)
         readers = self.readers.get(access.buffer, ())
         near = bisect_left(readers, position, key=lambda reader: reader[0])

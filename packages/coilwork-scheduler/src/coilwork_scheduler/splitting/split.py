@@ -58,9 +58,7 @@ from coilwork_scheduler.splitting.split_strategies import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChooser:
-    """Decides whether a group is cut, and into what. `rows` are the reductions that it may share a kernel
-    with.
-    """
+    """Decides whether a group is split, and how. `rows` are reductions that it may share a kernel with."""
 
     cost: ReductionCost
     options: ScheduleOptions
@@ -173,8 +171,9 @@ class SplitChooser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxPair:
-    """Positions of a maximum and of a sum of exponentials, and the reduction that gives both, at that of the
-    maximum.
+    """Positions of a maximum and of a sum of exponentials, and one reduction that gives both.
+
+    It stands at the position of the maximum.
     """
 
     maximum: int
@@ -236,10 +235,9 @@ def _exponent(body: Scalar) -> tuple[Scalar, Load] | None:
 
 
 def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with long reductions to few results cut in pieces, where the cost model says that it pays, and
-    generators do not do it.
+    """Split long reductions with few results, where the cost model says that it pays.
 
-    Linear in the size of the graph.
+    Generators that cut rows themselves are left alone. Linear in the size of the graph.
     """
     options = settings.options
     if not options.split or options.batch_invariant or not settings.targets.have_whole_rows:

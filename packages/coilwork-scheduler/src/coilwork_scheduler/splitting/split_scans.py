@@ -123,9 +123,7 @@ _COMBINE: Final[Mapping[ScanKind, tuple[ReduceKind, str]]] = MappingProxyType(
 
 
 def split_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with scans of few long rows done in pieces, where the cost model says that it pays, and
-    generators do not do it.
-    """
+    """Split scans of few long rows, where the cost model says that it pays and no generator does it."""
     options, targets = settings.options, settings.targets
     if not options.split or options.batch_invariant or not targets.have_whole_rows:
         return graph

@@ -229,8 +229,9 @@ def _cut_blocks(
 
 
 def _digits(axis: Expr, *, least: int, most: int) -> tuple[Expr, Expr] | None:
-    """The higher and the lower digits of `axis`, the lower ones from `least` to `most`; `None` if no such
-    number divides it, or if its size is unknown.
+    """Split `axis` into higher and lower digits, the lower ones from `least` to `most`.
+
+    `None` if no number in between divides it, or if its size is unknown.
     """
     extent = as_int(extent_of(axis))
     if extent is None:
