@@ -50,7 +50,7 @@ from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import is_fusable
 from coilwork_scheduler.fusion_group import stage_of
-from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
+from coilwork_scheduler.inlining.cost import Computation, InlinedComputation
 from coilwork_scheduler.remarks import Remarks
 
 # ---- Forwarding to scatters ----

@@ -25,7 +25,7 @@ from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
 from coilwork_scheduler.inlining.check_sinking import CheckPlacement
-from coilwork_scheduler.inlining.inlining_cost import (
+from coilwork_scheduler.inlining.cost import (
     BodySize,
     Computation,
     Copy,

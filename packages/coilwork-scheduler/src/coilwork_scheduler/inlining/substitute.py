@@ -60,7 +60,7 @@ from coilwork_scheduler.inlining.check_sinking import (
     forward_checks,
     split_checked_gather,
 )
-from coilwork_scheduler.inlining.inlining_cost import Computation, InlinedComputation
+from coilwork_scheduler.inlining.cost import Computation, InlinedComputation
 
 # ---- Predicates ----
 
