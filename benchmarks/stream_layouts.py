@@ -36,11 +36,11 @@ from coilwork_ir.loops.access import defined
 from coilwork_ir.passes import Pass
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, pipeline, schedule
-from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import SCALE
+from coilwork_scheduler.options import make_size_hints
 from coilwork_scheduler.settings import Settings
 
 # Calls of a compiled model that are timed, after some that are not.
@@ -192,7 +192,7 @@ def predict(case: Case, layers: int) -> list[Row]:
 
 def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str, float]:
     """MB that each node of `graph` moves by the rules of the pass, by the first buffer that it makes."""
-    hints = hints_of(options)
+    hints = make_size_hints(options)
     context = survey(graph, analyse(graph), targets=targets, sizes=hints)
     found: dict[str, float] = {}
     for position, sites in list_sites(context, RULES, options).items():

@@ -30,8 +30,9 @@ from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.convolutions import AtenConvolution, DepthwiseSums
 from coilwork_scheduler.contractions.implementations import ImplementationContext
 from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.cost_model import RooflineCost, hints_of
+from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
+from coilwork_scheduler.options import make_size_hints
 
 GPU, CPU = TARGETS["sm_90"], TARGETS["x86-64-avx512"]
 FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -190,7 +191,7 @@ def surroundings(graph: Graph) -> ImplementationContext:
         name=lambda wanted: wanted,
         targets=Targets(main=GPU),
         model=RooflineCost(target=GPU),
-        sizes=hints_of(ScheduleOptions()),
+        sizes=make_size_hints(ScheduleOptions()),
         options=ScheduleOptions(),
     )
 

@@ -13,9 +13,9 @@ from coilwork_ir.loops import Graph
 from coilwork_ir.scalar import IndexValue, Load, cast, const, index_value, load, op, postorder, where
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.inlining import inline as inlining
 from coilwork_scheduler.inlining.cost import read_bytes
+from coilwork_scheduler.options import make_size_hints
 
 F64, I64 = DType.F64, DType.I64
 # Offsets are sums of coordinates times strides.
@@ -260,7 +260,7 @@ def test_slices_of_a_tall_tensor_need_no_more_than_those_of_a_short_one(build, l
 
 
 F32 = DType.F32
-SIZES = hints_of(ScheduleOptions())
+SIZES = make_size_hints(ScheduleOptions())
 EXTENTS = {"b": 4, "i": 6, "j": 12}
 
 

@@ -30,8 +30,9 @@ from coilwork_scheduler.contractions.implementations import (
     SumsOfProducts,
     WideningSums,
 )
-from coilwork_scheduler.cost_model import RooflineCost, hints_of
+from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
+from coilwork_scheduler.options import make_size_hints
 
 GPU, CPU = TARGETS["sm_90"], TARGETS["x86-64-avx512"]
 ADDMM = """graph @g {
@@ -103,7 +104,7 @@ def surroundings(graph: Graph, **options: object) -> ImplementationContext:
         name=lambda wanted: wanted,
         targets=Targets(main=GPU),
         model=RooflineCost(target=GPU),
-        sizes=hints_of(ScheduleOptions()),
+        sizes=make_size_hints(ScheduleOptions()),
         options=ScheduleOptions(**options),
     )
 

@@ -21,7 +21,7 @@ from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.target import TARGETS, Targets, target
 from coilwork_scheduler import schedule
 from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.cost_model import RooflineCost, hints_of
+from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import assign_layouts, explain_layouts, list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
@@ -35,7 +35,7 @@ from coilwork_scheduler.layouts.sites import (
     LayoutRule,
     Site,
 )
-from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.options import ScheduleOptions, make_size_hints
 from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
@@ -56,7 +56,7 @@ def strides_after(
     settings = Settings(
         targets=Targets(main=TARGETS[device]),
         model=RooflineCost(target=TARGETS[device]),
-        sizes=hints_of(options),
+        sizes=make_size_hints(options),
         options=options,
         remarks=remarks,
         registry=REGISTRY,
@@ -77,7 +77,7 @@ def survey_of(graph: Graph, device: str) -> LayoutContext:
         graph,
         analyse(graph),
         targets=Targets(main=TARGETS[device]),
-        sizes=hints_of(ScheduleOptions()),
+        sizes=make_size_hints(ScheduleOptions()),
     )
 
 

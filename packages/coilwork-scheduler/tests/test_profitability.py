@@ -9,16 +9,16 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.fusion.alignment import find_alignments
 from coilwork_scheduler.fusion.fusion_candidate import candidate_of, merge_candidates
 from coilwork_scheduler.fusion.profitability import Traffic
 from coilwork_scheduler.fusion_group import group_of, stage_of
+from coilwork_scheduler.options import make_size_hints
 
 
 def traffic(build, name="sm_90", kept_bytes=None):
     targets = declare(target(name), kept_bytes=kept_bytes)
-    return Traffic(buffers=build.buffers, sizes=hints_of(ScheduleOptions()), targets=targets)
+    return Traffic(buffers=build.buffers, sizes=make_size_hints(ScheduleOptions()), targets=targets)
 
 
 def candidates(build):

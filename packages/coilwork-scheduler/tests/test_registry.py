@@ -24,8 +24,9 @@ from coilwork_scheduler.contractions.registry import (
     Registry,
     add_implementations,
 )
-from coilwork_scheduler.cost_model import RooflineCost, hints_of
+from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
+from coilwork_scheduler.options import make_size_hints
 
 PRODUCT = """graph @g {
   input %x: f32[64, 32]
@@ -49,7 +50,7 @@ NOWHERE = ImplementationContext(
     name=lambda wanted: wanted,
     targets=Targets(main=GPU),
     model=RooflineCost(target=GPU),
-    sizes=hints_of(ScheduleOptions()),
+    sizes=make_size_hints(ScheduleOptions()),
     options=ScheduleOptions(),
 )
 

@@ -34,10 +34,10 @@ from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.kernels.rounding import has_low_precision
 from coilwork_scheduler.memory import plan
+from coilwork_scheduler.options import make_size_hints
 from coilwork_scheduler.pipeline import PASSES, Draft, Settings
 from coilwork_scheduler.remarks import Remarks
 
@@ -68,7 +68,7 @@ def apply_passes(given: Graph | Kernel, chosen: TextSettings) -> Transformed:
         targets=targets,
         options=options,
         model=RooflineCost(target=targets.main),
-        sizes=hints_of(options),
+        sizes=make_size_hints(options),
         remarks=Remarks(options.max_decisions),
         keeps_wide=options.numerics == "fast" and has_low_precision(given),
         registry=REGISTRY,

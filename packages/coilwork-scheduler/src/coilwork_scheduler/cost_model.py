@@ -14,7 +14,6 @@ from typing import Protocol
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_int, evaluate
 from coilwork_ir.target import Target
-from coilwork_scheduler.options import ScheduleOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +114,3 @@ class SizeHints:
             if as_int(stride) != 0:
                 count *= max(self.value(extent), 0)
         return count
-
-
-def hints_of(options: ScheduleOptions) -> SizeHints:
-    """The estimator that `options` describe."""
-    return SizeHints(known=dict(options.size_hints), default=options.default_size_hint)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loc import Origin
+from coilwork_scheduler.cost_model import SizeHints
 
 ContractionChoice = Literal["auto", "aten", "generated"]
 
@@ -110,3 +111,8 @@ def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozen
         return True
     first, second = {origin.node for origin in one}, {origin.node for origin in two}
     return first == second or apart.isdisjoint(first | second)
+
+
+def make_size_hints(options: ScheduleOptions) -> SizeHints:
+    """The estimator of sizes that `options` describe."""
+    return SizeHints(known=dict(options.size_hints), default=options.default_size_hint)

@@ -30,7 +30,7 @@ from coilwork_scheduler.assemble import (
 from coilwork_scheduler.contractions.choose import implement_attention, implement_contractions
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
-from coilwork_scheduler.cost_model import CostModel, RooflineCost, hints_of
+from coilwork_scheduler.cost_model import CostModel, RooflineCost
 from coilwork_scheduler.dependence import Dependence, analyse, remove_dead
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.fusion.fuse import Fuser
@@ -41,7 +41,7 @@ from coilwork_scheduler.inlining.template_fusion import fuse_into_templates
 from coilwork_scheduler.kernels.rounding import NO_DECISIONS, find_decisions, has_low_precision
 from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
-from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.options import ScheduleOptions, make_size_hints
 from coilwork_scheduler.reduction_rewrites import (
     gather_one_hot,
     hoist_scales,
@@ -402,7 +402,7 @@ def schedule(
         targets=targets,
         options=options,
         model=RooflineCost(target=targets.main) if model is None else model,
-        sizes=hints_of(options),
+        sizes=make_size_hints(options),
         remarks=Remarks(options.max_decisions),
         keeps_wide=options.numerics == "fast" and has_low_precision(graph),
         registry=registry,

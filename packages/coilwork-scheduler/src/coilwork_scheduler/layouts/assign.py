@@ -20,7 +20,7 @@ from coilwork_ir.loops.layouts import Fixed, Free, Layout, layouts_of, memory_ro
 from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
-from coilwork_scheduler.cost_model import SizeHints, hints_of
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import (
@@ -37,7 +37,7 @@ from coilwork_scheduler.layouts.sites import (
 )
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
-from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.options import ScheduleOptions, make_size_hints
 from coilwork_scheduler.remarks import Remarks
 from coilwork_scheduler.settings import Settings
 
@@ -448,7 +448,7 @@ def explain_layouts(
     """
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")
     before, after = steps[place - 1][1], steps[place][1]
-    hints = hints_of(options)
+    hints = make_size_hints(options)
     context = survey(before, analyse(before), targets=targets, sizes=hints)
     layouts = find_layouts(context, list_sites(context, rules, options))
     chosen = {d.subjects[0]: d for d in decisions if d.rule == "layout"}
