@@ -40,8 +40,7 @@ from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import SCALE
-from coilwork_scheduler.options import make_size_hints
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import Settings, make_size_hints
 
 # Calls of a compiled model that are timed, after some that are not.
 _REPEATS: Final = 20

@@ -35,9 +35,8 @@ from coilwork_scheduler.layouts.sites import (
     LayoutRule,
     Site,
 )
-from coilwork_scheduler.options import ScheduleOptions, make_size_hints
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
 
 DEVICES = ("sm_90", "x86-64-avx512")
 

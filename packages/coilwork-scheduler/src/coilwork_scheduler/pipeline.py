@@ -41,7 +41,6 @@ from coilwork_scheduler.inlining.template_fusion import fuse_into_templates
 from coilwork_scheduler.kernels.rounding import NO_DECISIONS, find_decisions, has_low_precision
 from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
-from coilwork_scheduler.options import ScheduleOptions, make_size_hints
 from coilwork_scheduler.reduction_rewrites import (
     gather_one_hot,
     hoist_scales,
@@ -49,7 +48,7 @@ from coilwork_scheduler.reduction_rewrites import (
     unroll_reductions,
 )
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
 from coilwork_scheduler.splitting.hierarchical_reduction import split_by_rows
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.splitting.split_scans import split_scans

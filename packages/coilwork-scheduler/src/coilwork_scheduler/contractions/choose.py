@@ -43,9 +43,8 @@ from coilwork_scheduler.contractions.implementations import (
 from coilwork_scheduler.contractions.registry import Template, find_template
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.options import ContractionChoice
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import ContractionChoice, Settings
 
 # ---- Products and convolutions ----
 

@@ -36,8 +36,7 @@ from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.sum_of_products import SumBuilder
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import ScheduleOptions, Settings
 
 # Operations per element that widen it, and nodes in a row that do, at most.
 _WIDENING: Final = 16

@@ -33,8 +33,7 @@ from coilwork_scheduler.fusion.fusion_candidate import (
 from coilwork_scheduler.fusion.row_column_fusion import fits_registers
 from coilwork_scheduler.kernels.compose import Draft, compose
 from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of, time_draft, unit_stride
-from coilwork_scheduler.options import may_share_kernel
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import Settings, may_share_kernel
 
 # ---- Traffic ----
 

@@ -25,7 +25,7 @@ from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import IndexValue, Load, Scalar, loads, postorder, range_symbols
 from coilwork_scheduler.cost_model import SizeHints
-from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.settings import ScheduleOptions
 
 # ---- How large what a node computes becomes when producers are substituted into it ----
 

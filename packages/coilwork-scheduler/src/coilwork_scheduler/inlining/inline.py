@@ -35,9 +35,8 @@ from coilwork_scheduler.inlining.cost import (
     read_bytes,
 )
 from coilwork_scheduler.inlining.substitute import Expander, Producer, apply_inlining, estimate_share
-from coilwork_scheduler.options import may_share_kernel
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import Settings, may_share_kernel
 
 # ---- One round ----
 

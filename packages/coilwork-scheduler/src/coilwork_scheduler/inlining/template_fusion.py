@@ -33,9 +33,8 @@ from coilwork_scheduler.contractions.implementations import ImplementationContex
 from coilwork_scheduler.contractions.registry import CoreNode, Template, find_template
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
 from coilwork_scheduler.inlining.substitute import Expander, Producer
-from coilwork_scheduler.options import may_share_kernel
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import Settings, may_share_kernel
 
 # Chains of neighbours are one node by now; what is absorbed may uncover another.
 _ROUNDS: Final = 4

@@ -37,9 +37,8 @@ from coilwork_scheduler.layouts.sites import (
 )
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
-from coilwork_scheduler.options import ScheduleOptions, make_size_hints
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
 
 # ---- The pass ----
 

@@ -25,9 +25,8 @@ from coilwork_ir.loops import Graph, Node, Reduce
 from coilwork_ir.scalar import Load, Op, Scalar
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.remarks import Remarks
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import ScheduleOptions, Settings
 from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
 from coilwork_scheduler.splitting.pieces import SplitPlan
 from coilwork_scheduler.splitting.reduction_cost import (
