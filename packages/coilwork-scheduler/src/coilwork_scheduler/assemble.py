@@ -90,7 +90,9 @@ class Assembly:
 
 
 def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions) -> Assembly:
-    """Build a kernel for each of `groups`; values that `rounded` depends on keep the rounding of the graph."""
+    """Build a kernel for each of `groups`; values that `rounded` depends on keep the rounding of the
+    graph.
+    """
     works = _works(context.graph, groups)
     readers = readers_of(context.graph, context.facts)
     aligned = _find_aligned(context)

@@ -1,6 +1,4 @@
-"""The scheduler's options: one frozen value, handed down; and which calls may share a kernel (`apart`).
-
-`Settings`: what every pass may ask for while a graph becomes a schedule.
+"""The caller's options (`ScheduleOptions`), and `Settings`: what every pass reads while a graph is scheduled.
 """
 
 from __future__ import annotations
@@ -17,9 +15,6 @@ from coilwork_scheduler.remarks import Remarks
 
 if TYPE_CHECKING:
     from coilwork_scheduler.contractions.registry import Registry
-
-
-# ---- The scheduler's options: one frozen value, handed down; and which calls may share a kernel ----
 
 
 ContractionChoice = Literal["auto", "aten", "generated"]
@@ -128,9 +123,6 @@ def may_share_kernel(one: Iterable[Origin], two: Iterable[Origin], apart: frozen
 def make_size_hints(options: ScheduleOptions) -> SizeHints:
     """The estimator of sizes that `options` describe."""
     return SizeHints(known=dict(options.size_hints), default=options.default_size_hint)
-
-
-# ---- `Settings`: what every pass may ask for while a graph becomes a schedule ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

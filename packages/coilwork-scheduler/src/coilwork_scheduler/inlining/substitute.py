@@ -178,7 +178,9 @@ def _leaves_little(value: Scalar) -> bool:
 
 
 def estimate_share(mask: Scalar | None) -> float:
-    """Estimate the share of points that `mask` lets through, from its conditions on ranges of known extent."""
+    """Estimate the share of points that `mask` lets through, from its conditions on ranges of known
+    extent.
+    """
     if mask is None:
         return 1.0
     along: dict[Expr, list[Scalar]] = {}

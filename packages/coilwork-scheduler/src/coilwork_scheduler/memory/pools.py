@@ -61,7 +61,9 @@ class Pool:
 
 
 class Headroom:
-    """Bytes alive at each instruction, pools included, against the most allowed; and placements left to try."""
+    """Bytes alive at each instruction, pools included, against the most allowed; and placements left to
+    try.
+    """
 
     def __init__(self, blocks: Sequence[Block], length: int, width: int, slack_bytes: int) -> None:
         self.live = profile(blocks, length, width)
