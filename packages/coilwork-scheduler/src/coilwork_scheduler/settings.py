@@ -1,5 +1,4 @@
-"""The caller's options (`ScheduleOptions`), and `Settings`: what every pass reads while a graph is scheduled.
-"""
+"""The caller's options (`ScheduleOptions`), and what every pass reads beside the graph (`Settings`)."""
 
 from __future__ import annotations
 
