@@ -27,7 +27,7 @@ from coilwork_ir.scalar import IndexValue, Load, Scalar, loads, postorder, range
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.settings import ScheduleOptions
 
-# ---- How large what a node computes becomes when producers are substituted into it ----
+# ---- Sizes ----
 
 
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
@@ -107,7 +107,7 @@ class Growth:
                     places.setdefault(value.buffer, []).append(most)
         return self._own[position]
 
-    def bound_size(self, position: int, before: BodySize, name: str, producer: BodySize) -> BodySize:
+    def estimate_size(self, position: int, before: BodySize, name: str, producer: BodySize) -> BodySize:
         """A bound on the size of the node at `position`, now `before`, with `producer` substituted for its
         loads of `name`.
         """
@@ -197,7 +197,7 @@ class InlinedComputation:
     has_copies: bool
 
 
-# ---- What memory gives for a stored value that its reader goes through several times, as one th ----
+# ---- Rereads ----
 
 
 def read_bytes(reader: Computation, name: str, size: int, sizes: SizeHints, resident: int) -> int:

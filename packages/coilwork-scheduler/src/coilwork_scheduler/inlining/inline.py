@@ -161,7 +161,7 @@ class Inliner:
                     "inline", (name,), False, "its consumer would grow too large", operations=total
                 )
                 continue
-            grown = self._growth.bound_size(position, size, name, producer.size)
+            grown = self._growth.estimate_size(position, size, name, producer.size)
             if not self._growth.is_small(grown):
                 measured = self._measure_inlined(position, inlined | {name}, size, name)
                 if measured is None:
