@@ -21,8 +21,8 @@ from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler.layouts.assign import explain_layouts
 from coilwork_scheduler.layouts.rules import format_rules
-from coilwork_scheduler.layouts.table import explain_layouts
 
 TARGET: Final = "sm_90"
 

@@ -33,7 +33,7 @@ from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks
 from coilwork_ir.target import Target
 from coilwork_scheduler import make_program, schedule
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 from coilwork_scheduler.contractions.registry import Registry
 from integration_tests.model_checks import no_fallback
 
@@ -45,7 +45,7 @@ FEWEST_COLUMNS: Final = 32
 class InTiles:
     """Products of at least 32 columns in one kernel, with what is before and behind them."""
 
-    around: Surroundings
+    around: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "kernel"
     loss: ClassVar[str] = "a library's call costs less"
 

@@ -23,9 +23,8 @@ from coilwork_ir.loops import Extern
 from coilwork_ir.target import TARGETS, Capabilities, Target, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_scheduler import ScheduleOptions, schedule
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
-from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.contractions.templates import CoreNode
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
+from coilwork_scheduler.contractions.registry import REGISTRY, CoreNode
 
 aten = torch.ops.aten
 CORES = frozenset({"convolution", "attention", "attention-gradient"})
@@ -35,7 +34,7 @@ CORES = frozenset({"convolution", "attention", "attention-gradient"})
 class Anything:
     """A template that takes every node, with every neighbour."""
 
-    around: Surroundings
+    around: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         return None

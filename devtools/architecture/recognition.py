@@ -48,7 +48,7 @@ BEHIND_LOWERING = ("scheduler", "triton", "cpp", "wrapper", "cpp-wrapper")
 # Modules of these packages that name operators whole: they write calls, and read none.
 WRITERS: Mapping[str, str] = {
     "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
-    "coilwork_scheduler.externalize": "writes sorts that kernels lack as calls",
+    "coilwork_scheduler.legalize": "writes sorts that kernels lack as calls",
 }
 # Libraries whose operators a program may call.
 LIBRARIES = r"(aten|prims|mkldnn|mkl|onednn|quantized|_quantized|torchvision|fbgemm)"

@@ -26,7 +26,7 @@ from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks, 
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import TARGETS, Target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 from coilwork_scheduler.contractions.registry import REGISTRY
 
 GRAPH = """graph @g {
@@ -48,7 +48,7 @@ GRAPH = """graph @g {
 class InFourPieces:
     """A template: products of many terms, whose sums are added in four pieces."""
 
-    around: Surroundings
+    context: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "kernel"
     loss: ClassVar[str] = "one piece takes as long"
 
@@ -59,14 +59,14 @@ class InFourPieces:
         return None
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        us = 0.0 if self.around.sizes.value(product.sizes[2]) >= 64 else inf
+        us = 0.0 if self.context.sizes.value(product.sizes[2]) >= 64 else inf
         return Quote(us=us, reason="four pieces are four times as fast", numbers={"pieces": 4.0})
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
         return 0.0
 
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
-        return self.around.sums(target).build(product.node, pieces=4)
+        return self.context.sums(target).build(product.node, pieces=4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from coilwork_ir.loops import AssertSize, View
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleError
-from coilwork_scheduler.dead import remove_dead
-from coilwork_scheduler.dependence import analyse
+from coilwork_scheduler.dependence import analyse, remove_dead
 
 
 def test_views_share_the_root_of_their_source(build):

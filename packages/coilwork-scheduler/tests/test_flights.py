@@ -169,7 +169,7 @@ def test_inputs_are_overwritten_behind_the_wait_for_what_reads_them() -> None:
     )
     facts = analyse(parse_graph(text))
     assert facts.before[3] == (0, 1, 2)
-    assert facts.rested == {1: ("x", "g")}
+    assert facts.released == {1: ("x", "g")}
     verify_program(planned(text))
 
 

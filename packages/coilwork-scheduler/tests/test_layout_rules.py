@@ -13,33 +13,30 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph, Node
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.loops.layouts import Strides, nested_strides
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.target import TARGETS, Targets, target
 from coilwork_scheduler import schedule
 from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.cost import RooflineCost
+from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.layouts.assign import assign_layouts, list_sites, survey
-from coilwork_scheduler.layouts.attention import weigh_attention
-from coilwork_scheduler.layouts.rules import RULES, format_rules
+from coilwork_scheduler.layouts.assign import assign_layouts, explain_layouts, list_sites, survey
+from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
     SCALE,
-    Around,
     Choice,
     Copy,
+    LayoutContext,
     LayoutOf,
     LayoutRule,
     Site,
 )
-from coilwork_scheduler.layouts.table import explain_layouts
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import hints_of
+from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
 
 DEVICES = ("sm_90", "x86-64-avx512")
 
@@ -50,25 +47,23 @@ def strides_after(
     *,
     options: ScheduleOptions | None = None,
     rules: tuple[LayoutRule, ...] = RULES,
-) -> tuple[dict[str, str], Graph, Journal]:
+) -> tuple[dict[str, str], Graph, Remarks]:
     """Strides of all buffers as text, behind the pass alone."""
     verify_graph(graph)
     options = options or ScheduleOptions()
-    journal = Journal(100)
+    remarks = Remarks(100)
     settings = Settings(
         targets=Targets(main=TARGETS[device]),
         model=RooflineCost(target=TARGETS[device]),
-        sizes=hints_of(options),
+        sizes=make_size_hints(options),
         options=options,
-        journal=journal,
+        remarks=remarks,
         registry=REGISTRY,
     )
     after = assign_layouts(graph, analyse(graph), settings, rules)
     verify_graph(after)
-    found = {
-        b.name: " ".join(str(s) for s in b.strides) for node in after.nodes for b in buffers_defined_by(node)
-    }
-    return found, after, journal
+    found = {b.name: " ".join(str(s) for s in b.strides) for node in after.nodes for b in defined(node)}
+    return found, after, remarks
 
 
 def check_schedule(graph: Graph, device: str) -> None:
@@ -76,12 +71,12 @@ def check_schedule(graph: Graph, device: str) -> None:
     verify_schedule(schedule(graph, target(device)))
 
 
-def survey_of(graph: Graph, device: str) -> Around:
+def survey_of(graph: Graph, device: str) -> LayoutContext:
     return survey(
         graph,
         analyse(graph),
         targets=Targets(main=TARGETS[device]),
-        sizes=hints_of(ScheduleOptions()),
+        sizes=make_size_hints(ScheduleOptions()),
     )
 
 
@@ -113,7 +108,7 @@ graph @flipped {
 class ColumnsSite:
     """A call that reads the columns of the transposed view, and copies rows first."""
 
-    around: Around
+    context: LayoutContext
     operand: Buffer
     choices: tuple[Choice, ...] = ()
 
@@ -123,7 +118,7 @@ class ColumnsSite:
 
     @property
     def memory(self) -> tuple[str, ...]:
-        return (self.around.roots[self.operand.name],)
+        return (self.context.roots[self.operand.name],)
 
     @property
     def form(self) -> None:
@@ -137,10 +132,10 @@ class ColumnsSite:
         strides = layout(self.memory[0], self.operand)
         if strides is None:
             return IMPOSSIBLE
-        return self.least() * (1 if self.around.steps(strides)[-1] == 1 else 8)
+        return self.least() * (1 if self.context.steps(strides)[-1] == 1 else 8)
 
     def least(self) -> int:
-        return SCALE * self.around.sizes.size_bytes(self.operand)
+        return SCALE * self.context.sizes.size_bytes(self.operand)
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
         return ()
@@ -152,11 +147,11 @@ class ColumnsSite:
         return ()
 
 
-def weigh_columns(position: int, node: Node, around: Around) -> Site | None:
+def weigh_columns(position: int, node: Node, context: LayoutContext) -> Site | None:
     if not isinstance(node, Extern) or node.target != "mylib.columns.default":
         return None
     (operand,) = (a for a in node.args if isinstance(a, Ref))
-    return ColumnsSite(around, around.buffers[operand.name])
+    return ColumnsSite(context, context.buffers[operand.name])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -167,9 +162,9 @@ def test_one_row_decides_a_layout(device: str) -> None:
     row = LayoutRule(
         name="columns", site=weigh_columns, why="the library reads columns, and copies rows first"
     )
-    after, _, journal = strides_after(graph, device, rules=(*RULES, row))
+    after, _, remarks = strides_after(graph, device, rules=(*RULES, row))
     assert (after["a"], after["v"]) == ("1 640", "640 1")
-    (decision,) = (d for d in journal.decisions if d.rule == "layout")
+    (decision,) = (d for d in remarks.decisions if d.rule == "layout")
     assert decision.accepted and decision.subjects == ("a",)
 
 
@@ -385,9 +380,9 @@ def test_stacks_in_f32_run_channels_last_where_they_round_to_tf32(
 
 def image_cost(graph: Graph, strides: str, order: int) -> int:
     """What the image of the first convolution of `graph` costs on a CPU where it lies so, in one order."""
-    around = survey_of(graph, "x86-64-avx512")
+    context = survey_of(graph, "x86-64-avx512")
     position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
-    site = list_sites(around, RULES, ScheduleOptions())[position][0]
+    site = list_sites(context, RULES, ScheduleOptions())[position][0]
     (choice,) = site.choices
     lying = tuple(as_expr(int(step)) for step in strides.split())
     return site.cost(lambda name, _: choice.candidates[order] if name == choice.name else lying)
@@ -425,8 +420,8 @@ def test_taps_of_a_window_meet_their_image_once() -> None:
       return (%y)
     }}
     """)
-    around = survey_of(graph, "sm_90")
-    (site,) = list_sites(around, RULES, ScheduleOptions())[0]
+    context = survey_of(graph, "sm_90")
+    (site,) = list_sites(context, RULES, ScheduleOptions())[0]
     assert site.least() == SCALE * 2 * 4 * 2 * 8 * 16 * 16
 
 
@@ -519,10 +514,10 @@ def test_forward_and_backward_of_a_stack_are_one_problem(device: str) -> None:
 
 def test_a_kernel_stores_what_it_makes_once_more_for_a_call_that_wants_it_otherwise() -> None:
     graph = convolutions(returned=", %a")
-    found, after, journal = strides_after(graph, "sm_90")
+    found, after, remarks = strides_after(graph, "sm_90")
     assert found["a"] == PLANES
     assert {found[name] for name in ("a_1", "b", "c", "d")} == {PIXELS}
-    copies = {d.subjects[0]: d for d in journal.decisions if d.rule == "layout-copy"}
+    copies = {d.subjects[0]: d for d in remarks.decisions if d.rule == "layout-copy"}
     assert set(copies) == {"a", "u", "w"}
     copy = copies["a"]
     assert dict(copy.numbers)["copied_bytes"] == 2 * 16 * 64 * 56 * 56
@@ -593,12 +588,12 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
     found, after, _ = strides_after(graph, device)
     assert found["q"] == found["o"] == "131072 16384 64 1"
     assert found["k"].endswith(" 1") and found["v"].endswith(" 1")
-    around = survey_of(graph, device)
+    context = survey_of(graph, device)
     position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
-    site = weigh_attention(position, graph.nodes[position], around)
+    site = weigh_attention(position, graph.nodes[position], context)
     assert site is not None and site.obliges == ("k", "v")
-    captured = site.cost(around.as_captured)
-    keys = around.buffers["k"]
+    captured = site.cost(context.strides_of_capture)
+    keys = context.buffers["k"]
     by_tokens = nested_strides(keys.shape, (0, 2, 1, 3))
     across = nested_strides(keys.shape, (0, 1, 3, 2))
 
@@ -607,16 +602,16 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
 
     assert cost_with(by_tokens) == captured == site.least()
     assert cost_with(across) == IMPOSSIBLE
-    assert all(around.steps(strides)[-1] == 1 for strides in site.propose(keys))
+    assert all(context.steps(strides)[-1] == 1 for strides in site.propose(keys))
     verify_schedule(schedule(after, target(device)))
 
 
 def test_the_query_of_a_kernel_whose_result_does_not_follow_it_may_lie_otherwise() -> None:
     for name, obliged in (("efficient", ("q", "k", "v")), ("cudnn", ("k", "v")), ("flash", ("k", "v"))):
         graph = parse_graph(ATTENTION.replace("flash_attention_for_cpu", f"{name}_attention"))
-        around = survey_of(graph, "sm_90")
+        context = survey_of(graph, "sm_90")
         position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
-        site = weigh_attention(position, graph.nodes[position], around)
+        site = weigh_attention(position, graph.nodes[position], context)
         assert site is not None and site.obliges == obliged
 
 
@@ -666,10 +661,10 @@ def test_the_gradient_of_a_result_lies_as_the_library_takes_it(name: str, stride
 def test_a_gradient_is_copied_for_a_library_that_takes_others() -> None:
     for name, factor in (("flash", 3), ("cudnn", 1), ("efficient", 1)):
         graph = gradients_of(name)
-        around = survey_of(graph, "sm_90")
-        site = weigh_attention(1, graph.nodes[1], around)
+        context = survey_of(graph, "sm_90")
+        site = weigh_attention(1, graph.nodes[1], context)
         assert site is not None and site.obliges == ("g",)
-        assert site.cost(around.as_captured) == factor * site.least()
+        assert site.cost(context.strides_of_capture) == factor * site.least()
 
 
 def test_all_buffers_are_told_with_their_reasons() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from declared import schedule
@@ -10,6 +10,7 @@ from declared import schedule
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.passes import Before
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
 from coilwork_scheduler import KernelWork, RooflineCost, ScheduleError, ScheduleOptions
@@ -114,3 +115,16 @@ def test_four_times_the_nodes_are_four_times_the_questions(build, shape):
         schedule(shape(fresh, count), H200, model=model)
         asked.append(model.asked)
     assert asked[0] >= 200 and asked[1] <= 4.5 * asked[0]
+
+
+def test_every_place_has_a_reason() -> None:
+    assert PASSES.violations() == ()
+    assert all(row.why for row in PASSES.passes)
+
+
+@pytest.mark.parametrize("row", PASSES.order, ids=lambda row: f"{row.first} before {row.second}")
+def test_every_reason_is_broken_by_some_other_order(row: Before) -> None:
+    swap = {row.first: row.second, row.second: row.first}
+    by_name = {one.name: one for one in PASSES.passes}
+    swapped = replace(PASSES, passes=tuple(by_name[swap.get(name, name)] for name in PASSES.names))
+    assert any(row.why in text for text in swapped.violations())

@@ -30,7 +30,7 @@ from coilwork_ir.scalar import load, op
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import plan
-from coilwork_scheduler.splitting.single_pass import pieces_of
+from coilwork_scheduler.splitting.split_scans import count_shared_pieces
 
 
 def planned(
@@ -127,7 +127,9 @@ def test_pieces_fill_the_device_and_stay_in_registers() -> None:
         out = Buffer(name="y", dtype=dtype, shape=sizes, strides=contiguous_strides(sizes), device="cpu")
         ranges = tuple(symbol(f"i{k}", extent=extent) for k, extent in enumerate(sizes))
         body = load("x", ranges, dtype)
-        return pieces_of(Scan(outputs=(out,), kind=kind, ranges=ranges, axis=ranges[1], body=body), H200)
+        return count_shared_pieces(
+            Scan(outputs=(out,), kind=kind, ranges=ranges, axis=ranges[1], body=body), H200
+        )
 
     assert pieces(64, 1 << 20) == 128
     assert pieces(64, 1 << 20, DType.F64) == 256

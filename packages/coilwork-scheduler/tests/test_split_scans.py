@@ -19,7 +19,7 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.splitting.scans import column_piece_length, piece_length
+from coilwork_scheduler.splitting.split_scans import column_piece_length, piece_length
 
 IN_PIECES = ScheduleOptions(single_pass=False)
 

@@ -25,7 +25,7 @@ from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
-from coilwork_scheduler.memory.storage import analyse, step_defines, step_touches
+from coilwork_scheduler.memory.liveness import analyse_liveness, step_defines, step_touches
 
 GPU = "cuda:0"
 STREAMS = ("s", "t")
@@ -38,7 +38,7 @@ def on_streams(made: Schedule, rng: Random) -> Schedule:
     The waits order values. Where memory goes is the planner's business.
     """
     roles = {kernel.name: tuple(arg.role for arg in kernel.args) for kernel in made.kernels}
-    table = analyse(made)
+    table = analyse_liveness(made)
     last: dict[int, set[str]] = {}
     steps = [ForkStream(stream=stream, device=GPU) for stream in STREAMS]
     events = 0
@@ -52,7 +52,7 @@ def on_streams(made: Schedule, rng: Random) -> Schedule:
 
     for step in made.steps:
         stream = rng.choice(("", *STREAMS)) if isinstance(step, KernelCall) else ""
-        pieces = {table.of[name] for name in (*step_touches(step), *step_defines(step, roles))}
+        pieces = {table.positions[name] for name in (*step_touches(step), *step_defines(step, roles))}
         wait(stream, {other for piece in pieces for other in last.get(piece, ())})
         if rng.random() < 0.3:
             wait(rng.choice(("", *STREAMS)), {rng.choice(("", *STREAMS))})

@@ -18,21 +18,20 @@ from coilwork_ir.buffers import Ref
 from coilwork_ir.conformance import CONVOLUTION_CASES, check_attention, check_convolutions, failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule
-from coilwork_ir.kernels.interpreter import interpret_schedule
-from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore
+from coilwork_ir.kernels.core_nodes import AttentionCore, AttentionGradientCore, ConvolutionCore
+from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Extern, Graph
-from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by
-from coilwork_ir.loops.interpreter import interpret_graph
+from coilwork_ir.loops.access import defined, read
+from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Op, loads, postorder
 from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
-from coilwork_scheduler.contractions.registry import REGISTRY
-from coilwork_scheduler.contractions.templates import CoreNode, why_no_core
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
+from coilwork_scheduler.contractions.registry import REGISTRY, CoreNode, why_no_core
 
 KINDS = frozenset({"convolution", "attention", "attention-gradient"})
 
@@ -41,7 +40,7 @@ KINDS = frozenset({"convolution", "attention", "attention-gradient"})
 class WindowsInBlocks:
     """A template: convolutions of forward, products of their windows block by block."""
 
-    around: Surroundings
+    context: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         if not isinstance(node, Convolution) or node.gradient is not None or node.transposed:
@@ -51,13 +50,11 @@ class WindowsInBlocks:
         return None
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
-        around = self.around
+        context = self.context
         given = sum(
-            around.size(around.facts.buffers[name])
-            for name in buffers_read_by(node)
-            if name in around.facts.buffers
+            context.size(context.facts.buffers[name]) for name in read(node) if name in context.facts.buffers
         )
-        us = around.move_us(given, sum(around.size(buffer) for buffer in buffers_defined_by(node)))
+        us = context.move_us(given, sum(context.size(buffer) for buffer in defined(node)))
         return Quote(us=0.5 * us, reason="windows are read once", numbers={"template_us": us})
 
     def least_gain_us(self, node: CoreNode, rival: Quote) -> float:
@@ -68,15 +65,15 @@ class WindowsInBlocks:
 class Attend:
     """A template: attention with an online softmax, with any score and any mask, and its gradient."""
 
-    around: Surroundings
+    context: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         return "no attention" if isinstance(node, Convolution) else None
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
-        around = self.around
-        given = sum(around.size(around.facts.buffers[name]) for name in buffers_read_by(node))
-        us = around.move_us(given, sum(around.size(buffer) for buffer in buffers_defined_by(node)))
+        context = self.context
+        given = sum(context.size(context.facts.buffers[name]) for name in read(node))
+        us = context.move_us(given, sum(context.size(buffer) for buffer in defined(node)))
         return Quote(us=0.5 * us, reason="scores stay on chip", numbers={"template_us": us})
 
     def least_gain_us(self, node: CoreNode, rival: Quote) -> float:
@@ -87,7 +84,7 @@ class Attend:
 class Anything:
     """A template that takes whatever a kernel can have as its core."""
 
-    around: Surroundings
+    context: ImplementationContext
 
     def claims(self, node: CoreNode, target: Target) -> str | None:
         return why_no_core(node)

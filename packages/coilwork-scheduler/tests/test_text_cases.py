@@ -35,11 +35,11 @@ from coilwork_ir.target import Target, target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.kernels.compared import rounds
+from coilwork_scheduler.kernels.rounding import has_low_precision
 from coilwork_scheduler.memory import plan
 from coilwork_scheduler.pipeline import PASSES, Draft, Settings
-from coilwork_scheduler.sizes import hints_of
+from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.settings import make_size_hints
 
 CASES = find_text_cases(Path(__file__).parent / "passes")
 DEVICE = tuple(field.name for field in fields(Target))
@@ -68,9 +68,9 @@ def apply_passes(given: Graph | Kernel, chosen: TextSettings) -> Transformed:
         targets=targets,
         options=options,
         model=RooflineCost(target=targets.main),
-        sizes=hints_of(options),
-        journal=Journal(options.max_decisions),
-        keeps_wide=options.numerics == "fast" and rounds(given),
+        sizes=make_size_hints(options),
+        remarks=Remarks(options.max_decisions),
+        keeps_wide=options.numerics == "fast" and has_low_precision(given),
         registry=REGISTRY,
     )
     names = PASSES.names if chosen["pass"] == "all" else re.findall(r"[\w-]+", chosen["pass"])

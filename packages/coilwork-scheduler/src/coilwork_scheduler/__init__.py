@@ -1,14 +1,14 @@
 """Coilwork's scheduler and memory planner: loop IR to kernels to a program.
 
-Open `pipeline.py` first: the passes in order; `sequence.py` gives reasons for the order. Each folder is one
-pass or a few that belong together, and `memory/` plans allocations.
+Open `pipeline.py` first: the passes in order, with reasons. Each folder is one pass or a few that belong
+together, and `memory/` plans allocations.
 """
 
-from coilwork_scheduler.cost import CostModel, KernelWork, RooflineCost
+from coilwork_scheduler.cost_model import CostModel, KernelWork, RooflineCost
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.explain import explain
-from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pipeline import schedule
+from coilwork_scheduler.remarks import explain
+from coilwork_scheduler.settings import ScheduleOptions
 
 __version__ = "0.1.0"
 

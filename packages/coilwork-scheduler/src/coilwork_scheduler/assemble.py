@@ -1,4 +1,8 @@
-"""The steps from groups to a schedule: kernels, their order, their launches. `pipeline.PASSES` runs them."""
+"""Build kernels of fusion groups and launch them: kernels, their order, shared launches, steps.
+
+`pipeline.PASSES` runs these steps one by one on an `Assembly`. `make_schedule` is the last: it names equal
+kernels once and lists what a program runs.
+"""
 
 from __future__ import annotations
 
@@ -31,35 +35,33 @@ from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by,
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Capabilities, Target
 from coilwork_scheduler.contractions.implementations import NamesBlocks
-from coilwork_scheduler.contractions.templates import CoreNode
+from coilwork_scheduler.contractions.registry import CoreNode
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.group import Group
-from coilwork_scheduler.kernels.accesses import scalars_of
-from coilwork_scheduler.kernels.canonical import KernelTable, canonical
-from coilwork_scheduler.kernels.compared import Decisions
+from coilwork_scheduler.fusion_group import Group
+from coilwork_scheduler.horizontal_fusion import candidate_of, group_launches, make_combo_kernel
+from coilwork_scheduler.kernels.canonical import KernelTable, canonicalize
 from coilwork_scheduler.kernels.compose import compose
-from coilwork_scheduler.kernels.contraction import is_contraction
 from coilwork_scheduler.kernels.core import make_core_kernel
+from coilwork_scheduler.kernels.draft_analysis import is_contraction, scalars_of
+from coilwork_scheduler.kernels.rounding import Decisions
+from coilwork_scheduler.kernels.scan_workspace import add_workspace
 from coilwork_scheduler.kernels.tile import tile
-from coilwork_scheduler.kernels.workspace import add_workspace
-from coilwork_scheduler.launches.gather import candidate_of, gather
-from coilwork_scheduler.launches.merge import merge
-from coilwork_scheduler.launches.open_sizes import open_sizes
-from coilwork_scheduler.order import Held, Unit, order
+from coilwork_scheduler.order import ExternalMemory, SchedulingUnit, order_units
 from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.shape_generalization import generalize_sizes
 
 ALIGNED_BYTES: Final = 16
 
 
 _Work: TypeAlias = Group | CoreNode | KernelCall | Extern | View | Cond | While | AssertSize
-Built: TypeAlias = Mapping[int, tuple[Kernel, KernelCall]]
+BuiltKernels: TypeAlias = Mapping[int, tuple[Kernel, KernelCall]]
 """Kernels and their calls, by the places of what they compute in `Assembly.works`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the steps from groups to a schedule need to know."""
+    """Facts that the steps from groups to a schedule read."""
 
     graph: Graph
     facts: Dependence
@@ -80,17 +82,19 @@ class Assembly:
     """
 
     works: tuple[_Work, ...]
-    built: Built
-    units: tuple[Unit, ...]
+    built: BuiltKernels
+    units: tuple[SchedulingUnit, ...]
     runs: tuple[tuple[int, ...], ...] = ()
     candidates: Mapping[int, tuple[Candidate, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions) -> Assembly:
-    """A kernel for each of `groups`; what `rounded` is made of keeps the rounding of the graph."""
+    """Build a kernel for each of `groups`; values that `rounded` depends on keep the rounding of the
+    graph.
+    """
     works = _works(context.graph, groups)
     readers = readers_of(context.graph, context.facts)
-    aligned = _aligned(context)
+    aligned = _find_aligned(context)
     built = {
         index: _kernel(context, work, rounded, readers, aligned)
         if isinstance(work, Group)
@@ -103,12 +107,14 @@ def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions)
 
 
 def order_works(assembly: Assembly, context: Context) -> Assembly:
-    """`assembly` in an order that needs little memory."""
-    return replace(assembly, runs=tuple((index,) for index in order(assembly.units, _held(context))))
+    """Order the works of `assembly` so that they need little memory."""
+    return replace(
+        assembly, runs=tuple((index,) for index in order_units(assembly.units, _external_memory(context)))
+    )
 
 
 def share_launches(assembly: Assembly, context: Context) -> Assembly:
-    """`assembly`, in which small kernels of one kind share a launch."""
+    """Put small kernels of one kind into shared launches."""
     if not context.settings.options.combine:
         return assembly
     candidates = {
@@ -125,12 +131,12 @@ def share_launches(assembly: Assembly, context: Context) -> Assembly:
     }
     if not candidates:
         return assembly
-    runs = gather(
+    runs = group_launches(
         assembly.units,
         [index for run in assembly.runs for index in run],
         candidates,
-        _held(context),
-        context.settings.journal,
+        _external_memory(context),
+        context.settings.remarks,
         launch_us=context.settings.targets.main.launch_us,
         loss=context.settings.targets.main.machine.launches.shared_loss,
         max_args=context.settings.options.max_combined_args,
@@ -138,8 +144,8 @@ def share_launches(assembly: Assembly, context: Context) -> Assembly:
     return replace(assembly, runs=runs)
 
 
-def open_kernels(assembly: Assembly, context: Context) -> Assembly:
-    """`assembly`, in which kernels that are of one kind but of many sizes are one, where that loses nothing.
+def generalize_kernels(assembly: Assembly, context: Context) -> Assembly:
+    """Replace kernels of one pattern but many sizes by one kernel, where that loses nothing.
 
     Others share launches, or take so long that a configuration for their own size is worth its compilation.
     """
@@ -150,12 +156,12 @@ def open_kernels(assembly: Assembly, context: Context) -> Assembly:
         if len(run) == 1 and run[0] in built and _capabilities(context, built[run[0]][1].args).opens_extents
     }
     buffers, most = context.facts.buffers, context.settings.options.most_sizes
-    opened = open_sizes(alone, buffers, context.settings.journal, most_sizes=most)
+    opened = generalize_sizes(alone, buffers, context.settings.remarks, most_sizes=most)
     return replace(assembly, built={**built, **opened})
 
 
 def name_blocks(assembly: Assembly, context: Context) -> Assembly:
-    """`assembly` with what templates say of how the kernels of their sums run.
+    """Ask templates in which blocks the kernels of their sums run.
 
     What shares a launch with others runs as these do, and one that finds its pieces in a workspace by rows.
     """
@@ -176,16 +182,14 @@ def name_blocks(assembly: Assembly, context: Context) -> Assembly:
         found = template.name_blocks(kernel, _target(context, call.args))
         if found:
             candidates[run[0]] = found
-            context.settings.journal.note(
+            context.settings.remarks.note(
                 "blocks", tuple(made), True, found[0].reason, candidates=float(len(found))
             )
     return replace(assembly, candidates=candidates)
 
 
 def make_schedule(assembly: Assembly, context: Context) -> Schedule:
-    """The schedule that launches kernels, of which those that are alike are one, and runs other nodes as
-    steps.
-    """
+    """Make the schedule: equal kernels become one, and calls and other nodes become steps."""
     graph, facts, works = context.graph, context.facts, assembly.works
     table = KernelTable()
     fresh = facts.fresh_names()
@@ -196,7 +200,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
         work = works[run[0]]
         if run[0] in assembly.built:
             parts = [assembly.built[index] for index in run]
-            kernel, call = parts[0] if len(parts) == 1 else merge(parts)
+            kernel, call = parts[0] if len(parts) == 1 else make_combo_kernel(parts)
             target = _target(context, call.args)
             launches = [(kernel, call)]
             workspace: dict[str, Buffer] = {}
@@ -238,16 +242,16 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
         buffers=tuple(buffers.values()),
         steps=tuple(steps),
         outputs=graph.outputs,
-        decisions=context.settings.journal.decisions,
+        decisions=context.settings.remarks.decisions,
     )
 
 
-def _held(context: Context) -> Held:
-    """Return what is returned, and what the caller gives away."""
+def _external_memory(context: Context) -> ExternalMemory:
+    """Return the memory of the graph's results, and of inputs that the caller gives away."""
     graph, root = context.graph, context.facts.root
     kept = frozenset(root[o.name] for o in graph.outputs if isinstance(o, Ref))
     given = frozenset(context.settings.options.donated_inputs)
-    return Held(
+    return ExternalMemory(
         kept=kept,
         given={
             buffer.name: context.settings.sizes.size_bytes(buffer)
@@ -285,15 +289,15 @@ def _units(
     context: Context,
     works: Sequence[_Work],
     readers: Mapping[str, list[int]],
-    built: Built,
-) -> list[Unit]:
+    built: BuiltKernels,
+) -> list[SchedulingUnit]:
     graph, facts, sizes = context.graph, context.facts, context.settings.sizes
     places = {id(node): position for position, node in enumerate(graph.nodes)}
     unit_of: dict[int, int] = {}
     for index, work in enumerate(works):
         for position in _positions(work, places):
             unit_of[position] = index
-    units: list[Unit] = []
+    units: list[SchedulingUnit] = []
     for index, work in enumerate(works):
         positions = _positions(work, places)
         before = dict.fromkeys(unit_of[b] for p in positions for b in facts.before[p])
@@ -304,7 +308,7 @@ def _units(
             made = [b.name for b in buffers_defined_by(node)]
             for name in (*facts.reads[position], *made, *(old for old, _ in buffers_overwritten_by(node))):
                 touches.setdefault(facts.root[name])
-            for root in facts.rested.get(position, ()):
+            for root in facts.released.get(position, ()):
                 touches.setdefault(root)
             for name in made:
                 # what only the kernel itself reads never comes to memory
@@ -313,21 +317,21 @@ def _units(
                     allocates[name] = sizes.size_bytes(facts.buffers[name])
         before.pop(index, None)
         units.append(
-            Unit(
+            SchedulingUnit(
                 position=positions[0],
                 before=tuple(sorted(before)),
                 allocates=tuple(allocates.items()),
                 touches=tuple(touches),
                 begins=any(_begins(graph.nodes[position]) for position in positions),
-                looks=isinstance(work, View),
+                is_view=isinstance(work, View),
                 waits=isinstance(work, Extern) and bool(work.waits),
-                in_place=_in_place(*built[index], facts) if index in built else (),
+                in_place=_reusable_pairs(*built[index], facts) if index in built else (),
             )
         )
     return units
 
 
-def _in_place(kernel: Kernel, call: KernelCall, facts: Dependence) -> tuple[tuple[str, str], ...]:
+def _reusable_pairs(kernel: Kernel, call: KernelCall, facts: Dependence) -> tuple[tuple[str, str], ...]:
     """The memory that results of `call` may take over, where no view is of it."""
     names = dict(zip((arg.name for arg in kernel.args), call.args, strict=True))
     found = ((names[out], names[source]) for out, source in kernel.aliasing)
@@ -361,7 +365,7 @@ def _kernel(
     )
     target = _target(context, touched)
     tiling = tile(draft, buffers, context.settings.sizes, target)
-    return canonical(
+    return canonicalize(
         draft,
         tiling,
         buffers,
@@ -398,9 +402,8 @@ def _capabilities(context: Context, names: Sequence[str]) -> Capabilities:
     return context.settings.targets.capabilities_of(buffers[names[0]].device if names else "cpu")
 
 
-def _aligned(context: Context) -> frozenset[str]:
-    """Buffers known to start at a multiple of `ALIGNED_BYTES`: memory of their own, promised inputs, and
-    views of them.
+def _find_aligned(context: Context) -> frozenset[str]:
+    """Find buffers that start at a multiple of `ALIGNED_BYTES`: own memory, promised inputs, views of them.
 
     Results of operators that share no memory are made so (`ExternCall.aligned`).
     """

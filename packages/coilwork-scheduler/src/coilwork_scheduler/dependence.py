@@ -1,17 +1,17 @@
-"""Who defines, reads and overwrites what, and the order that follows.
+"""Who defines, reads and overwrites which memory, the order that follows, and dead code elimination.
 
 Memory is followed through its names: a view, an aliasing result and a buffer `into` another share that
 buffer's memory, and all names of one memory have one root. A node that overwrites memory runs after every
-earlier node that touches it under any name; what an operator goes on using after its call, the wait for that
-operator touches, too. Random calls keep their order, and so do effects; barriers keep theirs among all nodes.
-Inputs are overwritten after the assertions on sizes that come before: whoever hears of one that fails can
-take other ways with them.
+earlier node that touches it under any name. The wait for an operator touches the memory that the operator has
+used until then. Random calls keep their order, and so do effects; barriers keep theirs among all nodes.
+Inputs are overwritten after the assertions on sizes that come before: a caller that handles a failed
+assertion finds its inputs intact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
 from coilwork_ir.fresh_names import FreshNames
@@ -46,6 +46,8 @@ from coilwork_ir.loops.access import (
 from coilwork_ir.scalar import range_symbols
 from coilwork_scheduler.errors import ScheduleError
 
+# ---- Dependence analysis ----
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependence:
@@ -60,7 +62,7 @@ class Dependence:
         overwriters: nodes that overwrite the memory of a root, in order; roots without any are absent.
         before: nodes that must run before each node, sorted.
         symbol_definer: the node that determines a symbol.
-        rested: of nodes that wait for operators, the roots of the memory that these have used until then.
+        released: roots that operators have used until a node waits for them, by the node.
     """
 
     buffers: Mapping[str, Buffer]
@@ -71,7 +73,7 @@ class Dependence:
     overwriters: Mapping[str, tuple[int, ...]]
     before: tuple[tuple[int, ...], ...]
     symbol_definer: Mapping[Expr, int]
-    rested: Mapping[int, tuple[str, ...]]
+    released: Mapping[int, tuple[str, ...]]
 
     def fresh_names(self) -> FreshNames:
         """Names for new buffers of the graph."""
@@ -95,7 +97,7 @@ def analyse(graph: Graph) -> Dependence:
         overwriters={root: tuple(nodes) for root, nodes in walk.overwriters.items()},
         before=before,
         symbol_definer=walk.symbol_definer,
-        rested=walk.rested,
+        released=walk.released,
     )
 
 
@@ -118,7 +120,7 @@ class _Walk:
         self._last_effect: int | None = None
         self._last_assertion: int | None = None
         self._last_barrier: int | None = None
-        self.rested: dict[int, tuple[str, ...]] = {}
+        self.released: dict[int, tuple[str, ...]] = {}
         self._in_flight: InFlight[str] = InFlight()
         self._binds = any(symbols_bound_by(node) for node in graph.nodes)
         for entry in (*graph.inputs, *graph.constants):
@@ -158,7 +160,7 @@ class _Walk:
         self._define_results(position, node)
         self._order_effects(position, node, before)
         if isinstance(node, Extern):
-            self._follow_flights(position, node)
+            self._follow_in_flight(position, node)
         if self._last_barrier is not None:
             before.add(self._last_barrier)
         if isinstance(node, Extern) and node.barrier:
@@ -194,15 +196,15 @@ class _Walk:
         if isinstance(node, AssertSize | Cond | While):
             self._last_assertion = position
 
-    def _follow_flights(self, position: int, node: Extern) -> None:
+    def _follow_in_flight(self, position: int, node: Extern) -> None:
         """Note that the wait for an operator touches the memory that the operator has used until then."""
         if node.waits:
             roots = tuple(self.root[name] for name in node.waits)
-            rested = self._in_flight.wait(roots)
-            for root in dict.fromkeys((*rested, *roots)):
+            released = self._in_flight.wait(roots)
+            for root in dict.fromkeys((*released, *roots)):
                 self._touching[root].append(position)
-            if rested:
-                self.rested[position] = rested
+            if released:
+                self.released[position] = released
         if node.in_flight:
             self._in_flight.start(
                 (self.root[name] for name in node.in_flight), (self.root[name] for name in node.until)
@@ -236,7 +238,7 @@ def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
 
 
 def is_effect(node: Node) -> bool:
-    """True if `node` does something besides defining buffers, in order with its likes."""
+    """Tell if `node` does something besides defining buffers; effects keep their order."""
     match node:
         case Extern():
             return node.effect
@@ -305,3 +307,75 @@ def _argument_expressions(argument: Argument) -> Iterator[Expr]:
                 yield from _argument_expressions(item)
         case _:
             return
+
+
+# ---- Dead code elimination ----
+
+
+def remove_dead(graph: Graph, facts: Dependence) -> Graph:
+    """Remove the nodes of `graph`, of which `facts` are known, whose results nobody uses.
+
+    Kept whatever their use: effects, random calls (each one advances the generator), run-time checks, and
+    what overwrites memory of an input or constant.
+    """
+    needed = [must_run(node, facts) for node in graph.nodes]
+
+    def need_symbols(symbols: frozenset[Expr]) -> None:
+        for symbol in symbols:
+            if symbol in facts.symbol_definer:
+                needed[facts.symbol_definer[symbol]] = True
+
+    for output in graph.outputs:
+        match output:
+            case Ref(name) if name in facts.definer:
+                needed[facts.definer[name]] = True
+            case Expr():
+                need_symbols(output.free_symbols)
+            case _:
+                pass
+    for position in reversed(range(len(graph.nodes))):
+        if not needed[position]:
+            continue
+        node = graph.nodes[position]
+        for name in (*facts.reads[position], *(old for old, _ in overwritten(node))):
+            if name in facts.definer:
+                needed[facts.definer[name]] = True
+        if facts.symbol_definer:
+            need_symbols(symbols_used(node))
+    kept = tuple(node for node, keep in zip(graph.nodes, needed, strict=True) if keep)
+    nodes = _drop_unused_results(kept, graph)
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+
+
+def _drop_unused_results(nodes: tuple[Node, ...], graph: Graph) -> tuple[Node, ...]:
+    """Drop the names of unused results from external calls that return several.
+
+    Some operators return nothing where their meta function promises a tensor (a workspace for a backward pass
+    that will not happen), so a result that is not needed must not be touched.
+    """
+    used = {output.name for output in graph.outputs if isinstance(output, Ref)}
+    for node in nodes:
+        used.update(read(node))
+        used.update(old for old, _ in overwritten(node))
+    return tuple(_trim_results(node, used) if isinstance(node, Extern) else node for node in nodes)
+
+
+def _trim_results(node: Extern, used: set[str]) -> Extern:
+    if node.single or node.out_overload:
+        return node
+    kept = {number for number, _ in node.aliases} | {number for _, number, _ in node.binds}
+    used = used.union(node.in_flight)
+    outputs = tuple(
+        None if isinstance(o, Buffer) and o.name not in used and number not in kept else o
+        for number, o in enumerate(node.outputs)
+    )
+    return node if outputs == node.outputs else replace(node, outputs=outputs)
+
+
+def must_run(node: Node, facts: Dependence) -> bool:
+    """True if `node` may not be removed even when nobody reads what it defines."""
+    if is_effect(node) or (isinstance(node, Extern) and node.random):
+        return True
+    if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter) and node.checks:
+        return True
+    return any(facts.root[old] in facts.external for old, _ in overwritten(node))

@@ -1,4 +1,4 @@
-"""From a graph of loops to a program, nested graphs of control flow likewise: `PROGRAM_STAGES`."""
+"""Compile a graph of loops to a program, with nested graphs of control flow: `PROGRAM_STAGES`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.registry import REGISTRY, Registry
-from coilwork_scheduler.explain import explain
-from coilwork_scheduler.layouts.table import explain_layouts
+from coilwork_scheduler.layouts.assign import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan
-from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pipeline import schedule
+from coilwork_scheduler.remarks import explain
+from coilwork_scheduler.settings import ScheduleOptions
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramContext:
-    """What the stages read.
+    """Settings and hooks that the stages read.
 
     Attributes:
         targets: of the graph's devices.

@@ -1,9 +1,9 @@
-"""The order of steps: dependences first, then low peak memory, inputs that the caller gives away included.
+"""Order the steps of a schedule: dependences first, then low peak memory.
 
-Greedy list scheduling: among the steps that may run, one that frees more than it allocates goes first, the
-best such one; otherwise the one that comes first in the graph. Waiting for an operator counts as freeing
-nothing. A view goes before all, so that what reads it may run. The result is kept only if its peak is lower
-than that of the graph's own order.
+Greedy list scheduling: of the ready steps the one that frees most beyond what it allocates goes first, and
+otherwise the one that comes first in the graph. Waiting for an operator counts as freeing nothing. A view
+goes before all, so that what reads it may run. Inputs that the caller gives away count as memory that can be
+freed. The result is kept only if its peak is lower than that of the graph's own order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _AT_ONCE: Final = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class SchedulingUnit:
     """One step to come.
 
     Attributes:
@@ -26,8 +26,8 @@ class Unit:
         before: indices of units that must run earlier.
         allocates: roots of fresh memory it defines, with their bytes.
         touches: roots of memory of ours, or given to us, that it reads or writes.
-        begins: what it allocates, others go on to fill. They need all of it, whichever comes first.
-        looks: it is a view of memory, which neither takes nor frees any.
+        begins: other units fill the rest of what it allocates; all of it is needed from the first of them on.
+        is_view: it is a view of memory, which neither takes nor frees any.
         waits: it waits for an operator that runs meanwhile, so it goes before nothing that stands before it
             in the graph.
         in_place: pairs of a root that it allocates and one whose memory that can be, should nobody need it
@@ -39,14 +39,14 @@ class Unit:
     allocates: tuple[tuple[str, int], ...]
     touches: tuple[str, ...]
     begins: bool = False
-    looks: bool = False
+    is_view: bool = False
     waits: bool = False
     in_place: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Memory that is there before the first unit or behind the last.
+class ExternalMemory:
+    """Memory that lives before the first unit or after the last.
 
     Attributes:
         kept: roots that are never freed.
@@ -58,23 +58,23 @@ class Held:
     given: Mapping[str, int] = field(default_factory=dict)
 
 
-def order(units: Sequence[Unit], held: Held) -> tuple[int, ...]:
+def order_units(units: Sequence[SchedulingUnit], external: ExternalMemory) -> tuple[int, ...]:
     """Indices of `units` in the order to run them."""
-    sizes = _sizes(units, held)
-    plain = _list_schedule(units, sizes, held.kept, greedy=False)
-    greedy = _list_schedule(units, sizes, held.kept, greedy=True)
-    return greedy if _peak(units, greedy, held) < _peak(units, plain, held) else plain
+    sizes = _sizes(units, external)
+    plain = _list_schedule(units, sizes, external.kept, greedy=False)
+    greedy = _list_schedule(units, sizes, external.kept, greedy=True)
+    return greedy if _peak(units, greedy, external) < _peak(units, plain, external) else plain
 
 
-def _peak(units: Sequence[Unit], sequence: Sequence[int], held: Held) -> int:
-    return max(live_bytes(units, sequence, held), default=0)
+def _peak(units: Sequence[SchedulingUnit], sequence: Sequence[int], external: ExternalMemory) -> int:
+    return max(live_bytes(units, sequence, external), default=0)
 
 
-def _sizes(units: Sequence[Unit], held: Held) -> dict[str, int]:
-    return {**held.given, **{root: size for unit in units for root, size in unit.allocates}}
+def _sizes(units: Sequence[SchedulingUnit], external: ExternalMemory) -> dict[str, int]:
+    return {**external.given, **{root: size for unit in units for root, size in unit.allocates}}
 
 
-def _users(units: Sequence[Unit], sizes: Mapping[str, int]) -> dict[str, list[int]]:
+def _users(units: Sequence[SchedulingUnit], sizes: Mapping[str, int]) -> dict[str, list[int]]:
     users: dict[str, list[int]] = {root: [] for root in sizes}
     for index, unit in enumerate(units):
         for root in unit.touches:
@@ -84,7 +84,7 @@ def _users(units: Sequence[Unit], sizes: Mapping[str, int]) -> dict[str, list[in
 
 
 def _list_schedule(
-    units: Sequence[Unit], sizes: Mapping[str, int], kept: frozenset[str], *, greedy: bool
+    units: Sequence[SchedulingUnit], sizes: Mapping[str, int], kept: frozenset[str], *, greedy: bool
 ) -> tuple[int, ...]:
     users = _users(units, sizes)
     open_users = {root: len(found) for root, found in users.items()}
@@ -96,7 +96,7 @@ def _list_schedule(
 
     def growth(index: int) -> int:
         unit = units[index]
-        if greedy and unit.looks:
+        if greedy and unit.is_view:
             return _AT_ONCE
         if unit.waits:
             return 0
@@ -134,28 +134,29 @@ def _list_schedule(
     return tuple(result)
 
 
-def live_bytes(units: Sequence[Unit], sequence: Sequence[int], held: Held) -> list[int]:
-    """Bytes of ours that are alive at each step of `sequence`, what the step allocates and what it is last to
-    need included.
+def live_bytes(
+    units: Sequence[SchedulingUnit], sequence: Sequence[int], external: ExternalMemory
+) -> list[int]:
+    """Return the bytes alive at each step of `sequence`, with what the step allocates and what dies in it.
 
     What it allocates in the place of the latter counts once.
     """
-    sizes = _sizes(units, held)
+    sizes = _sizes(units, external)
     open_users = {root: len(found) for root, found in _users(units, sizes).items()}
     found: list[int] = []
-    live = sum(held.given.values())
+    live = sum(external.given.values())
     for index in sequence:
         unit = units[index]
         live += sum(size for _, size in unit.allocates)
         over: dict[str, str] = {}
         for new, old in unit.in_place:
-            dies = open_users.get(old) == 1 and old not in held.kept and old not in over.values()
+            dies = open_users.get(old) == 1 and old not in external.kept and old not in over.values()
             if dies and new not in over and sizes.get(new) == sizes[old]:
                 over[new] = old
         found.append(live - sum(sizes[new] for new in over))
         for root in unit.touches:
             if root in open_users:
                 open_users[root] -= 1
-                if open_users[root] == 0 and root not in held.kept:
+                if open_users[root] == 0 and root not in external.kept:
                     live -= sizes[root]
     return found

@@ -32,7 +32,7 @@ from coilwork_lowering import AddedGuard, Lowered
 from coilwork_lowering.pipeline import LoweringContext, lower_captured
 from coilwork_lowering.rewrites import Fired
 from coilwork_runtime.executor.choice import Loadable
-from coilwork_scheduler.contractions.brought import collect_implementations
+from coilwork_scheduler.contractions.registry import collect_implementations
 from coilwork_scheduler.make_program import ProgramContext, make_program
 from coilwork_scheduler.memory import PlanOptions
 from coilwork_tools.check_mode.batch_invariance import check_batch_invariant

@@ -1,4 +1,4 @@
-"""Products and convolutions: who computes each, a call of a library or loops of ours.
+"""Products, convolutions and attention: who computes each, a call of a library or loops of ours.
 
-Open `choose.py` first, which has the registry.
+Open `choose.py` first: it holds the passes. `registry.py` lists the implementations and templates.
 """

@@ -1,7 +1,6 @@
-"""Calls of ATen's products that are no plain ones of matrices: by vectors, of scaled floats of 8 bits, with
-an activation of the sums.
+"""Calls of ATen's other products: by vectors, of scaled 8-bit floats, with an activation, of groups.
 
-Each is the only implementation of its form that is known, so that none has a kernel as its rival.
+Each is the only known implementation of its form, so no kernel competes with it.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from coilwork_ir.loops.matrix_products import (
     MatrixProduct,
 )
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import Implementation, ImplementationContext, Quote
 
 _FLOATS_OF_8_BITS: Final = frozenset({DType.F8E4M3, DType.F8E5M2, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ})
 
 
 @dataclass(frozen=True, slots=True)
 class _AtenProduct:
-    """What the calls have in common."""
+    """The cost of a call, which all of these calls estimate alike."""
 
-    around: Surroundings
+    context: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "library"
     loss: ClassVar[str] = ""
 
     def quote(self, product: MatrixProduct | GroupedProduct, target: Target) -> Quote:
         """The time to read the operands and to write the result."""
-        read = sum(self.around.size(buffer) for buffer in product.operands)
-        us = self.around.move_us(read, self.around.size(product.output))
+        read = sum(self.context.size(buffer) for buffer in product.operands)
+        us = self.context.move_us(read, self.context.size(product.output))
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
     def least_gain_us(self, product: MatrixProduct | GroupedProduct, rival: Quote) -> float:
@@ -85,13 +84,13 @@ class AtenActivationCall(_AtenProduct):
         gelu: tuple[tuple[str, Argument], ...] = (("use_gelu", True),) if is_gelu else ()
         if product.added is not None:
             operands = (product.added, product.left, product.right)
-            return (_activated(product, operands, (*_weights(product), *gelu)),)
+            return (_call_with_activation(product, operands, (*_weights(product), *gelu)),)
         right = product.right
-        row = replace(right, name=self.around.name("row"), shape=right.shape[1:], strides=right.strides[1:])
+        row = replace(right, name=self.context.name("row"), shape=right.shape[1:], strides=right.strides[1:])
         view = View(output=row, source=right.name, offset=as_expr(0), origins=product.node.origins)
         weights = _weights(replace(product, beta=0))
         operands = (row, product.left, right)
-        return view, _activated(product, operands, (*weights, *gelu))
+        return view, _call_with_activation(product, operands, (*weights, *gelu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +151,12 @@ class AtenGroupedCall(_AtenProduct):
         return (call,)
 
 
-GROUPED_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...]] = (
+GROUPED_PRODUCTS: Final[tuple[Callable[[ImplementationContext], Implementation[GroupedProduct]], ...]] = (
     AtenGroupedCall,
 )
 """The registry's rows for products of groups of unequal size."""
 
-ATEN_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation[MatrixProduct]], ...]] = (
+ATEN_PRODUCTS: Final[tuple[Callable[[ImplementationContext], Implementation[MatrixProduct]], ...]] = (
     AtenVectorCall,
     AtenActivationCall,
     AtenScaledCall,
@@ -177,7 +176,7 @@ def _has_odd_rows(buffer: Buffer) -> bool:
     return near != 1 or (far is not None and far * buffer.dtype.itemsize % _ALIGNED_BYTES != 0)
 
 
-def _activated(
+def _call_with_activation(
     product: MatrixProduct, operands: tuple[Buffer, ...], kwargs: tuple[tuple[str, Argument], ...]
 ) -> Extern:
     """The call of `_addmm_activation`."""

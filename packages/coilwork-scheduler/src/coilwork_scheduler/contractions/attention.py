@@ -1,8 +1,8 @@
-"""The ways to compute attention and its gradient: one row each in `ATTENTIONS`, calls of ATen's and loops.
+"""The ways to compute attention and its gradient: calls of ATen's, and loops, one row each in `ATTENTIONS`.
 
-As with products (`implementations.py`), an implementation says why it can't compute a node (`claims`), what
-it takes (`quote`), and what nodes it is (`build`). What a kernel leaves for the gradient only that kernel's
-gradient understands: a row claims the nodes of its own form.
+As with products (`implementations.py`), an implementation says why it cannot compute a node (`claims`), what
+it costs (`quote`), and what nodes it is (`build`). Only a kernel's own gradient understands what the kernel
+leaves for it, so a row claims the nodes of its own form.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from coilwork_ir.loops.attention import (
 )
 from coilwork_ir.loops.nodes import StateForm
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
-from coilwork_scheduler.contractions.written_attention import WrittenOut, count_moved_bytes
+from coilwork_scheduler.contractions.attention_decomposition import DecomposedAttention, count_moved_bytes
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 
 AttentionNode: TypeAlias = Attention | AttentionGradient
 GradientLayout: TypeAlias = Literal["by tokens", "as the result", "features together"]
@@ -86,7 +86,7 @@ class Kernels:
 class AtenAttention:
     """Calls of one pair of ATen's operators."""
 
-    around: Surroundings
+    context: ImplementationContext
     kernels: Kernels
 
     def claims(self, node: AttentionNode, target: Target) -> str | None:
@@ -96,7 +96,7 @@ class AtenAttention:
             return f"{kernels.forward} leaves another state"
         if target.is_gpu == kernels.is_for_cpus:
             return f"{kernels.forward} does not run on {target.kind}"
-        found = library_attention_of(node, self.around.facts.buffers)
+        found = library_attention_of(node, self.context.facts.buffers)
         if found is None:
             return "no library weighs keys so"
         parts, _ = found
@@ -114,7 +114,7 @@ class AtenAttention:
 
     def quote(self, node: AttentionNode, target: Target) -> Quote:
         """The time that memory takes: scores stay on chip."""
-        us = self.around.move_us(*count_moved_bytes(node, self.around))
+        us = self.context.move_us(*count_moved_bytes(node, self.context))
         return Quote(us=us, reason="scores stay on chip", numbers={"call_us": round(us, 3)})
 
     def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:
@@ -126,7 +126,7 @@ class AtenAttention:
         return (self._call_backward(node, parts, saved),)
 
     def _read(self, node: AttentionNode) -> tuple[LibraryAttention, GradientOperands | None]:
-        found = library_attention_of(node, self.around.facts.buffers)
+        found = library_attention_of(node, self.context.facts.buffers)
         assert found is not None, "only what is claimed is built"
         return found
 
@@ -254,12 +254,12 @@ def find_kernels(call: Extern) -> Kernels | None:
     return next((kernels for kernels in KERNELS if name in (kernels.forward, kernels.backward)), None)
 
 
-def _make_row(kernels: Kernels, around: Surroundings) -> AttentionImplementation:
-    return AtenAttention(around=around, kernels=kernels)
+def _make_row(kernels: Kernels, context: ImplementationContext) -> AttentionImplementation:
+    return AtenAttention(context=context, kernels=kernels)
 
 
-ATTENTIONS: Final[tuple[Callable[[Surroundings], AttentionImplementation], ...]] = (
+ATTENTIONS: Final[tuple[Callable[[ImplementationContext], AttentionImplementation], ...]] = (
     *(partial(_make_row, kernels) for kernels in KERNELS),
-    WrittenOut,
+    DecomposedAttention,
 )
 """The registry. Among implementations that quote the same an earlier one is taken before later ones."""

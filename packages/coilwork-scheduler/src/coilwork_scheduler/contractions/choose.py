@@ -1,7 +1,7 @@
-"""The pass: each contraction or convolution becomes what its cheapest implementation makes of it.
+"""The passes that replace contractions, convolutions and attention by their cheapest implementation.
 
-That is a call of a library, or loops, which fusion treats like any others. A convolution may also stay what
-it is, for a template. `REGISTRY` holds the implementations, by the form of what they compute.
+That is a call of a library, or loops, which fusion treats like any others. A convolution or attention may
+also stay as it is, for a template. The registry holds the implementations, by the form of what they compute.
 """
 
 from __future__ import annotations
@@ -13,52 +13,62 @@ from math import inf
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
-from coilwork_ir.loops import Contraction, Convolution, Graph, Node, Reduce
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.loops.matrix_products import (
-    GroupedProduct,
-    MatrixProduct,
-    grouped_product_of,
-    matrix_product_of,
+from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.loops import (
+    Attention,
+    AttentionGradient,
+    Contraction,
+    Convolution,
+    Graph,
+    Node,
+    Pointwise,
+    Reduce,
 )
-from coilwork_ir.scalar import loads
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
+from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
+from coilwork_ir.scalar import Parameter, Scalar, cast, load, loads, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
+from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
+from coilwork_scheduler.contractions.attention_decomposition import DecomposedAttention
 from coilwork_scheduler.contractions.implementations import (
     NO_NUMBERS,
     Implementation,
+    ImplementationContext,
     NamesBlocks,
     Quote,
-    Surroundings,
-    surroundings_of,
+    make_context,
 )
-from coilwork_scheduler.contractions.templates import Template, find_template
+from coilwork_scheduler.contractions.registry import Template, find_template
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ContractionChoice
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.errors import ScheduleError
+from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.settings import ContractionChoice, Settings
+
+# ---- Products and convolutions ----
+
 
 FormT = TypeVar("FormT")
 
 
-def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) -> Implemented:
-    """`graph` without contractions: each is what the cheapest of the registry makes of it.
+def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) -> ImplementedGraph:
+    """Replace each contraction and convolution by its cheapest implementation in the registry.
 
-    A convolution that a template computes for less stays.
-
-    Each decision is recorded. Linear in the size of the graph.
+    A convolution that a template computes for less stays. Each decision is recorded. Linear in the size of
+    the graph.
     """
     if not any(isinstance(node, Contraction | Convolution) for node in graph.nodes):
-        return Implemented(graph=graph)
-    around, registry, targets = surroundings_of(graph, facts, settings), settings.registry, settings.targets
-    chooser = _Chooser(
-        around=around,
-        products=tuple(make(around) for make in registry.products),
-        grouped=tuple(make(around) for make in registry.grouped),
-        convolutions=tuple(make(around) for make in registry.convolutions),
-        templates=tuple(make(around) for make in registry.templates),
+        return ImplementedGraph(graph=graph)
+    context, registry, targets = make_context(graph, facts, settings), settings.registry, settings.targets
+    chooser = _ContractionChooser(
+        context=context,
+        products=tuple(make(context) for make in registry.products),
+        grouped=tuple(make(context) for make in registry.grouped),
+        convolutions=tuple(make(context) for make in registry.convolutions),
+        templates=tuple(make(context) for make in registry.templates),
         targets=targets,
-        journal=settings.journal,
+        remarks=settings.remarks,
     )
     nodes: list[Node] = []
     blocks: dict[str, NamesBlocks] = {}
@@ -67,19 +77,20 @@ def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) 
             made, row = chooser.implement(node, targets.of(node.output.device))
             nodes += made
             if isinstance(row, NamesBlocks):
-                sums = (b for one in made if isinstance(one, Reduce) for b in buffers_defined_by(one))
+                sums = (b for one in made if isinstance(one, Reduce) for b in defined(one))
                 blocks |= {buffer.name: row for buffer in sums}
         elif isinstance(node, Convolution):
             nodes += chooser.implement_convolution(node)
         else:
             nodes.append(node)
-    return Implemented(graph=replace(graph, nodes=tuple(nodes)), blocks=blocks)
+    return ImplementedGraph(graph=replace(graph, nodes=tuple(nodes)), blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Implemented:
-    """A graph whose contractions are calls and loops, and who says in which blocks the sums of its buffers
-    run.
+class ImplementedGraph:
+    """A graph whose contractions are calls and loops.
+
+    `blocks` maps buffers of sums to the implementation that says in which blocks their kernels run.
     """
 
     graph: Graph
@@ -87,61 +98,61 @@ class Implemented:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """Nodes that templates compute, with what they leave, and what all that takes."""
+class _TemplatePlan:
+    """Nodes that templates compute, the nodes for the rest, and the cost of all."""
 
     nodes: tuple[Node, ...]
     quote: Quote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Chooser:
-    around: Surroundings
+class _ContractionChooser:
+    context: ImplementationContext
     products: Sequence[Implementation[MatrixProduct]]
     grouped: Sequence[Implementation[GroupedProduct]]
     convolutions: Sequence[Implementation[Convolution]]
     templates: Sequence[Template]
     targets: Targets
-    journal: Journal
+    remarks: Remarks
 
     def implement(self, node: Contraction, target: Target) -> tuple[tuple[Node, ...], object]:
         """The nodes that compute `node`, and the implementation that built them.
 
         Loops of nobody's, where it has no form that implementations are asked about.
         """
-        buffers, asked = self.around.facts.buffers, self.around.options.contractions
+        buffers, asked = self.context.facts.buffers, self.context.options.contractions
         note = partial(self._note, "contraction", node)
         if (product := matrix_product_of(node, buffers)) is not None:
-            row = _chosen(product, target, self.products, asked, note)
+            row = _choose(product, target, self.products, asked, note)
             if row is not None:
                 return row.build(product, target), row
         elif (grouped := grouped_product_of(node, buffers)) is not None:
-            of_groups = _chosen(grouped, target, self.grouped, asked, note)
-            if of_groups is not None:
-                return of_groups.build(grouped, target), of_groups
+            group_row = _choose(grouped, target, self.grouped, asked, note)
+            if group_row is not None:
+                return group_row.build(grouped, target), group_row
         note(True, "no library multiplies what has this form")
-        return self.around.sums(target).build(node), None
+        return self.context.sums(target).build(node), None
 
     def implement_convolution(self, node: Convolution) -> tuple[Node, ...]:
         """The nodes that compute `node`: itself, if a template does, and loops, where no library does.
 
         `contractions` decides about products alone: windows of single channels are none.
         """
-        device = buffers_defined_by(node)[0].device
+        device = defined(node)[0].device
         target = self.targets.of(device)
         note = partial(self._note, "convolution", node)
         kept = self._keep(node, device)
         if kept is not None:
             note(True, kept.quote.reason, kept.quote.numbers)
             return kept.nodes
-        row = _chosen(node, target, self.convolutions, "auto", note)
+        row = _choose(node, target, self.convolutions, "auto", note)
         if row is None:
             note(True, "no library convolves what has this form")
-            sums = replace(self.around.sums(target), least=1)
-            return convolutions.build_loops(node, sums, self.around)
+            sums = replace(self.context.sums(target), least=1)
+            return convolutions.build_loops(node, sums, self.context)
         return row.build(node, target)
 
-    def _keep(self, node: Convolution, device: str) -> _Kept | None:
+    def _keep(self, node: Convolution, device: str) -> _TemplatePlan | None:
         """`node`, or a node for each of its gradients, as templates compute it; None if that is not worth it.
 
         A gradient of a bias is a reduction like others.
@@ -158,14 +169,16 @@ class _Chooser:
         us = sum(quote.us for _, quote in chosen)
         if node.gradient is not None and node.outputs[2] is not None:
             names = dict.fromkeys(access.buffer for access in loads((node.gradient.value,)))
-            us += self.around.move_us(sum(self.around.size(self.around.facts.buffers[n]) for n in names), 0)
+            us += self.context.move_us(
+                sum(self.context.size(self.context.facts.buffers[n]) for n in names), 0
+            )
         if rival is not None:
             gains = [template.least_gain_us(part, rival) for part, (template, _) in zip(parts, chosen)]
             if us >= rival.us or us + sum(gains) > rival.us:
                 return None
-        rest = convolutions.build_bias_gradient(node, self.around)
+        rest = convolutions.build_bias_gradient(node, self.context)
         numbers = {name: value for _, quote in chosen for name, value in quote.numbers.items()}
-        return _Kept((*parts, *rest), Quote(us=us, reason=chosen[0][1].reason, numbers=numbers))
+        return _TemplatePlan((*parts, *rest), Quote(us=us, reason=chosen[0][1].reason, numbers=numbers))
 
     def _quote_rival(self, node: Convolution, target: Target) -> Quote | None:
         """The least that an implementation that is no template takes for `node`."""
@@ -175,8 +188,8 @@ class _Chooser:
     def _note(
         self, rule: str, node: Node, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS
     ) -> None:
-        names = tuple(buffer.name for buffer in buffers_defined_by(node))
-        self.journal.note(rule, names, generated, reason, **numbers)
+        names = tuple(buffer.name for buffer in defined(node))
+        self.remarks.note(rule, names, generated, reason, **numbers)
 
 
 class _Note(Protocol):
@@ -185,7 +198,7 @@ class _Note(Protocol):
     def __call__(self, generated: bool, reason: str, numbers: Mapping[str, float] = ..., /) -> None: ...
 
 
-def _chosen(
+def _choose(
     form: FormT, target: Target, rows: Sequence[Implementation[FormT]], asked: ContractionChoice, note: _Note
 ) -> Implementation[FormT] | None:
     """The first kernel that takes less than the best library by what it must gain, or that is asked for.
@@ -217,3 +230,85 @@ def _chosen(
         reason = row.loss
     note(False, reason, numbers)
     return library
+
+
+# ---- Attention ----
+
+
+def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """Replace each attention by its cheapest implementation; nodes for a template stay.
+
+    Raises:
+        ScheduleError: nothing computes one of them.
+    """
+    if not any(isinstance(node, Attention | AttentionGradient) for node in graph.nodes):
+        return graph
+    context = make_context(graph, facts, settings)
+    chooser = _AttentionChooser(
+        context=context,
+        rows=tuple(make(context) for make in settings.registry.attentions),
+        templates=tuple(make(context) for make in settings.registry.templates),
+        targets=settings.targets,
+        remarks=settings.remarks,
+    )
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node, Attention | AttentionGradient):
+            nodes += chooser.implement(node)
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AttentionChooser:
+    context: ImplementationContext
+    rows: Sequence[AttentionImplementation]
+    templates: Sequence[Template]
+    targets: Targets
+    remarks: Remarks
+
+    def implement(self, node: AttentionNode) -> tuple[Node, ...]:
+        """The nodes that compute `node`; the node itself, if that is a template."""
+        first = node.output if isinstance(node, Attention) else node.of_query
+        target = self.targets.of(first.device)
+        refused = [row.claims(node, target) for row in self.rows]
+        quotes = [
+            (row.quote(node, target), row) for row, why in zip(self.rows, refused, strict=True) if why is None
+        ]
+        least = min((quote for quote, _ in quotes), key=lambda quote: quote.us, default=None)
+        capabilities = self.targets.capabilities_of(first.device)
+        found = find_template(node, target, capabilities, self.templates, least)
+        if found is not None:
+            self._note(first, True, found[1])
+            return (node,)
+        if isinstance(node, Attention) and node.epilogue is not None:
+            return self._implement_apart(node, node.epilogue)
+        if not quotes:
+            raise ScheduleError(
+                "no-attention",
+                f"nothing computes %{first.name} on {target.name}",
+                origins=node.origins,
+                reason="; ".join(dict.fromkeys(why for why in refused if why)),
+                remedy="write the attention out as products and a softmax",
+            )
+        quote, row = min(quotes, key=lambda pair: pair[0].us)
+        self._note(first, isinstance(row, DecomposedAttention), quote)
+        return row.build(node, target)
+
+    def _implement_apart(self, node: Attention, epilogue: Scalar) -> tuple[Node, ...]:
+        """The nodes that compute `node` less its epilogue, as a library rounds it, and one for that."""
+        weights, output = node.weights, node.output
+        sums = replace(
+            output,
+            name=self.context.name(f"{output.name}_sums"),
+            dtype=weights.query.dtype,
+            strides=contiguous_strides(output.shape),
+        )
+        total = cast(load(sums.name, weights.ranges, sums.dtype), weights.accumulate)
+        (value,) = rewrite((epilogue,), lambda one: total if isinstance(one, Parameter) else one)
+        behind = Pointwise(output=output, ranges=weights.ranges, body=value, origins=node.origins)
+        return (*self.implement(replace(node, output=sums, epilogue=None)), behind)
+
+    def _note(self, first: Buffer, is_ours: bool, quote: Quote) -> None:
+        self.remarks.note("attention", (first.name,), is_ours, quote.reason, **dict(quote.numbers))

@@ -1,8 +1,8 @@
 """The ways to compute a convolution: calls of libraries, and kernels of ours, a row each.
 
-Libraries' convolutions are hard to beat where channels are mixed: that is a product of matrices. Where each
-result is a sum over the few elements of a window of one channel, they are bound by memory at best, and read
-and write everything once more for what follows; the sum as a pointwise node joins it.
+Libraries' convolutions are hard to beat where channels are mixed, as that is a product of matrices. Where
+each result is a sum over a small window of one channel, they are bound by memory at best, and what follows
+reads and writes everything once more. There the sum is a pointwise node, which fuses with what follows.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
-from coilwork_scheduler.contractions.sum_of_products import SumBuilder
-from coilwork_scheduler.contractions.through_views import element, sliced_element
+from coilwork_scheduler.contractions.implementations import Implementation, ImplementationContext, Quote
+from coilwork_scheduler.contractions.sum_of_products import SumBuilder, load_element, load_sliced_element
 
 FORWARD: Final = "convolution"
 """What a call implements that convolves."""
@@ -62,7 +61,7 @@ class AtenConvolution:
     result first, then the sum. CPU libraries add the bias inside the convolution, and keep it.
     """
 
-    around: Surroundings
+    context: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "library"
     loss: ClassVar[str] = ""
 
@@ -72,7 +71,7 @@ class AtenConvolution:
         names = [buffer_of(body) for body in bodies]
         if None in names:
             return "a library reads operands as they lie in memory"
-        buffers = [self.around.facts.buffers[name] for name in names if name is not None]
+        buffers = [self.context.facts.buffers[name] for name in names if name is not None]
         outputs = [output for output in node.outputs if output is not None]
         if len({(b.dtype, b.device) for b in (*buffers, *outputs)}) != 1:
             return "a library convolves one type, on one device"
@@ -82,12 +81,12 @@ class AtenConvolution:
 
     def quote(self, node: Convolution, target: Target) -> Quote:
         """The time that memory takes, for operands, results, and a bias that is added behind the call."""
-        around = self.around
-        once = sum(around.size(around.facts.buffers[name]) for name in _operands(node))
-        made = sum(around.size(output) for output in node.outputs if output is not None)
-        us = around.move_us(once, made)
+        context = self.context
+        once = sum(context.size(context.facts.buffers[name]) for name in _operands(node))
+        made = sum(context.size(output) for output in node.outputs if output is not None)
+        us = context.move_us(once, made)
         if target.is_gpu and bias_of(node):
-            us += around.move_us(made, made)
+            us += context.move_us(made, made)
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
     def least_gain_us(self, node: Convolution, rival: Quote) -> float:
@@ -103,10 +102,10 @@ class AtenConvolution:
             return (_call(node, node.outputs, bias=bias),)
         (output,) = node.outputs
         assert output is not None and node.epilogue is not None
-        sums = replace(output, name=self.around.name(f"{output.name}_sums"))
-        return _call(node, (sums,), bias=""), self._behind(node, node.epilogue, sums)
+        sums = replace(output, name=self.context.name(f"{output.name}_sums"))
+        return _call(node, (sums,), bias=""), self._build_epilogue(node, node.epilogue, sums)
 
-    def _behind(self, node: Convolution, epilogue: Body, sums: Buffer) -> Pointwise:
+    def _build_epilogue(self, node: Convolution, epilogue: Body, sums: Buffer) -> Pointwise:
         """The epilogue of `sums`, which are rounded."""
         (output,) = node.outputs
         assert output is not None
@@ -114,7 +113,7 @@ class AtenConvolution:
         def visit(value: Scalar) -> Scalar:
             if isinstance(value, Parameter):
                 return cast(load(sums.name, epilogue.ranges, sums.dtype), node.accumulate)
-            return _through_views(value, self.around)
+            return _read_through_views(value, self.context)
 
         (value,) = rewrite((epilogue.value,), visit)
         return _pointwise(output, epilogue.ranges, value, node)
@@ -130,7 +129,7 @@ class DepthwiseSums:
     those are laid out anew first, in a small kernel before each such convolution.
     """
 
-    around: Surroundings
+    context: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "kernel"
     loss: ClassVar[str] = "a library moves hardly more"
 
@@ -152,7 +151,7 @@ class DepthwiseSums:
             return "operands and results are computed"
         (output,) = node.outputs
         assert output is not None
-        buffers = [output, *(self.around.facts.buffers[name] for name in _operands(node))]
+        buffers = [output, *(self.context.facts.buffers[name] for name in _operands(node))]
         if len({(b.dtype, b.device) for b in buffers}) != 1:
             return "operands are of several types, or on several devices"
         return None
@@ -171,11 +170,11 @@ class DepthwiseSums:
         shared = math.prod(window.stride for window in node.windows) if _is_side_by_side(output) else 1
         if not is_small and taps > convolutions.most_taps_per_input * shared:
             return Quote(us=inf, reason="libraries share what many taps read between neighbours")
-        around = self.around
-        read = sum(around.size(around.facts.buffers[name]) for name in _operands(node))
-        us = around.move_us(read, around.size(output))
+        context = self.context
+        read = sum(context.size(context.facts.buffers[name]) for name in _operands(node))
+        us = context.move_us(read, context.size(output))
         # what follows would read the library's result again
-        saved = around.move_us(around.size(output), 0)
+        saved = context.move_us(context.size(output), 0)
         us = max(0.0, us - saved)
         return Quote(us=us, reason="joins what follows", numbers={"kernel_us": round(us, 3)})
 
@@ -200,13 +199,13 @@ class DepthwiseSums:
         total: Scalar = const(0, wide)
         if bias:
             element_ = load(bias, (point[1],), output.dtype)
-            total = cast(_through_views(element_, self.around), wide)
-        for taps in _each_tap(extents):
+            total = cast(_read_through_views(element_, self.context), wide)
+        for taps in _iter_taps(extents):
             places = places_of(node, extents, features=point, inner=as_expr(0), taps=taps)
-            value = _through_views(read_at(node.value, *places["image"]), self.around)
+            value = _read_through_views(read_at(node.value, *places["image"]), self.context)
             factor = read_at(weight, *places["weight"])
             if weight is node.weight:
-                factor = _through_views(factor, self.around)
+                factor = _read_through_views(factor, self.context)
             total = op("add", total, op("mul", cast(value, wide), cast(factor, wide)))
         return (*nodes, _pointwise(output, node.epilogue.ranges, cast(total, output.dtype), node))
 
@@ -217,35 +216,35 @@ class DepthwiseSums:
         """
         name = buffer_of(node.weight)
         assert name is not None
-        weight = self.around.facts.buffers[name]
+        weight = self.context.facts.buffers[name]
         strides = [as_expr(1)]
         step = weight.shape[0]
         for size in reversed(weight.shape[1:]):
             strides.insert(1, step)
             step = step * size
-        copy = replace(weight, name=self.around.name(f"{name}_innermost"), strides=tuple(strides))
-        view = replace(copy, name=self.around.name(f"{copy.name}_view"))
-        read = _through_views(node.weight.value, self.around)
+        copy = replace(weight, name=self.context.name(f"{name}_innermost"), strides=tuple(strides))
+        view = replace(copy, name=self.context.name(f"{copy.name}_view"))
+        read = _read_through_views(node.weight.value, self.context)
         return (
             _pointwise(copy, node.weight.ranges, read, node),
             View(output=view, source=copy.name, offset=as_expr(0), origins=node.origins),
         )
 
 
-IMPLEMENTATIONS: Final[tuple[Callable[[Surroundings], Implementation[Convolution]], ...]] = (
+IMPLEMENTATIONS: Final[tuple[Callable[[ImplementationContext], Implementation[Convolution]], ...]] = (
     AtenConvolution,
     DepthwiseSums,
 )
 """The registry's rows for convolutions."""
 
 
-def build_loops(node: Convolution, sums: SumBuilder, around: Surroundings) -> tuple[Node, ...]:
+def build_loops(node: Convolution, sums: SumBuilder, context: ImplementationContext) -> tuple[Node, ...]:
     """`node` as sums of products over windows, of what no library takes."""
     nodes = [made for part in contractions_of(node) for made in sums.build(part)]
-    return (*nodes, *build_bias_gradient(node, around))
+    return (*nodes, *build_bias_gradient(node, context))
 
 
-def build_bias_gradient(node: Convolution, around: Surroundings) -> tuple[Node, ...]:
+def build_bias_gradient(node: Convolution, context: ImplementationContext) -> tuple[Node, ...]:
     """The sum that is the gradient of the bias of `node`, and its rounding; empty if that is not wanted."""
     bias = bias_gradient_of(node)
     if bias is None:
@@ -254,7 +253,7 @@ def build_bias_gradient(node: Convolution, around: Surroundings) -> tuple[Node, 
     assert output is not None
     wide = replace(
         output,
-        name=around.name(f"{output.name}_sums"),
+        name=context.name(f"{output.name}_sums"),
         dtype=node.accumulate,
         strides=contiguous_strides(output.shape),
     )
@@ -324,7 +323,7 @@ def _is_side_by_side(output: Buffer) -> bool:
     return as_int(output.strides[1]) == 1 and as_int(output.shape[-1]) != 1
 
 
-def _each_tap(extents: Roles) -> Iterator[tuple[Expr, ...]]:
+def _iter_taps(extents: Roles) -> Iterator[tuple[Expr, ...]]:
     """Numbers of every tap, row-major. The counts must be known."""
     for numbers in itertools.product(*(range(as_int(count) or 0) for count in extents.taps)):
         yield tuple(map(as_expr, numbers))
@@ -336,14 +335,14 @@ def _pointwise(output: Buffer, ranges: tuple[Expr, ...], value: Scalar, node: Co
     return Pointwise(output=output, ranges=ranges, body=value, origins=node.origins)
 
 
-def _through_views(value: Scalar, around: Surroundings) -> Scalar:
+def _read_through_views(value: Scalar, context: ImplementationContext) -> Scalar:
     """`value`, a load from memory that a view shows read where it lies."""
     if not isinstance(value, Load) or value.indirect:
         return value
-    buffers = around.facts.buffers
-    if value.buffer not in around.views:
+    buffers = context.facts.buffers
+    if value.buffer not in context.views:
         return value
-    found = sliced_element(buffers[value.buffer], value.index, buffers, around.views)
+    found = load_sliced_element(buffers[value.buffer], value.index, buffers, context.views)
     if found is None:
-        found = element(buffers[value.buffer], value.index, buffers, around.views)
+        found = load_element(buffers[value.buffer], value.index, buffers, context.views)
     return load(found.buffer, found.index, found.dtype, mask=value.mask, other=value.other)

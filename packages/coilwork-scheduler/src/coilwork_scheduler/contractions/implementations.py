@@ -1,17 +1,15 @@
-"""The ways to compute a product of matrices: calls of libraries, and kernels that are sums of products. One
-row each in `IMPLEMENTATIONS`.
+"""The ways to compute a product of matrices: calls of libraries, and kernels that are sums of products.
 
-An implementation says why it can't compute a product (`claims`), what it takes (`quote`), and what nodes it
-is (`build`). The pass in `choose.py` asks all of them and takes the cheapest. A new library or template is a
-class and a row.
+Each is one row of `IMPLEMENTATIONS`. An implementation says why it cannot compute a product (`claims`), what
+it costs (`quote`), and what nodes it is (`build`). The pass in `choose.py` asks all of them and takes the
+cheapest. A new library or template is a class and a row.
 
-Libraries' products are hard to beat where they are bound by arithmetic. They read operands as they lie in
-memory, though: a weight of 8 bits has to be widened into memory first, which with few rows moves several
-times the bytes of the product itself. There a kernel that widens what it reads wins however well it
-multiplies: 61 us against 15 us for a copy of the weight, with 16 rows of 4096 and 11008 columns on an H200.
-
-Libraries' fast kernels also write rows of whole vectors only. A vocabulary of 50257 columns has them take 6.7
-ms for what takes a kernel of ours 1.1, and 0.9 where the rows are padded.
+Libraries' products are hard to beat where arithmetic bounds them. They read operands as they lie in memory,
+though: a weight of 8 bits has to be widened into memory first, which with few rows moves several times the
+bytes of the product itself. A kernel that widens what it reads wins there, however well it multiplies: 61 us
+against 15 us for a copy of the weight, with 16 rows of 4096 and 11008 columns on an H200. Libraries' fast
+kernels also write rows of whole vectors only: a vocabulary of 50257 columns takes them 6.7 ms, and a kernel
+of ours 1.1.
 """
 
 from __future__ import annotations
@@ -36,11 +34,9 @@ from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, find_contraction, loads, postorder
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.sum_of_products import SumBuilder
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import ScheduleOptions, Settings
 
 # Operations per element that widen it, and nodes in a row that do, at most.
 _WIDENING: Final = 16
@@ -51,7 +47,7 @@ _KERNEL_TYPES: Final = frozenset({DType.F32, DType.F16, DType.BF16})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What an implementation takes.
+    """The cost of a form under one implementation.
 
     Attributes:
         us: microseconds, as modelled; infinity where it is not known to be worth it.
@@ -110,7 +106,7 @@ class NamesBlocks(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ImplementationContext:
     """Facts about the graph that implementations are asked about.
 
     Attributes:
@@ -154,16 +150,16 @@ class Surroundings:
 
     def narrow_size(self, buffer: Buffer) -> int:
         """Bytes that computing `buffer` reads, if that is cheap and nobody writes into it; else its own."""
-        found, cost = self._behind(buffer.name, _STEPS)
+        found, cost = self._count_source_bytes(buffer.name, _STEPS)
         return found if cost <= _WIDENING else self.size(buffer)
 
-    def widened(self, product: MatrixProduct) -> list[Buffer]:
+    def find_widened(self, product: MatrixProduct) -> list[Buffer]:
         """The factors that are computed from fewer bytes than they have."""
         return [b for b in (product.left, product.right) if self.narrow_size(b) < self.size(b)]
 
-    def widening_us(self, product: MatrixProduct) -> float:
+    def widen_us(self, product: MatrixProduct) -> float:
         """Time to lay out in memory the factors that are computed from fewer bytes; 0 if none is."""
-        copied = sum(self.narrow_size(b) + self.size(b) for b in self.widened(product))
+        copied = sum(self.narrow_size(b) + self.size(b) for b in self.find_widened(product))
         return self.move_us(copied, 0) if copied else 0.0
 
     def has_odd_columns(self, product: MatrixProduct, target: Target) -> bool:
@@ -188,7 +184,7 @@ class Surroundings:
             round_first=self.options.batch_invariant,
         )
 
-    def _behind(self, name: str, steps: int) -> tuple[int, int]:
+    def _count_source_bytes(self, name: str, steps: int) -> tuple[int, int]:
         """The fewest bytes that computing buffer `name` reads, and the operations that takes per element."""
         while name in self.views:
             name = self.views[name].source
@@ -201,14 +197,14 @@ class Surroundings:
         if any(a.indirect or a.mask is not None for a in read):
             return own, 0
         cost = sum(SCALAR_OPS[v.op].cost for v in postorder((made.body,)) if isinstance(v, Op))
-        below = [self._behind(name, steps - 1) for name in sorted({a.buffer for a in read})]
+        below = [self._count_source_bytes(name, steps - 1) for name in sorted({a.buffer for a in read})]
         found = sum(size for size, _ in below)
         return (found, cost + sum(more for _, more in below)) if found < own else (own, 0)
 
 
-def surroundings_of(graph: Graph, facts: Dependence, settings: Settings) -> Surroundings:
-    """What implementations and templates are told of `graph`."""
-    return Surroundings(
+def make_context(graph: Graph, facts: Dependence, settings: Settings) -> ImplementationContext:
+    """Gather the facts about `graph` that implementations and templates read."""
+    return ImplementationContext(
         graph=graph,
         facts=facts,
         views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
@@ -226,7 +222,7 @@ class AtenCall:
     oneDNN.
     """
 
-    around: Surroundings
+    context: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "library"
     loss: ClassVar[str] = ""
 
@@ -247,13 +243,13 @@ class AtenCall:
         """The time to lay widened factors out in memory, then the longer of memory and, where that is known,
         arithmetic.
         """
-        around = self.around
-        once = sum(around.size(b) for b in (product.left, product.right))
-        us = around.move_us(once, around.size(product.output))
-        if around.has_odd_columns(product, target):
-            columns = around.sizes.value(product.sizes[1])
-            us = max(us, around.flops(product) / target.machine.products.unaligned_rate(columns))
-        us += around.widening_us(product)
+        context = self.context
+        once = sum(context.size(b) for b in (product.left, product.right))
+        us = context.move_us(once, context.size(product.output))
+        if context.has_odd_columns(product, target):
+            columns = context.sizes.value(product.sizes[1])
+            us = max(us, context.flops(product) / target.machine.products.unaligned_rate(columns))
+        us += context.widen_us(product)
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
@@ -293,7 +289,7 @@ class SumsOfProducts:
     asked for.
     """
 
-    around: Surroundings
+    context: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "kernel"
     loss: ClassVar[str] = ""
 
@@ -315,8 +311,8 @@ class SumsOfProducts:
 
     def _memory_quote(self, product: MatrixProduct, target: Target, reason: str) -> Quote:
         """The time to read the factors from where they are computed, and to add the pieces."""
-        around, pieces = self.around, self._pieces(product, target)
-        narrow = sum(min(around.narrow_size(b), around.size(b)) for b in (product.left, product.right))
+        context, pieces = self.context, self._pieces(product, target)
+        narrow = sum(min(context.narrow_size(b), context.size(b)) for b in (product.left, product.right))
         us = self._kernel_us(product, target.machine.products, narrow, pieces)
         return Quote(us=us, reason=reason, numbers={"kernel_us": round(us, 3), "pieces": float(pieces)})
 
@@ -327,7 +323,7 @@ class SumsOfProducts:
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
         """Loops like others."""
         pieces = self._pieces(product, target)
-        return self.around.sums(target).build(product.node, pieces=pieces)
+        return self.context.sums(target).build(product.node, pieces=pieces)
 
     def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
         """Blocks by the product's sides and the device, on GPUs."""
@@ -340,11 +336,11 @@ class SumsOfProducts:
         The product with a vector is a reduction like others, which `split` cuts where that pays.
         """
         products = target.machine.products
-        around = self.around
-        rows, columns = (around.sizes.value(size) for size in product.sizes[:2])
+        context = self.context
+        rows, columns = (context.sizes.value(size) for size in product.sizes[:2])
         exact = as_int(product.sizes[2])
         if (
-            around.options.batch_invariant
+            context.options.batch_invariant
             or not target.is_gpu
             or exact is None
             or not 1 < min(rows, columns) <= products.skinny_rows
@@ -360,27 +356,27 @@ class SumsOfProducts:
             and exact // (2 * pieces) >= products.least_piece
         ):
             pieces *= 2
-        once = sum(around.size(b) for b in (product.left, product.right))
+        once = sum(context.size(b) for b in (product.left, product.right))
         pieces_us = self._kernel_us(product, products, once, pieces)
         pays = pieces_us < self._kernel_us(product, products, once, 1)
         return pieces if pays else 1
 
     def _strips(self, product: MatrixProduct, products: Products) -> int:
         """Programs of one kernel: one per strip, or per result of a product with a vector."""
-        rows, columns = (self.around.sizes.value(size) for size in product.sizes[:2])
+        rows, columns = (self.context.sizes.value(size) for size in product.sizes[:2])
         short, long = min(rows, columns), max(rows, columns)
         strip = min(products.most_strip, max(products.least_strip, 2 * short)) if short > 1 else 1
-        return self.around.sizes.numel(product.batch) * max(1, -(-long // strip))
+        return self.context.sizes.numel(product.batch) * max(1, -(-long // strip))
 
     def _kernel_us(self, product: MatrixProduct, products: Products, read_bytes: float, pieces: int) -> float:
         """Time of a kernel that reads the factors, and of the one that adds its pieces."""
-        around = self.around
-        strips, written = self._strips(product, products), around.size(product.output)
+        context = self.context
+        strips, written = self._strips(product, products), context.size(product.output)
         if pieces == 1:
-            return around.move_us(read_bytes, written, strips)
-        results = around.sizes.numel(product.output.shape)
+            return context.move_us(read_bytes, written, strips)
+        results = context.sizes.numel(product.output.shape)
         parts = 4 * pieces * results
-        return around.move_us(read_bytes, parts, strips * pieces) + around.move_us(parts, written, results)
+        return context.move_us(read_bytes, parts, strips * pieces) + context.move_us(parts, written, results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,11 +393,11 @@ class WideningSums(SumsOfProducts):
         return self._memory_quote(product, target, "widens what it reads, and moves fewer bytes")
 
     def _unknown(self, product: MatrixProduct, target: Target) -> str:
-        around = self.around
-        if not target.has(CUBLAS) or around.options.numerics == "strict":
+        context = self.context
+        if not target.has(CUBLAS) or context.options.numerics == "strict":
             return "no kernel is known to be faster"
-        widened = around.widened(product)
-        rows, columns = (around.sizes.value(size) for size in product.sizes[:2])
+        widened = context.find_widened(product)
+        rows, columns = (context.sizes.value(size) for size in product.sizes[:2])
         skinny = target.machine.products.skinny_rows
         if not widened or min(rows, columns) > skinny:
             return "reads what lies in memory, as a library's product does"
@@ -426,14 +422,14 @@ class OddColumnSums(SumsOfProducts):
         """The longer of memory and arithmetic; a factor that is widened is laid out in memory for it as for a
         call.
         """
-        around = self.around
-        if not target.has(CUBLAS) or around.options.numerics == "strict":
+        context = self.context
+        if not target.has(CUBLAS) or context.options.numerics == "strict":
             return Quote(us=inf, reason="no kernel is known to be faster")
-        if not around.has_odd_columns(product, target):
+        if not context.has_odd_columns(product, target):
             return Quote(us=inf, reason="rows of the result are whole vectors")
-        once = sum(around.size(b) for b in (product.left, product.right))
-        moved_us = around.move_us(once, around.size(product.output))
-        us = max(around.flops(product) / target.machine.products.kernel_rate, moved_us) + around.widening_us(
+        once = sum(context.size(b) for b in (product.left, product.right))
+        moved_us = context.move_us(once, context.size(product.output))
+        us = max(context.flops(product) / target.machine.products.kernel_rate, moved_us) + context.widen_us(
             product
         )
         reason = "stores rows that are no whole vectors, for which a library has slow kernels"
@@ -443,15 +439,15 @@ class OddColumnSums(SumsOfProducts):
         """A share of the rival's time, but for widening: a kernel's rate is one that was measured
         elsewhere.
         """
-        products = self.around.targets.of(product.output.device).machine.products
-        rival_us = rival.us - self.around.widening_us(product)
+        products = self.context.targets.of(product.output.device).machine.products
+        rival_us = rival.us - self.context.widen_us(product)
         return max(products.least_gain_us, products.least_gain_share * rival_us)
 
     def _pieces(self, product: MatrixProduct, target: Target) -> int:
         return 1
 
 
-IMPLEMENTATIONS: Final[tuple[Callable[[Surroundings], Implementation[MatrixProduct]], ...]] = (
+IMPLEMENTATIONS: Final[tuple[Callable[[ImplementationContext], Implementation[MatrixProduct]], ...]] = (
     AtenCall,
     SumsOfProducts,
     OddColumnSums,

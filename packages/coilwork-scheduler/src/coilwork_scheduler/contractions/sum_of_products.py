@@ -1,34 +1,245 @@
-"""A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of what is summed.
+"""Contractions as loops, and loops that are contractions.
 
-The loops are reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and
-what follows is fused behind it. A reduction of this form is what matrix units compute:
-`known.contraction_of`, and `kernels/contraction.py` on GPUs.
+`SumBuilder` builds the sum of products, in pieces if wanted, and the epilogue of what is summed. These are
+reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and what follows
+may share its kernel. `ungroup` turns groups into plain bodies: groups along a range are looked up by a count
+of the groups that end before each point, and outside of a group along an axis both factors are zero.
+`load_element` reads a view's element where it lies in the memory that is viewed, so that what computes that
+memory can take the place of the load.
+
+`contraction_of` recognises a sum that is a contraction, whether the scheduler wrote it or a program spells
+it. Factors are in `f32`, often widened from 16 bits: the product of two of these is exact, so a unit that
+multiplies 16-bit numbers and adds in `f32` computes the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, floordiv, symbol
-from coilwork_ir.loops import Contraction, Node, Pointwise, Reduce, View
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    extent_of,
+    floordiv,
+    mod,
+    provably_eq,
+    provably_le,
+    substitute,
+    symbol,
+)
+from coilwork_ir.loops import Contraction, Groups, Node, Pointwise, Reduce, View
+from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
+    Contraction as ScalarContraction,
+)
+from coilwork_ir.scalar import (
+    IndexValue,
     Load,
+    Op,
     Parameter,
     Scalar,
     cast,
     const,
+    contract,
+    find_parts,
     index_value,
     load,
     op,
     parameter,
+    placeholder,
+    postorder,
+    range_symbols,
     rewrite,
     substitute_ranges,
 )
-from coilwork_scheduler.contractions.grouped_sums import ungroup
-from coilwork_scheduler.contractions.through_views import element
+from coilwork_ir.scalar import (
+    Reduce as ScalarReduce,
+)
+
+# ---- Groups ----
+
+
+def ungroup(
+    node: Contraction, buffers: Mapping[str, Buffer], name: Callable[[str], str]
+) -> tuple[tuple[Node, ...], Contraction]:
+    """Return what to compute before, and the contraction without groups that computes what `node` does."""
+    groups = node.groups
+    if groups is None:
+        return (), node
+    ends = buffers[groups.ends]
+    if groups.along in node.axes:
+        inside = _is_inside(groups, ends)
+        left, right = (op("where", inside, f, const(0, f.dtype)) for f in (node.left, node.right))
+        return (), replace(node, left=left, right=right, groups=None)
+    shape = (extent_of(groups.along),)
+    number = replace(
+        node.output,
+        name=name(f"{node.output.name}_group"),
+        dtype=DType.I64,
+        shape=shape,
+        strides=contiguous_strides(shape),
+    )
+    end = cast(load(ends.name, (groups.index,), ends.dtype), DType.I64)
+    count = Reduce(
+        outputs=(number,),
+        kind="sum",
+        ranges=(groups.along,),
+        axes=(groups.index,),
+        body=cast(op("le", end, index_value(groups.along)), DType.I64),
+        origins=node.origins,
+    )
+    left, right, epilogue = _look_up((node.left, node.right, node.epilogue), groups, number)
+    return (count,), replace(node, left=left, right=right, epilogue=epilogue, groups=None)
+
+
+def _is_inside(groups: Groups, ends: Buffer) -> Scalar:
+    """True for the points along an axis that are in the group of a range."""
+    is_behind_another = op("ge", index_value(groups.index), const(1, DType.I64))
+    before = load(ends.name, (groups.index - 1,), ends.dtype, mask=is_behind_another)
+    start, end = (cast(one, DType.I64) for one in (before, load(ends.name, (groups.index,), ends.dtype)))
+    at = index_value(groups.along)
+    # an `and` of comparisons
+    return op("where", op("ge", at, start), op("lt", at, end), const(False, DType.BOOL))
+
+
+def _look_up(roots: tuple[Scalar, ...], groups: Groups, number: Buffer) -> tuple[Scalar, ...]:
+    """`roots` with the number of the group that each point is in, read from memory, in the place of
+    `groups.index`.
+
+    Behind the last group nothing is read: there is no such matrix.
+    """
+    own = load(number.name, (groups.along,), DType.I64)
+    exists = op("lt", own, index_value(extent_of(groups.index)))
+
+    def visit(scalar: Scalar) -> Scalar:
+        match scalar:
+            case IndexValue() if groups.index in scalar.expr.free_symbols:
+                (at,) = _replace((scalar.expr,), groups.index, len(scalar.operands))
+                return index_value(at, (*scalar.operands, own))
+            case Load() if any(groups.index in e.free_symbols for e in scalar.index):
+                places = _replace(scalar.index, groups.index, len(scalar.indirect))
+                mask = exists if scalar.mask is None else op("where", exists, scalar.mask, exists)
+                indirect = (*scalar.indirect, own)
+                return load(
+                    scalar.buffer, places, scalar.dtype, indirect=indirect, mask=mask, other=scalar.other
+                )
+            case _:
+                return scalar
+
+    return rewrite(roots, visit)
+
+
+def _replace(index: tuple[Expr, ...], symbol: Expr, position: int) -> tuple[Expr, ...]:
+    """`index` with the placeholder of `position` in the place of `symbol`."""
+    return tuple(substitute(e, {symbol: placeholder(position)}) for e in index)
+
+
+# ---- Reads through views ----
+
+
+def load_element(
+    buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
+) -> Load:
+    """The element of `buffer` at `index`: a load from the innermost buffer that it is a view of, as far as
+    that is dense.
+    """
+    while (view := views.get(buffer.name)) is not None:
+        source = buffers[view.source]
+        order = _dense(source)
+        if source.dtype is not buffer.dtype or order is None:
+            break
+        offset = buffer.offset_of(index) + view.offset
+        found: dict[int, Expr] = {}
+        for place, dimension in enumerate(order):
+            at = floordiv(offset, source.strides[dimension])
+            # the outermost dimension has no other behind it
+            found[dimension] = mod(at, source.shape[dimension]) if place else at
+        buffer, index = source, tuple(found[dimension] for dimension in range(len(order)))
+    return load(buffer.name, index, buffer.dtype)
+
+
+def load_sliced_element(
+    buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
+) -> Load | None:
+    """The element of `buffer` at `index`, as a load from what it is a view of.
+
+    Each dimension steps through one of that, so that `index` may lie outside of `buffer`, where a mask keeps
+    it out. None if it is another view, or none.
+    """
+    view = views.get(buffer.name)
+    if view is None or buffers[view.source].dtype is not buffer.dtype:
+        return None
+    source = buffers[view.source]
+    starts = _starts(source, view.offset)
+    several = [d for d, size in enumerate(buffer.shape) if as_int(size) != 1]
+    found = dict(enumerate(starts)) if starts is not None else {}
+    free = set(found)
+    for d in several:
+        steps = {e: step for e in free if (step := _step(buffer.strides[d], source.strides[e])) is not None}
+        fitting = [e for e, step in steps.items() if _fits(found[e], step, buffer.shape[d], source.shape[e])]
+        if not fitting:
+            return None
+        chosen = min(fitting, key=lambda e: steps[e])
+        free.remove(chosen)
+        found[chosen] = found[chosen] + steps[chosen] * index[d]
+    if not found and source.shape:
+        return None
+    return load(source.name, tuple(found[e] for e in range(len(source.shape))), buffer.dtype)
+
+
+def _starts(source: Buffer, offset: Expr) -> list[Expr] | None:
+    """The element of `source` at `offset`; None if that is not known."""
+    rest = as_int(offset)
+    if rest == 0:
+        return [as_expr(0)] * len(source.shape)
+    strides = [as_int(stride) for stride in source.strides]
+    if rest is None or None in strides:
+        return None
+    starts = [as_expr(0)] * len(strides)
+    known = [(stride, d) for d, stride in enumerate(strides) if stride and as_int(source.shape[d]) != 1]
+    for stride, d in sorted(known, reverse=True):
+        starts[d], rest = as_expr(rest // stride), rest % stride
+    return None if rest else starts
+
+
+def _step(ours: Expr, theirs: Expr) -> int | None:
+    """By how many elements of a dimension of stride `theirs` one of stride `ours` steps."""
+    if ours is theirs:
+        return 1
+    a, b = as_int(ours), as_int(theirs)
+    return a // b if a and b and a % b == 0 else None
+
+
+def _fits(start: Expr, step: int, count: Expr, size: Expr) -> bool:
+    """True if `count` steps stay within `size`."""
+    return provably_le(start + step * (count - 1) + 1, size)
+
+
+def _dense(buffer: Buffer) -> tuple[int, ...] | None:
+    """Dimensions, outermost in memory first, if each element of a stretch of memory is one of the
+    buffer's.
+    """
+    pending = dict(enumerate(zip(buffer.shape, buffer.strides, strict=True)))
+    wanted = as_expr(1)
+    order: list[int] = []
+    while pending:
+        inner = [d for d, (_, stride) in pending.items() if stride is wanted or provably_eq(stride, wanted)]
+        # of those of one stride all but the last have one element
+        ones = [d for d in inner if provably_eq(pending[d][0], 1)]
+        if not inner:
+            return None
+        chosen = ones[-1] if ones else inner[-1]
+        order.append(chosen)
+        wanted = wanted * pending.pop(chosen)[0]
+    return tuple(reversed(order))
+
+
+# ---- Building the loops ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +280,11 @@ class SumBuilder:
             axes = (symbol(node.axes[0].name, extent=floordiv(length, pieces)), *node.axes[1:])
             at[node.axes[0]] = piece * floordiv(length, pieces) + axes[0]
         factors = []
-        for factor, moved in zip((node.left, node.right), self._moved(node, single, ranges), strict=True):
+        for factor, moved in zip(
+            (node.left, node.right), self._find_padded_ranges(node, single, ranges), strict=True
+        ):
             (value,) = substitute_ranges((factor,), at)
-            factors.append(_beside(self._through_views(value), moved))
+            factors.append(_pad_single(self._load_through_views(value), moved))
         body = op("mul", *(cast(factor, node.accumulate) for factor in factors))
         is_plain = node.epilogue is parameter(0, output.dtype) and not single
         shape = tuple(extent_of(r) for r in ranges)
@@ -97,7 +310,7 @@ class SumBuilder:
             nodes.append(Pointwise(output=output, ranges=node.ranges, body=value, origins=origins))
         return tuple(nodes)
 
-    def _moved(
+    def _find_padded_ranges(
         self, node: Contraction, single: set[Expr], ranges: tuple[Expr, ...]
     ) -> tuple[Expr | None, Expr | None]:
         """The range of each factor's rows or columns that got zeros beside it."""
@@ -125,9 +338,9 @@ class SumBuilder:
         (value,) = rewrite(
             (node.epilogue,), lambda scalar: summed if isinstance(scalar, Parameter) else scalar
         )
-        return self._through_views(value)
+        return self._load_through_views(value)
 
-    def _through_views(self, value: Scalar) -> Scalar:
+    def _load_through_views(self, value: Scalar) -> Scalar:
         """`value` with its loads, but those of what is built here, where the memory that they view lies."""
 
         def visit(scalar: Scalar) -> Scalar:
@@ -135,15 +348,109 @@ class SumBuilder:
                 return scalar
             if scalar.buffer not in self.buffers:
                 return scalar
-            return element(self.buffers[scalar.buffer], scalar.index, self.buffers, self.views)
+            return load_element(self.buffers[scalar.buffer], scalar.index, self.buffers, self.views)
 
         (made,) = rewrite((value,), visit)
         return made
 
 
-def _beside(factor: Scalar, at: Expr | None) -> Scalar:
+def _pad_single(factor: Scalar, at: Expr | None) -> Scalar:
     """`factor`, or 0 behind its only row or column along `at`, if it has a single one."""
     if at is None:
         return factor
     first = op("lt", index_value(at), const(1, DType.I64))
     return op("where", first, factor, const(0, factor.dtype))
+
+
+# ---- Recognition ----
+
+
+_HALVES: Final = frozenset({DType.F16, DType.BF16})
+# Integers whose values both of the 16-bit types have.
+_SMALL: Final = frozenset({DType.I8, DType.U8, DType.BOOL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """The factors of a sum of products, of one type, and the ranges that only one of them varies along.
+
+    Attributes:
+        left, right: the factors.
+        rows: ranges of the left one alone.
+        columns: those of the right one alone.
+        axes: what is summed over.
+    """
+
+    left: Scalar
+    right: Scalar
+    rows: tuple[Expr, ...]
+    columns: tuple[Expr, ...]
+    axes: tuple[Expr, ...]
+
+    @property
+    def node(self) -> ScalarContraction:
+        """The sum as kernels say it, in f32."""
+        return contract(self.left, self.right, self.axes, DType.F32)
+
+
+def contraction_of(
+    kind: ReduceKind, operand: Scalar, ranges: Iterable[Expr], axes: tuple[Expr, ...]
+) -> Factors | None:
+    """The factors of the reduction of `operand`, over `ranges` and along `axes`; None if it is no
+    contraction.
+
+    The factor that varies along the outermost of the ranges that are not batch is the left one.
+    """
+    if kind != "sum" or not isinstance(operand, Op) or operand.op != "mul" or operand.dtype is not DType.F32:
+        return None
+    real = tuple(r for r in ranges if r.extent is None or as_int(r.extent) != 1)
+    first, second = operand.operands
+    known = {factor: range_symbols((factor,)) for factor in (first, second)}
+    outer = next((r for r in real if (r in known[first]) != (r in known[second])), None)
+    if outer is None:
+        return None
+    left, right = (first, second) if outer in known[first] else (second, first)
+    parts = find_parts(left, right, real, axes)
+    if parts is None:
+        return None
+    dtype = _common_type(left, right)
+    return Factors(
+        left=_narrow(left, dtype),
+        right=_narrow(right, dtype),
+        rows=parts.rows,
+        columns=parts.columns,
+        axes=axes,
+    )
+
+
+def contraction_in(values: Iterable[Scalar], ranges: Iterable[Expr]) -> tuple[ScalarReduce, Factors] | None:
+    """The only reduction among `values` and below, if it is a contraction over `ranges`."""
+    found = [node for node in postorder(tuple(values)) if isinstance(node, ScalarReduce)]
+    if len(found) != 1 or len(found[0].operands) != 1:
+        return None
+    (node,) = found
+    factors = contraction_of(node.kind, node.operands[0], ranges, node.axes)
+    return None if factors is None else (node, factors)
+
+
+def contraction_of_node(node: Node) -> Factors | None:
+    """`node` as a contraction; None if it is none."""
+    if not isinstance(node, Reduce):
+        return None
+    return contraction_of(node.kind, node.body, node.ranges, node.axes)
+
+
+def _common_type(left: Scalar, right: Scalar) -> DType:
+    """The 16-bit type that both factors are exact in, or f32."""
+    before = {_strip_widening(left).dtype, _strip_widening(right).dtype}
+    halves = before & _HALVES
+    return next(iter(halves)) if len(halves) == 1 and before <= halves | _SMALL else DType.F32
+
+
+def _narrow(factor: Scalar, dtype: DType) -> Scalar:
+    return factor if factor.dtype is dtype else cast(_strip_widening(factor), dtype)
+
+
+def _strip_widening(factor: Scalar) -> Scalar:
+    """Return what `factor` is in f32, if it is only widened."""
+    return factor.operands[0] if isinstance(factor, Op) and factor.op == "cast" else factor

@@ -1,5 +1,5 @@
 """Decide which stages share a kernel.
 
-Open `fuse.py` first. `space.py` aligns iteration spaces, `weigh.py` and `traffic.py` say what a fusion gains,
-`walk.py` joins rows and columns, `group_dag.py` refuses cycles.
+Open `fuse.py` first. `alignment.py` aligns iteration spaces, `fusion_candidate.py` finds hazards,
+`profitability.py` weighs, and `row_column_fusion.py` joins rows and columns of one matrix.
 """

@@ -1,13 +1,18 @@
-"""Fusion: which stages share a kernel.
+"""Fusion: decide which stages share a kernel.
 
-Pairs of neighbours (one reads what the other writes, or both read the same) wait in a heap by the bytes that
-fusing them would save. A pair is fused if the two have a common space, if nothing forbids it (cycles,
-overwritten memory, limits), and if the cost model finds the fused kernel cheaper than the two. A fused pair
-gets new neighbours. Every pair of states is looked at once and the neighbours per buffer are bounded, hence n
-log n.
+Pairs of neighbours (one reads what the other writes, or both read the same) wait in a heap, ordered by the
+bytes that fusing them would save. A pair is fused if the two have a common space, if nothing forbids it
+(cycles, overwritten memory, limits), and if the cost model finds the fused kernel cheaper than the two. A
+fused pair gets new neighbours. Every pair is looked at once per state, and the neighbours per buffer are
+bounded, so time grows as n log n.
 
-What is left of reductions of columns in pieces then joins, on GPUs, a kernel that reduces rows of what they
-read: `walk.py`.
+On GPUs, reductions of columns in pieces that are left then join a kernel that reduces rows of what they read
+(`row_column_fusion.py`).
+
+`GroupDag` keeps a topological order of the groups and refuses cycles. Source: the bounded two-way search of
+Pearce and Kelly, "A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs", JEA 2006, applied to
+contraction: two groups may merge if no path leads from one to the other through a third, and only what lies
+between them in the order has to move.
 """
 
 from __future__ import annotations
@@ -18,19 +23,121 @@ from heapq import heappop, heappush
 from typing import Final
 
 from coilwork_ir.index import Expr
-from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import readers_of
-from coilwork_scheduler.fusion.cluster import Cluster, cluster_of, fusable, merged
-from coilwork_scheduler.fusion.group_dag import GroupDag
-from coilwork_scheduler.fusion.space import alignments
-from coilwork_scheduler.fusion.traffic import Traffic
-from coilwork_scheduler.fusion.walk import reduces_rows, sums_columns, walks
-from coilwork_scheduler.fusion.weigh import Surroundings, Verdict, Weigher
-from coilwork_scheduler.group import Group, group_of
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.stage import Stage
+from coilwork_scheduler.fusion.alignment import find_alignments
+from coilwork_scheduler.fusion.fusion_candidate import (
+    FusionCandidate,
+    candidate_of,
+    is_fusable,
+    merge_candidates,
+)
+from coilwork_scheduler.fusion.profitability import FusionContext, Traffic, Verdict, Weigher
+from coilwork_scheduler.fusion.row_column_fusion import (
+    find_row_column_spaces,
+    is_column_sum,
+    is_row_reduction,
+)
+from coilwork_scheduler.fusion_group import Group, Stage, group_of
+from coilwork_scheduler.remarks import Remarks
 
-# Pairs of accesses that alignments of two clusters are looked for by.
+# ---- Acyclic merging ----
+
+
+class GroupDag:
+    """Groups by number; a merged group goes by the number of its first part."""
+
+    def __init__(self, before: Sequence[Sequence[int]], limit: int) -> None:
+        self._before: list[set[int]] = [set(b) for b in before]
+        self._after: list[set[int]] = [set() for _ in before]
+        for node, earlier in enumerate(before):
+            for other in earlier:
+                self._after[other].add(node)
+        self._order = list(range(len(before)))
+        self._parent = list(range(len(before)))
+        self._limit = limit
+
+    def find(self, node: int) -> int:
+        """The group that `node` is part of."""
+        parent = self._parent
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    def order(self, group: int) -> int:
+        """Its place in the order kept."""
+        return self._order[group]
+
+    def can_merge(self, one: int, other: int) -> bool:
+        """False if merging the two would make a cycle, or might."""
+        first, second = sorted((one, other), key=self._order.__getitem__)
+        return self._find_between(first, second) is not None
+
+    def merge(self, one: int, other: int) -> int | None:
+        """Merge two groups and return the number of the result; `None` if that makes a cycle, or might."""
+        first, second = sorted((one, other), key=self._order.__getitem__)
+        between = self._find_between(first, second)
+        if between is None:
+            return None
+        later, earlier = between
+        slots = sorted(self._order[n] for n in (first, second, *later, *earlier))
+        sequence = [*sorted(earlier, key=self._order.__getitem__), min(first, second)]
+        sequence += sorted(later, key=self._order.__getitem__)
+        kept, gone = min(first, second), max(first, second)
+        for slot, node in zip(slots, sequence, strict=False):
+            self._order[node] = slot
+        self._parent[gone] = kept
+        for table in (self._before, self._after):
+            if len(table[gone]) > len(table[kept]):
+                table[kept], table[gone] = table[gone], table[kept]
+            table[kept] |= table[gone]
+            table[gone] = set()
+            table[kept] -= {kept, gone}
+        return kept
+
+    def _find_between(self, first: int, second: int) -> tuple[set[int], set[int]] | None:
+        """Groups that must move behind and before the merged one; `None` if there is a path through a third
+        group.
+        """
+        later = self._reach(first, second, self._after, forward=True)
+        if later is None:
+            return None
+        earlier = self._reach(second, first, self._before, forward=False)
+        return None if earlier is None else (later, earlier)
+
+    def _reach(self, start: int, goal: int, edges: list[set[int]], *, forward: bool) -> set[int] | None:
+        """Groups between `start` and `goal` that a path from `start` leads to; `None` if one leads on to
+        `goal`.
+        """
+        bound = self._order[goal]
+        seen: set[int] = set()
+        stack = [start]
+        while stack:
+            node = stack.pop()
+            # the direction of the search decides nothing but which nodes are met first: sets may be iterated
+            for raw in edges[node]:
+                other = self.find(raw)
+                if other in (start, node) or other in seen:
+                    continue
+                if other == goal:
+                    if node != start:
+                        return None
+                    continue
+                place = self._order[other]
+                if place > bound if forward else place < bound:
+                    continue
+                if len(seen) >= self._limit:
+                    return None
+                seen.add(other)
+                stack.append(other)
+        return seen
+
+
+# ---- The fusion pass ----
+
+
+# Pairs of accesses that alignments of two candidates are looked for by.
 MOST_SHARED: Final = 4
 _CYCLE: Final = Verdict(None, "reject-cycle", "a third kernel lies between the two, or might")
 
@@ -38,21 +145,21 @@ _CYCLE: Final = Verdict(None, "reject-cycle", "a third kernel lies between the t
 class Fuser:
     """Fuses the stages of one graph."""
 
-    def __init__(self, around: Surroundings, stages: Sequence[Stage], journal: Journal) -> None:
-        self._around = around
-        self._journal = journal
-        facts = around.facts
+    def __init__(self, context: FusionContext, stages: Sequence[Stage], remarks: Remarks) -> None:
+        self._context = context
+        self._remarks = remarks
+        facts = context.facts
         self._stages = stages
-        self._clusters: dict[int, Cluster] = {}
+        self._candidates: dict[int, FusionCandidate] = {}
         for stage in stages:
             device = facts.buffers[stage.stores[0].buffer].device if stage.stores else ""
-            if fusable(stage, on_gpu=around.settings.targets.of(device).is_gpu):
-                self._clusters[stage.position] = cluster_of(stage, device)
-        self._dag = GroupDag(facts.before, around.settings.options.search_limit)
-        self._readers = readers_of(around.graph, facts)
-        # readers among the clusters only: neighbours to fuse with
+            if is_fusable(stage, on_gpu=context.settings.targets.of(device).is_gpu):
+                self._candidates[stage.position] = candidate_of(stage, device)
+        self._dag = GroupDag(facts.before, context.settings.options.search_limit)
+        self._readers = readers_of(context.graph, facts)
+        # readers among the candidates only: neighbours to fuse with
         self._partners = {
-            name: [r for r in readers if r in self._clusters] for name, readers in self._readers.items()
+            name: [r for r in readers if r in self._candidates] for name, readers in self._readers.items()
         }
         # buffers that some other step, or the caller, needs in memory
         self._wanted = frozenset(
@@ -62,16 +169,16 @@ class Fuser:
         self._links = frozenset(
             name
             for name, readers in self._partners.items()
-            if len(readers) > 1 or (readers and facts.definer.get(name) in self._clusters)
+            if len(readers) > 1 or (readers and facts.definer.get(name) in self._candidates)
         )
-        self._fusable = frozenset(self._clusters)
-        self._version = dict.fromkeys(self._clusters, 0)
+        self._fusable = frozenset(self._candidates)
+        self._version = dict.fromkeys(self._candidates, 0)
         self._works: dict[int, KernelWork] = {}
         self._traffic = Traffic(
-            buffers=facts.buffers, sizes=around.settings.sizes, targets=around.settings.targets
+            buffers=facts.buffers, sizes=context.settings.sizes, targets=context.settings.targets
         )
         self._weigher = Weigher(
-            around=around,
+            context=context,
             traffic=self._traffic,
             partners=self._partners,
             wanted=self._wanted,
@@ -83,13 +190,13 @@ class Fuser:
 
     def run(self) -> tuple[Group, ...]:
         """One group per kernel, in the order of their first stages."""
-        for position in self._clusters:
+        for position in self._candidates:
             self._consider_neighbours(position, later_only=True)
         self._fuse_pairs()
-        while self._walk_columns():
+        while self._fuse_columns_into_rows():
             # results of what joined one kernel may share the next one too
             self._fuse_pairs()
-        groups = [cluster.group for cluster in self._clusters.values()]
+        groups = [candidate.group for candidate in self._candidates.values()]
         groups += [group_of(stage) for stage in self._stages if stage.position not in self._fusable]
         return tuple(sorted(groups, key=lambda group: group.position))
 
@@ -100,21 +207,21 @@ class Fuser:
                 continue
             self._attempt(first, second, self._judge(first, second))
 
-    def _walk_columns(self) -> bool:
+    def _fuse_columns_into_rows(self) -> bool:
         """Put reductions of columns into kernels that reduce rows of what they read; true if
         there was one.
         """
         joined = False
-        for position in tuple(self._clusters):
+        for position in tuple(self._candidates):
             # those before may have taken this one in
-            columns = self._clusters.get(position)
-            if columns is None or not self._has_row_loops(columns) or not sums_columns(columns):
+            columns = self._candidates.get(position)
+            if columns is None or not self._has_row_loops(columns) or not is_column_sum(columns):
                 continue
-            if not self._traffic.across(columns):
+            if not self._traffic.is_column_reduction(columns):
                 continue
             for partner in self._row_partners(position):
                 version = self._serial
-                self._attempt(partner, position, self._judge_walk(partner, position))
+                self._attempt(partner, position, self._judge_columns(partner, position))
                 if self._serial != version:
                     joined = True
                     break
@@ -124,7 +231,7 @@ class Fuser:
         """Clusters that reduce rows and touch what the columns at `position` read, by the bytes they have in
         common.
         """
-        columns = self._clusters[position]
+        columns = self._candidates[position]
         places = {part.stage.position for part in columns.parts}
         found: dict[int, int] = {}
         for name in columns.read_names & self._links:
@@ -132,28 +239,29 @@ class Fuser:
                 found.setdefault(self._dag.find(user), 0)
         found.pop(position, None)
         for group in found:
-            names = columns.read_names & self._clusters[group].names
+            names = columns.read_names & self._candidates[group].names
             found[group] = sum(self._traffic.size(name) for name in names)
         rows = [
             group
             for group in found
-            if reduces_rows(self._clusters[group]) and not self._traffic.across(self._clusters[group])
+            if is_row_reduction(self._candidates[group])
+            and not self._traffic.is_column_reduction(self._candidates[group])
         ]
         return sorted(rows, key=lambda group: (-found[group], group))
 
     # candidates
 
     def _consider_neighbours(self, position: int, *, later_only: bool) -> None:
-        cluster = self._clusters[position]
-        places = {part.stage.position for part in cluster.parts}
+        candidate = self._candidates[position]
+        places = {part.stage.position for part in candidate.parts}
         found: dict[int, int] = {}
-        for name in cluster.names & self._links:
+        for name in candidate.names & self._links:
             size = self._traffic.size(name)
             for other in self._users_near(name, places, later_only):
                 group = self._dag.find(other)
                 if group != position:
                     found[group] = found.get(group, 0) + size
-        for other in self._siblings(cluster):
+        for other in self._siblings(candidate):
             if other != position:
                 found.setdefault(other, 0)
         for other, saved in found.items():
@@ -165,7 +273,7 @@ class Fuser:
 
     def _users_near(self, name: str, places: set[int], later_only: bool) -> list[int]:
         """Clusters' stages that define or read `name`, nearest to `places`, a bounded number each way."""
-        window = self._around.settings.options.fusion_window
+        window = self._context.settings.options.fusion_window
         readers = self._partners[name]
         if len(readers) <= 2 * window:
             low = min(places) if later_only else -1
@@ -176,108 +284,111 @@ class Fuser:
             if not later_only:
                 start = bisect_left(readers, min(places))
                 found += readers[max(0, start - window) : start]
-        definer = self._around.facts.definer.get(name)
+        definer = self._context.facts.definer.get(name)
         if definer is not None and not later_only and definer not in places and definer in self._fusable:
             found.append(definer)
         return found
 
     def _consider_readers(self, position: int) -> None:
         """Consider readers of a reduction that just grew: reductions of its results may be siblings now."""
-        cluster = self._clusters[position]
-        if not cluster.reduced or not self._on_gpu(cluster):
+        candidate = self._candidates[position]
+        if not candidate.reduced or not self._is_on_gpu(candidate):
             return
-        window = self._around.settings.options.fusion_window
+        window = self._context.settings.options.fusion_window
         # one kernel may read many of the results
         groups = dict.fromkeys(
             self._dag.find(reader)
-            for name in sorted(self._links.intersection(cluster.written))
+            for name in sorted(self._links.intersection(candidate.written))
             for reader in self._partners[name][:window]
         )
         for group in groups:
-            if group != position and self._clusters[group].reduced:
+            if group != position and self._candidates[group].reduced:
                 self._consider_neighbours(group, later_only=False)
 
-    def _siblings(self, cluster: Cluster) -> set[int]:
-        """Reductions of results of the same kernels that `cluster`, a reduction on a GPU, reduces results of.
+    def _siblings(self, candidate: FusionCandidate) -> set[int]:
+        """Reductions of results of the same kernels that `candidate`, a reduction on a GPU, reduces results
+        of.
 
         So the sums of several results' pieces share a kernel too, though they read nothing alike.
         """
-        if not cluster.reduced or not self._on_gpu(cluster):
+        if not candidate.reduced or not self._is_on_gpu(candidate):
             return set()
-        definer = self._around.facts.definer
-        makers = {self._dag.find(definer[n]) for n in cluster.read_names & self._links if n in definer}
-        window = self._around.settings.options.fusion_window
+        definer = self._context.facts.definer
+        makers = {self._dag.find(definer[n]) for n in candidate.read_names & self._links if n in definer}
+        window = self._context.settings.options.fusion_window
         groups = {
             self._dag.find(reader)
             for maker in makers
-            if maker in self._clusters and self._clusters[maker].reduced
-            for name in self._links.intersection(self._clusters[maker].written)
+            if maker in self._candidates and self._candidates[maker].reduced
+            for name in self._links.intersection(self._candidates[maker].written)
             for reader in self._partners[name][:window]
         }
-        return {group for group in groups if self._clusters[group].reduced}
+        return {group for group in groups if self._candidates[group].reduced}
 
-    def _on_gpu(self, cluster: Cluster) -> bool:
-        return self._around.settings.targets.of(cluster.device).is_gpu
+    def _is_on_gpu(self, candidate: FusionCandidate) -> bool:
+        return self._context.settings.targets.of(candidate.device).is_gpu
 
-    def _has_row_loops(self, cluster: Cluster) -> bool:
-        return self._around.settings.targets.capabilities_of(cluster.device).rows.loop_row > 0
+    def _has_row_loops(self, candidate: FusionCandidate) -> bool:
+        return self._context.settings.targets.capabilities_of(candidate.device).rows.loop_row > 0
 
     # one pair
 
     def _attempt(self, first: int, second: int, verdict: Verdict) -> None:
         """Do what `verdict` says about the pair, and record it."""
         subjects = (self._label(first), self._label(second))
-        fused = verdict.cluster
+        fused = verdict.fused
         if fused is not None:
             kept = self._dag.merge(first, second)
             if kept is None:
                 verdict = _CYCLE
             else:
                 gone = second if kept == first else first
-                del self._clusters[gone]
+                del self._candidates[gone]
                 del self._version[gone]
                 self._works.pop(gone, None)
                 self._works.pop(kept, None)
                 if verdict.work is not None:
                     self._works[kept] = verdict.work
-                self._clusters[kept] = fused
+                self._candidates[kept] = fused
                 self._serial += 1
                 self._version[kept] = self._serial
         if verdict.rule:
-            self._journal.note(
-                verdict.rule, subjects, verdict.cluster is not None, verdict.reason, **dict(verdict.numbers)
+            self._remarks.note(
+                verdict.rule, subjects, verdict.fused is not None, verdict.reason, **dict(verdict.numbers)
             )
-        if verdict.cluster is not None:
+        if verdict.fused is not None:
             grown = min(first, second)
             self._consider_neighbours(grown, later_only=False)
             self._consider_readers(grown)
 
     def _label(self, position: int) -> str:
-        parts = self._clusters[position].parts
+        parts = self._candidates[position].parts
         return next((touch.buffer for part in parts for touch in part.writes), f"checks of node {position}")
 
-    def _judge_walk(self, first: int, second: int) -> Verdict:
+    def _judge_columns(self, first: int, second: int) -> Verdict:
         """Tell if the columns at `second` join the rows at `first`."""
-        rows, columns = self._clusters[first], self._clusters[second]
+        rows, columns = self._candidates[first], self._candidates[second]
         limit = self._weigher.limits(rows, columns)
         if limit is not None:
             return limit
         flows = not columns.read_names.isdisjoint(rows.written.keys())
-        if not flows and not self._around.settings.options.horizontal:
+        if not flows and not self._context.settings.options.horizontal:
             return Verdict(None, "", "")
         verdict = Verdict(None, "", "")
-        for alignment in walks(rows, columns, _shared(rows, columns), str(self._serial)):
-            if not self._dag.mergeable(first, second):
+        for alignment in find_row_column_spaces(
+            rows, columns, _find_common_accesses(rows, columns), str(self._serial)
+        ):
+            if not self._dag.can_merge(first, second):
                 return _CYCLE
-            both = merged(rows, columns, alignment)
-            works = [self._known_work(p) for p in (first, second)]
+            both = merge_candidates(rows, columns, alignment)
+            works = [self._work_of(p) for p in (first, second)]
             verdict = self._weigher.weigh(rows, columns, both, flows=flows, works=works)
-            if verdict.cluster is not None:
+            if verdict.fused is not None:
                 break
         return verdict
 
     def _judge(self, first: int, second: int) -> Verdict:
-        one, two = self._clusters[first], self._clusters[second]
+        one, two = self._candidates[first], self._candidates[second]
         if one.walked or two.walked:
             return Verdict(None, "", "")
         limit = self._weigher.limits(one, two)
@@ -286,20 +397,22 @@ class Fuser:
         flows = not (
             two.read_names.isdisjoint(one.written.keys()) and one.read_names.isdisjoint(two.written.keys())
         )
-        if not flows and not self._around.settings.options.horizontal:
+        if not flows and not self._context.settings.options.horizontal:
             return Verdict(None, "", "")
-        if flows and not self._dag.mergeable(first, second):
+        if flows and not self._dag.can_merge(first, second):
             return _CYCLE
         best = Verdict(None, "reject-space", "no common iteration space")
-        for alignment in alignments(one.group, two.group, _shared(one, two), str(self._serial)):
-            candidate = merged(one, two, alignment)
-            if alignment.crossed and not flows and len(candidate.read) == len(one.read) + len(two.read):
+        for alignment in find_alignments(
+            one.group, two.group, _find_common_accesses(one, two), str(self._serial)
+        ):
+            candidate = merge_candidates(one, two, alignment)
+            if alignment.interleaved and not flows and len(candidate.read) == len(one.read) + len(two.read):
                 # nothing is read alike: all that this space does is to scatter one of the two's accesses
                 continue
             verdict = self._weigher.weigh(
-                one, two, candidate, flows=flows, works=[self._known_work(p) for p in (first, second)]
+                one, two, candidate, flows=flows, works=[self._work_of(p) for p in (first, second)]
             )
-            if verdict.cluster is not None:
+            if verdict.fused is not None:
                 return verdict
             # a verdict with figures says more than that some other space does not fit
             if not best.numbers:
@@ -311,14 +424,16 @@ class Fuser:
 
     # costs
 
-    def _known_work(self, position: int) -> KernelWork:
+    def _work_of(self, position: int) -> KernelWork:
         found = self._works.get(position)
         if found is None:
-            found = self._works[position] = self._weigher.work(self._clusters[position])
+            found = self._works[position] = self._weigher.work(self._candidates[position])
         return found
 
 
-def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+def _find_common_accesses(
+    one: FusionCandidate, two: FusionCandidate
+) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
     """Pairs of coordinates at which the two touch a buffer, `MOST_SHARED` at most.
 
     Those of what flows between them come first. Both may read many elements of one buffer, so the search ends

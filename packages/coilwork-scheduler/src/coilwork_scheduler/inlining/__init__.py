@@ -1,5 +1,5 @@
 """Decide which producers are computed inside their consumers.
 
-Open `inline.py` first. `expand.py` puts a body into another, `growth.py` and `rereads.py` weigh what that
-costs; `unheld.py`, `handed_on.py` and `checked.py` say where run-time checks go.
+Open `inline.py` first. `substitute.py` puts a body into another, `cost.py` weighs what that costs,
+`check_sinking.py` says where run-time checks go, `template_fusion.py` makes prologues and epilogues.
 """

@@ -1,32 +1,45 @@
-"""Inlining: which pointwise producers are computed inside their consumers instead of being stored.
+"""Inlining: compute pointwise producers inside their consumers instead of storing them.
 
-Per producer, with all of its consumers in view: bytes that are neither written nor read again, against bytes
-of its operands read more often and operations repeated. A producer that is needed in memory anyway (an
+Each producer is judged with all of its consumers in view: the bytes that are neither written nor read again,
+against operands read more often and operations repeated. A producer that is needed in memory anyway (an
 external call, a view or the caller reads it) is still inlined where it reads less than it writes.
+
+Producers are decided in order, before their readers, in rounds until nothing changes. If `y` was stored, `y *
+(y < 1)` is two readers, each of which would compute `y`. The comparison then moves into the product, and in
+the next round there is one reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.index import Expr, extent_of
+from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, buffers_defined_by
+from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Scalar, count_leading_points, find_even_parts, loads, postorder
-from coilwork_scheduler.apart import may_share_kernel
-from coilwork_scheduler.contractions.known import contraction_of_node
-from coilwork_scheduler.cost import KernelWork
-from coilwork_scheduler.dependence import Dependence, readers_of
-from coilwork_scheduler.inlining.expand import Expander, Producer
-from coilwork_scheduler.inlining.growth import BodySize, Copy, Growth, body_size
-from coilwork_scheduler.inlining.guarded import share
-from coilwork_scheduler.inlining.rereads import read_bytes
-from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
-from coilwork_scheduler.inlining.unheld import Unheld
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.settings import Settings
+from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loads, postorder
+from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
+from coilwork_scheduler.cost_model import KernelWork
+from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
+from coilwork_scheduler.inlining.check_sinking import CheckPlacement
+from coilwork_scheduler.inlining.cost import (
+    BodySize,
+    Computation,
+    Copy,
+    Growth,
+    InlinedComputation,
+    body_size,
+    read_bytes,
+)
+from coilwork_scheduler.inlining.substitute import Expander, Producer, apply_inlining, estimate_share
+from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.settings import Settings, may_share_kernel
+
+# ---- One round ----
+
 
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4
@@ -44,8 +57,8 @@ class Inliner:
         self._model = settings.model
         self._sizes = settings.sizes
         self._options = settings.options
-        self._record = settings.journal
-        self._journal = Journal(self._options.max_decisions)
+        self._record = settings.remarks
+        self._pending = Remarks(self._options.max_decisions)
         self._readers = readers_of(graph, facts)
         self._own_ops: dict[int, tuple[int, int]] = {}
         self._load_counts: dict[int, dict[str, int]] = {}
@@ -55,14 +68,14 @@ class Inliner:
         self._cut: dict[int, bool] = {}
         self._shares: dict[int, dict[str, float]] = {}
         self._mask_shares: dict[Scalar | None, float] = {}
-        self._facts: dict[int, Facts] = {}
+        self._facts: dict[int, InlinedComputation] = {}
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
         self._added: dict[int, int] = {}
         # what candidates compute, to measure what becomes of their consumers
         self._producers: dict[str, Producer] = {}
         self._growth = Growth(graph, self._options, self._us)
-        self._unheld = Unheld(
+        self._checks = CheckPlacement(
             graph=graph,
             facts=facts,
             readers=self._readers,
@@ -77,25 +90,25 @@ class Inliner:
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._measure(position, node)
         self._decide()
-        while (outcome := self._unheld.outcome(self._candidates, self._facts)).vain:
-            self._unheld.refuse(outcome.vain)
+        while (outcome := self._checks.place(self._candidates, self._facts)).rejected:
+            self._checks.reject(outcome.rejected)
             self._decide()
-        self._record.extend(self._journal.decisions)
+        self._record.extend(self._pending.decisions)
         if not self._candidates:
             return self._graph
-        return rewritten(
-            self._graph, self._facts, self._candidates, outcome.handed, self._readers, self._deps.buffers
+        return apply_inlining(
+            self._graph, self._facts, self._candidates, outcome.forwarded, self._readers, self._deps.buffers
         )
 
     def _decide(self) -> None:
         """Find the candidates, from the beginning."""
-        self._journal = Journal(self._options.max_decisions)
+        self._pending = Remarks(self._options.max_decisions)
         self._facts, self._candidates, self._added, self._producers = {}, {}, {}, {}
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._place(position, self._settle(position))
                 if isinstance(node, Pointwise) and (
-                    self._wanted_inline(position, node) or self._narrower_is_stored(position, node)
+                    self._should_inline(position, node) or self._narrower_is_stored(position, node)
                 ):
                     self._candidates[node.output.name] = position
 
@@ -115,9 +128,9 @@ class Inliner:
         self._load_counts[position] = counts
         self._choices[position] = len(chosen)
 
-    def _settle(self, position: int) -> Facts:
-        """Facts of a node whose producers are all decided; candidates that make it too large are
-        not taken.
+    def _settle(self, position: int) -> InlinedComputation:
+        """Return facts of a node whose producers are all decided; candidates that make it too large are left
+        out.
         """
         ops, cost = self._own_ops[position]
         inlined: set[str] = set()
@@ -130,7 +143,7 @@ class Inliner:
         for name, count in self._load_counts[position].items():
             at = self._candidates.get(name)
             root = self._deps.root[name]
-            if at is None or not self._allowed(at, position):
+            if at is None or not self._may_inline(at, position):
                 leaves.add(name)
                 if root in self._deps.overwriters:
                     mutable.add(root)
@@ -144,13 +157,13 @@ class Inliner:
                 or len(leaves | producer.leaves) > self._options.max_args - _SPARE_ARGS
             ):
                 leaves.add(name)
-                self._journal.note(
+                self._pending.note(
                     "inline", (name,), False, "its consumer would grow too large", operations=total
                 )
                 continue
-            grown = self._growth.bound(position, size, name, producer.size)
+            grown = self._growth.estimate_size(position, size, name, producer.size)
             if not self._growth.is_small(grown):
-                measured = self._measured(position, inlined | {name}, size, name)
+                measured = self._measure_inlined(position, inlined | {name}, size, name)
                 if measured is None:
                     leaves.add(name)
                     continue
@@ -165,7 +178,7 @@ class Inliner:
         if inlined:
             ops = sum(self._own_ops[p][0] for p in closure) + repeated
             cost = sum(self._own_ops[p][1] for p in closure) + repeated_cost
-        return Facts(
+        return InlinedComputation(
             inlined=frozenset(inlined),
             closure=closure,
             ops=ops,
@@ -177,14 +190,14 @@ class Inliner:
             has_copies=has_copies,
         )
 
-    def _measured(
+    def _measure_inlined(
         self, position: int, inlined: Collection[str], before: BodySize, name: str
     ) -> BodySize | None:
         """The size of the node at `position` with all of `inlined` substituted; None if `name`, the new one,
         should be stored.
         """
         producer = self._facts[self._candidates[name]]
-        after = body_size(self._expanded(position, inlined))
+        after = body_size(self._expand(position, inlined))
         copy = Copy(
             read_bytes=sum(self._sizes.size_bytes(self._deps.buffers[leaf]) for leaf in producer.leaves),
             write_bytes=self._sizes.size_bytes(self._deps.buffers[name]),
@@ -194,27 +207,27 @@ class Inliner:
         drawback = self._growth.drawback(before, after, producer.size, copy)
         if drawback is None:
             return after
-        self._journal.note(
+        self._pending.note(
             "inline", (name,), False, drawback, index_size=after.longest.nodes, body_size=after.total
         )
         return None
 
-    def _expanded(self, position: int, inlined: Collection[str]) -> tuple[Scalar, ...]:
+    def _expand(self, position: int, inlined: Collection[str]) -> tuple[Scalar, ...]:
         """Return what the node at `position` computes with the loads of `inlined` replaced."""
         expander = Expander(self._producers, self._deps.buffers)
         return expander.expand(bodies(self._graph.nodes[position]), frozenset(inlined))
 
-    def _place(self, position: int, facts: Facts) -> None:
+    def _place(self, position: int, facts: InlinedComputation) -> None:
         """From here on `facts` are those of the node at `position`."""
         self._facts[position] = facts
         node = self._graph.nodes[position]
         if isinstance(node, Pointwise):
             body, inlined = node.body, facts.inlined
             if facts.composed:
-                body, inlined = self._expanded(position, inlined)[0], frozenset()
+                body, inlined = self._expand(position, inlined)[0], frozenset()
             self._producers[node.output.name] = Producer(ranges=node.ranges, body=body, inlined=inlined)
 
-    def _allowed(self, producer: int, consumer: int) -> bool:
+    def _may_inline(self, producer: int, consumer: int) -> bool:
         """False if memory that the producer reads is overwritten before the consumer is done, or lies
         elsewhere.
 
@@ -243,11 +256,11 @@ class Inliner:
         return joined > target.machine.inlining.most_joined
 
     def _device(self, position: int) -> str:
-        made = buffers_defined_by(self._graph.nodes[position])
+        made = defined(self._graph.nodes[position])
         return made[0].device if made else ""
 
-    def _wanted_inline(self, position: int, node: Pointwise) -> bool:
-        if node.into is not None or (node.checks and not self._unheld.should_leave(node, self._journal)):
+    def _should_inline(self, position: int, node: Pointwise) -> bool:
+        if node.into is not None or (node.checks and not self._checks.should_sink(node, self._pending)):
             return False
         name = node.output.name
         if any(contraction_of_node(made) is not None for made in self._makers(position)):
@@ -262,7 +275,7 @@ class Inliner:
                 needed = True
         if not consumers or self._grows_by_copies(position, name, consumers):
             return False
-        if not self._facts[position].leaves and self._cheap(position):
+        if not self._facts[position].leaves and self._is_cheap(position):
             return True
         return self._pays(position, node, consumers, needed=needed)
 
@@ -276,7 +289,7 @@ class Inliner:
         size = self._facts[position].size.total
         if copies < 2 or size <= self._options.max_copied_size:
             return False
-        self._journal.note(
+        self._pending.note(
             "inline", (name,), False, "stored: as much at several places would grow", copies=copies, size=size
         )
         return True
@@ -290,11 +303,11 @@ class Inliner:
         """
         if factor > _FEW_MORE or not self._facts[position].has_copies:
             return False
-        name = buffers_defined_by(self._graph.nodes[position])[0].name
+        name = defined(self._graph.nodes[position])[0].name
         if self._count_places(name) < 2 or not any(self._is_read_in_place(position, c) for c in consumers):
             return False
         reason = "stored: a kernel with the consumer at its points computes it once"
-        self._journal.note("inline", (name,), False, reason)
+        self._pending.note("inline", (name,), False, reason)
         return True
 
     def _count_places(self, name: str) -> int:
@@ -317,7 +330,7 @@ class Inliner:
             if isinstance(load, Load)
         )
 
-    def _cheap(self, position: int) -> bool:
+    def _is_cheap(self, position: int) -> bool:
         facts = self._facts[position]
         return facts.cost <= self._options.recompute_ops and len(facts.leaves) <= 1
 
@@ -325,7 +338,7 @@ class Inliner:
         """Tell if bytes and operations are fewer if `consumers` compute `node` themselves; `needed`: it is
         stored all the same.
         """
-        name, facts, cheap = node.output.name, self._facts[position], self._cheap(position)
+        name, facts, cheap = node.output.name, self._facts[position], self._is_cheap(position)
         options = self._options
         points = max(self._sizes.numel(node.output.shape), 1)
         each = {c: self._evaluations(c, name) for c in consumers}
@@ -334,10 +347,10 @@ class Inliner:
         if not needed and self._is_computed_beside(position, consumers, factor):
             return False
         size = points * node.output.dtype.itemsize
-        once = sum(self._taken(points, n) for n in facts.leaves)
+        once = sum(self._bytes_read_at(points, n) for n in facts.leaves)
         # who reads a few elements only, as the one of a row that a label says, reads as few of the operands
         again = sum(
-            self._taken(min(count, points), n)
+            self._bytes_read_at(min(count, points), n)
             for c, count in each.items()
             for n in facts.leaves
             if n not in self._load_counts[c]
@@ -372,7 +385,7 @@ class Inliner:
                 True,
                 "computed inside its consumers: hides behind their memory traffic, saves a launch",
             )
-        self._journal.note(
+        self._pending.note(
             "inline",
             (name,),
             wanted,
@@ -408,8 +421,8 @@ class Inliner:
         settled = self._facts[position]
         del self._candidates[name]
         self._place(position, self._settle(position))
-        if self._wanted_inline(position, node):
-            self._journal.note(
+        if self._should_inline(position, node):
+            self._pending.note(
                 "inline", (name,), False, "stored in place of what is computed from it, which is wider"
             )
             return True
@@ -444,7 +457,7 @@ class Inliner:
         for consumer in consumers:
             points = self._points(consumer)
             # of a chain of pointwise nodes a kernel keeps one read and one write: about this node's result
-            moved = points * buffers_defined_by(self._graph.nodes[consumer])[0].dtype.itemsize
+            moved = points * defined(self._graph.nodes[consumer])[0].dtype.itemsize
             cost = self._own_ops[consumer][1] + self._added.get(consumer, 0)
             added[consumer] = facts.cost * self._load_counts[consumer].get(node.output.name, 1)
             before_us = self._us(moved + size, 0, points * cost)
@@ -481,7 +494,7 @@ class Inliner:
             return size
         return read_bytes(reader, node.output.name, size, self._sizes, target.resident_bytes)
 
-    def _taken(self, points: int, name: str) -> int:
+    def _bytes_read_at(self, points: int, name: str) -> int:
         """Bytes that are read of the buffer `name` at so many points."""
         buffer = self._deps.buffers[name]
         return min(self._sizes.size_bytes(buffer), points * buffer.dtype.itemsize)
@@ -523,7 +536,7 @@ class Inliner:
         found = self._cut.get(position)
         if found is None:
             node = self._graph.nodes[position]
-            found = isinstance(node, Pointwise) and find_even_parts((node.body,), node.ranges) is not None
+            found = isinstance(node, Pointwise) and even_parts((node.body,), node.ranges) is not None
             self._cut[position] = found
         return found
 
@@ -536,7 +549,7 @@ class Inliner:
             for value in postorder(bodies(self._graph.nodes[position])):
                 if isinstance(value, Load):
                     if value.mask not in self._mask_shares:
-                        self._mask_shares[value.mask] = share(value.mask)
+                        self._mask_shares[value.mask] = estimate_share(value.mask)
                     found[value.buffer] = found.get(value.buffer, 0.0) + self._mask_shares[value.mask]
         return self._shares[position]
 
@@ -545,9 +558,37 @@ class Inliner:
         assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
         ranges: tuple[Expr, ...] = node.ranges + (node.axes if isinstance(node, Reduce) else ())
         points = max(self._sizes.numel(tuple(extent_of(r) for r in ranges)), 1)
-        if isinstance(node, Reduce) and count_leading_points(node.kind, node.body, node.axes) is not None:
+        if isinstance(node, Reduce) and leading_points(node.kind, node.body, node.axes) is not None:
             # rows end where data says: what they look up belongs to one of them
             looked_up = [a.buffer for a in loads((node.body,)) if a.indirect]
             most = [self._sizes.numel(self._deps.buffers[name].shape) for name in looked_up]
             return min(points, max([1, *most]))
         return points
+
+
+# ---- Rounds ----
+
+
+# The second one finds nearly everything.
+_ROUNDS: Final = 3
+
+
+def inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """`graph` after inlining; what nobody reads any more may be left. Records the last decision about each
+    value.
+    """
+    if not settings.options.inline:
+        return graph
+    decided: dict[tuple[str, tuple[str, ...]], Decision] = {}
+    for _ in range(_ROUNDS):
+        found = Remarks(settings.options.max_decisions)
+        inlined = Inliner(graph, facts, replace(settings, remarks=found)).run()
+        decided |= {(decision.rule, decision.subjects): decision for decision in found.decisions}
+        stored = any(not decision.accepted for decision in found.decisions)
+        if inlined is graph or not stored:
+            graph = inlined
+            break
+        graph = remove_dead(inlined, analyse(inlined))
+        facts = analyse(graph)
+    settings.remarks.extend(decided.values())
+    return graph

@@ -1,5 +1,5 @@
-"""From groups of stages to canonical kernels.
+"""From fusion groups to canonical kernels.
 
 Open `compose.py` first: from a group to a draft. `tile.py` orders its ranges, `canonical.py` makes equal
-computations equal kernels, `naming.py` names them; the other files each improve or complete a draft.
+computations equal kernels and names them. `core.py` builds the kernels of templates.
 """

@@ -1,21 +1,31 @@
-"""Canonical kernels: equal computations become equal kernels, whatever their buffers and symbols
-were called.
+"""Canonical kernels: equal computations become equal kernels, whatever their buffers and symbols were called.
+
+A kernel's final name is a readable prefix from its operators, and a hash of its structure that is the same in
+every process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, format_expr, substitute, symbol
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Range, Store, TensorArg
+from coilwork_ir.kernels.cores.text import format_core
 from coilwork_ir.kernels.nodes import ArgRole, Numerics
+from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
+from coilwork_ir.operators import list_operators
 from coilwork_ir.scalar import (
+    Const,
+    Contraction,
     IndexValue,
     Load,
+    Op,
+    Parameter,
     Reduce,
     Scalar,
     Scan,
@@ -28,12 +38,122 @@ from coilwork_ir.scalar import (
     scan_again,
     sort,
 )
-from coilwork_scheduler.kernels.accesses import scalars_of
-from coilwork_scheduler.kernels.aliasing import find_aliasing
+from coilwork_ir.text.scalars import format_combining
 from coilwork_scheduler.kernels.compose import Draft
-from coilwork_scheduler.kernels.contraction import contract_kernel
-from coilwork_scheduler.kernels.naming import digest, readable, structure
+from coilwork_scheduler.kernels.draft_analysis import contract_kernel, find_aliasing, scalars_of
 from coilwork_scheduler.kernels.tile import Tiling
+
+# ---- Names and structure ----
+
+
+MOST_NAMES: Final = 4
+_PLUMBING: Final = frozenset(name.strip("_") for name in list_operators(lambda info: info.is_plumbing))
+
+
+def make_readable_name(origins: tuple[Origin, ...], default: str) -> str:
+    """A prefix such as `add_gelu` from the operators behind a kernel; `default` when they are unknown."""
+    names = list(dict.fromkeys(_operator(origin.op) for origin in origins if origin.op))
+    telling = [name for name in names if name and name not in _PLUMBING] or [name for name in names if name]
+    if not telling:
+        return default
+    if len(telling) > MOST_NAMES:
+        telling = [*telling[: MOST_NAMES - 1], telling[-1]]
+    return "_".join(telling)[:60].strip("_")
+
+
+def _operator(qualified: str) -> str:
+    parts = qualified.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_").lower()
+
+
+def show_constant(constant: Const) -> str:
+    """The value of `constant`."""
+    return repr(constant.value)
+
+
+def format_structure(
+    kernel: Kernel,
+    show: Callable[[Expr], str] = format_expr,
+    constant: Callable[[Const], str] = show_constant,
+) -> str:
+    """Text that two kernels share exactly when they differ in name and origins at most.
+
+    `show` prints index expressions, `constant` constants: where one leaves something out, kernels share their
+    text that differ in that as well.
+    """
+    lines = [kernel.numerics, f"workspace {kernel.workspace}"]
+    lines += [f"aliasing {output} {source}" for output, source in kernel.aliasing]
+    if kernel.core is not None:
+        lines += format_core(kernel.core, "")
+    if kernel.combined is not None:
+        lines.append(f"combined {format_structure(kernel.combined.body, show, constant)}")
+        lines += [f"member {m.args} {_format_all(m.sizes, show)}" for m in kernel.combined.members]
+    for entry in kernel.ranges:
+        extent = entry.symbol.extent
+        shown = "" if extent is None else show(extent)
+        lines.append(f"range {entry.symbol.name} {shown} {entry.kind}")
+    for arg in kernel.args:
+        lines.append(f"arg {arg.name} {arg.dtype.text} {arg.role} {show(arg.span)} {arg.aligned}")
+    for size in kernel.sizes:
+        lines.append(f"size {size.name} {size.lo} {size.hi}")
+    roots: list[Scalar] = []
+    for store in kernel.stores:
+        roots.extend((store.value, *store.indirect))
+        if store.mask is not None:
+            roots.append(store.mask)
+    roots.extend(check.condition for check in kernel.checks)
+    number: dict[Scalar, int] = {}
+    for node in postorder(roots):
+        operands = " ".join(str(number[operand]) for operand in node.operands)
+        number[node] = len(number)
+        lines.append(f"{node.dtype.text} {_head(node, show, constant)} {operands}")
+    for store in kernel.stores:
+        parts = [store.buffer, show(store.index), str(number[store.value]), store.mode]
+        parts += [str(number[value]) for value in store.indirect]
+        parts.append("" if store.mask is None else f"? {number[store.mask]}")
+        lines.append("store " + " ".join(parts))
+    for check in kernel.checks:
+        lines.append(f"check {number[check.condition]} {check.error} {check.message!r}")
+    return "\n".join(lines)
+
+
+def _head(node: Scalar, show: Callable[[Expr], str], constant: Callable[[Const], str]) -> str:
+    match node:
+        case Const():
+            return f"const {constant(node)}"
+        case IndexValue():
+            return f"index {show(node.expr)}"
+        case Load():
+            index = _format_all(node.index, show)
+            rest = f"{len(node.indirect)} {node.mask is None} {node.other!r}"
+            return f"load {node.buffer} {index} {rest}"
+        case Op():
+            return node.op
+        case Reduce():
+            return f"reduce {node.kind} {_format_all(node.axes, show)} {node.output}"
+        case Contraction():
+            return f"contract {_format_all(node.axes, show)}"
+        case Parameter():
+            return f"parameter {node.position}"
+        case Scan():
+            return f"scan {format_combining(node.kind)} {node.axis.name} {node.output} {node.reverse}"
+        case Sort():
+            return f"sort {node.axis.name} {node.output} {node.descending}"
+    raise TypeError(f"not a scalar node: {node!r}")
+
+
+def _format_all(exprs: Iterable[Expr], show: Callable[[Expr], str]) -> str:
+    return ",".join(show(expr) for expr in exprs)
+
+
+def digest(text: str) -> str:
+    """Hexadecimal digest of `text`."""
+    return sha256(text.encode()).hexdigest()
+
+
+# ---- Canonical form ----
+
 
 _VECTOR: Final = 16
 # No size symbol of a graph begins so.
@@ -46,7 +166,7 @@ class _Argument:
     role: ArgRole
 
 
-def canonical(
+def canonicalize(
     draft: Draft,
     tiling: Tiling,
     buffers: Mapping[str, Buffer],
@@ -60,7 +180,7 @@ def canonical(
     `aligned` are the buffers known to start at a multiple of 16 bytes. A kernel that `contracts` has a
     contraction in the place of its sum of products. The kernel's name is provisional: see `KernelTable`.
     """
-    draft, starts = _with_starts(draft, buffers)
+    draft, starts = _parametrize_starts(draft, buffers)
     arguments = _arguments(draft)
     sizes = _sizes(draft, tiling, [buffers[name].span for name in arguments])
     renamed: dict[Expr, Expr] = {}
@@ -89,7 +209,7 @@ def canonical(
     # threads do not load, in the layout of a product's results, just the elements that they store
     pairs = () if contracts else find_aliasing(draft, buffers)
     kernel = Kernel(
-        name=readable(draft.origins, "reduce" if axes else "pointwise"),
+        name=make_readable_name(draft.origins, "reduce" if axes else "pointwise"),
         ranges=ranges,
         args=args,
         sizes=tuple(renamed.values()),
@@ -122,7 +242,7 @@ def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
-def _with_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, dict[Expr, Expr]]:
+def _parametrize_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, dict[Expr, Expr]]:
     """`draft` with a size symbol for where each box begins in its buffer, and what the symbols are.
 
     Several nodes that fill one buffer with boxes alike then share a kernel. Where a box begins at a multiple
@@ -160,7 +280,7 @@ class KernelTable:
         `target` is the name of the target it is for, if that is not the graph's main one. `candidates` are
         how a template wants it to run: kernels that are to run otherwise are others.
         """
-        text = f"{target}\n{structure(kernel)}" if target else structure(kernel)
+        text = f"{target}\n{format_structure(kernel)}" if target else format_structure(kernel)
         text = "\n".join([text, *(f"candidate {one.directives}" for one in candidates)])
         found = self._known.get(text)
         if found is not None:

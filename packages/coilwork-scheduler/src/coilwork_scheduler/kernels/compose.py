@@ -1,19 +1,46 @@
-"""From a group to a draft kernel: values in the group's space, flat offsets, no loads of what the kernel
-computes.
+"""Compose a draft kernel from a fusion group: one scalar graph per store, over the group's ranges.
+
+Loads of what the kernel computes are replaced by the value, and the others are at flat offsets. A masked load
+may simplify divisions by what its mask says: `i // 1023` and `i % 1023` of an `i` that the mask keeps below
+1023. The load is then of the very element that a padding writes, so that one may take the other's place.
+
+Sums of 64-bit integers of which no partial sum leaves 32 bits are made in 32 bits and widened at the end, bit
+for bit the same. `mask.sum()` counts in 64 bits by type, which halves the lanes of a CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import prod
+from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, substitute
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    bounds,
+    extent_of,
+    floordiv,
+    fold,
+    maximum,
+    minimum,
+    mod,
+    product,
+    substitute,
+    total,
+)
+from coilwork_ir.index import (
+    const as index_const,
+)
 from coilwork_ir.kernels import Store
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
+    Const,
     IndexValue,
     Load,
     Op,
@@ -24,22 +51,105 @@ from coilwork_ir.scalar import (
     cast,
     const,
     index_value,
-    join_small_float_conversions,
+    joined_small,
     load,
+    narrow_to_32_bits,
     op,
     postorder,
     reduce,
-    replace_operands,
+    scan,
     scan_again,
     sort,
     where,
+    whole_span,
+    with_operands,
 )
-from coilwork_scheduler.contractions.known import contraction_of
-from coilwork_scheduler.group import Group, Member
-from coilwork_scheduler.kernels.compared import NONE, Decisions, compared
-from coilwork_scheduler.kernels.masked import index_where
-from coilwork_scheduler.kernels.narrow import narrowed
-from coilwork_scheduler.kernels.unrounded import selected, unrounded
+from coilwork_scheduler.contractions.sum_of_products import contraction_of
+from coilwork_scheduler.fusion_group import Group, Member
+from coilwork_scheduler.kernels.rounding import (
+    NO_DECISIONS,
+    Decisions,
+    elide_rounding,
+    find_compared,
+    iter_choices,
+)
+
+# ---- Offsets under masks ----
+
+
+def simplify_under_mask(index: Expr, mask: Scalar) -> Expr:
+    """An expression equal to `index` wherever `mask` is true."""
+    below = _limits(mask)
+    if not below:
+        return index
+
+    def quotient(numerator: Expr, denominator: Expr) -> Expr:
+        return as_expr(0) if _fits(numerator, denominator, below) else floordiv(numerator, denominator)
+
+    def remainder(numerator: Expr, denominator: Expr) -> Expr:
+        return numerator if _fits(numerator, denominator, below) else mod(numerator, denominator)
+
+    return fold(
+        index,
+        const=index_const,
+        symbol=lambda symbol: symbol,
+        add=lambda parts: total(parts),
+        mul=lambda parts: product(parts),
+        floordiv=quotient,
+        mod=remainder,
+        minimum=lambda parts: minimum(*parts),
+        maximum=lambda parts: maximum(*parts),
+    )
+
+
+def _fits(numerator: Expr, denominator: Expr, below: Mapping[Expr, int]) -> bool:
+    limit, divisor = below.get(numerator), as_int(denominator)
+    return limit is not None and divisor is not None and limit <= divisor
+
+
+def _limits(mask: Scalar) -> dict[Expr, int]:
+    """Expressions that are not negative, and which numbers they stay below where `mask` is true."""
+    found: dict[Expr, int] = {}
+    open_parts = [mask]
+    while open_parts:
+        match open_parts.pop():
+            case Op(op="bitwise_and" | "logical_and", operands=operands):
+                open_parts.extend(operands)
+            case Op(
+                op=("lt" | "le") as name, operands=(IndexValue(expr=expr, operands=()), Const(value=value))
+            ):
+                limit = int(value) + (name == "le")
+                lowest = bounds(expr).lo
+                if lowest is not None and lowest >= 0:
+                    found[expr] = min(limit, found.get(expr, limit))
+            case _:
+                pass
+    return found
+
+
+# ---- Narrow sums ----
+
+
+_LARGEST: Final = (1 << 31) - 1
+
+
+def narrow_sum(node: Scalar) -> Scalar:
+    """Return `node` in 32 bits, if it is a sum or running sum of known length that cannot leave them."""
+    if not isinstance(node, Reduce | Scan) or node.kind != "sum" or node.dtype is not DType.I64:
+        return node
+    axes = node.axes if isinstance(node, Reduce) else (node.axis,)
+    lengths = [bounds(extent_of(axis)).hi for axis in axes]
+    known = [length for length in lengths if length is not None]
+    span = whole_span(node.operands[0])
+    if len(known) < len(lengths) or span is None or prod(known) * max(-span[0], span[1]) > _LARGEST:
+        return node
+    value = narrow_to_32_bits(node.operands[0])
+    if isinstance(node, Scan):
+        return cast(scan("sum", value, node.axis, reverse=node.reverse), DType.I64)
+    return cast(reduce("sum", (value,), node.axes), DType.I64)
+
+
+# ---- Drafts ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +180,7 @@ def compose(
     wanted: Collection[str],
     buffers: Mapping[str, Buffer],
     numerics: Numerics,
-    decisions: Decisions = NONE,
+    decisions: Decisions = NO_DECISIONS,
 ) -> Draft:
     """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside.
 
@@ -100,7 +210,7 @@ def compose(
                         value=value,
                         indirect=indirect,
                         mode=store.mode,
-                        mask=composer.bounded(index, mask),
+                        mask=composer.add_bound(index, mask),
                     )
                 )
         for check in member.stage.checks:
@@ -154,13 +264,13 @@ class _Composer:
         done: dict[Scalar, Scalar] = {}
         # every step is rounded, so that no kernel begins with what another has rounded and goes on otherwise
         selects = any(store.buffer in self._decisions.rounded for store in member.stage.stores)
-        decisive = roots if selects else tuple(compared(roots, self._decisions.selections))
-        self._exact = _factors(member) | self._of_stored(member) | frozenset(postorder(decisive))
+        decisive = roots if selects else tuple(find_compared(roots, self._decisions.selections))
+        self._exact = _factors(member) | self._find_stored_casts(member) | frozenset(postorder(decisive))
         for node in postorder(roots):
             done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
         return tuple(done[root] for root in roots)
 
-    def _of_stored(self, member: Member) -> frozenset[Scalar]:
+    def _find_stored_casts(self, member: Member) -> frozenset[Scalar]:
         """Return what is used of buffers that the group stores, too, as rounded for memory.
 
         By plain sums, since that is what eager adds: cheaper functions then do for what is only rounded. And
@@ -175,7 +285,7 @@ class _Composer:
             node
             for node in postorder(member.stage.scalars)
             if isinstance(node, Op) and node.op == "cast"
-            for value in selected(node.operands[0])
+            for value in iter_choices(node.operands[0])
             if isinstance(value, Load) and value.buffer in self._wanted and value.buffer in self.produced
             if value.buffer in self._decisions.deciding or node in added
         )
@@ -191,16 +301,16 @@ class _Composer:
                 # ones
                 along = frozenset().union(*(mapping.get(a, a).free_symbols for a in node.axes))
                 axes = self._reduced if along.isdisjoint(self._walked) else self._walked
-                return narrowed(reduce(node.kind, operands, axes, output=node.output))
+                return narrow_sum(reduce(node.kind, operands, axes, output=node.output))
             case Scan():
-                return narrowed(scan_again(node, operands, mapping.get(node.axis, node.axis)))
+                return narrow_sum(scan_again(node, operands, mapping.get(node.axis, node.axis)))
             case Sort():
                 axis = mapping.get(node.axis, node.axis)
                 return sort(operands[0], axis, output=node.output, descending=node.descending)
             case Op(op="cast") if self._wide and node not in self._exact:
-                return join_small_float_conversions(cast(unrounded(operands[0], node.dtype), node.dtype))
+                return joined_small(cast(elide_rounding(operands[0], node.dtype), node.dtype))
             case _:
-                return join_small_float_conversions(replace_operands(node, operands))
+                return joined_small(with_operands(node, operands))
 
     def _load(self, node: Load, operands: list[Scalar], mapping: Mapping[Expr, Expr]) -> Scalar:
         count = len(node.indirect)
@@ -211,19 +321,19 @@ class _Composer:
         buffer = self._buffers[node.buffer]
         index = buffer.offset_of(tuple(substitute(e, mapping) for e in node.index))
         if mask is not None:
-            index = index_where(index, mask)
+            index = simplify_under_mask(index, mask)
         return load(
             self._renamed.get(node.buffer, node.buffer),
             (index,),
             node.dtype,
             indirect=operands[:count],
-            mask=self.bounded(index, mask),
+            mask=self.add_bound(index, mask),
             other=node.other,
         )
 
-    def bounded(self, index: Expr, mask: Scalar | None) -> Scalar | None:
+    def add_bound(self, index: Expr, mask: Scalar | None) -> Scalar | None:
         """`mask`, and where `index` moves from row to row also that the row exists."""
-        if self.bound is None or not self._walks(index):
+        if self.bound is None or not self._moves_along_rows(index):
             return mask
         if mask is None or mask is self.bound:
             return self.bound
@@ -231,7 +341,7 @@ class _Composer:
             return mask
         return op("bitwise_and", self.bound, mask)
 
-    def _walks(self, index: Expr) -> bool:
+    def _moves_along_rows(self, index: Expr) -> bool:
         return not self._rows.isdisjoint(index.free_symbols.intersection(self._walked))
 
 

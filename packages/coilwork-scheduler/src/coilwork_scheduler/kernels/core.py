@@ -1,6 +1,6 @@
-"""From a node that a template has claimed to a kernel with a core, under canonical names, and its call.
+"""Make a kernel with a core from a node that a template has claimed, and its call.
 
-The node's bodies become the core's, over flat offsets; its epilogue and its other results become the stores.
+The node's bodies become the core's, over flat offsets. Its epilogue and its other results become the stores.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, extent_of, substitute, symbol
 from coilwork_ir.kernels import Kernel, KernelCall, Range, Store, TensorArg
-from coilwork_ir.kernels.nodes import (
+from coilwork_ir.kernels.core_nodes import (
     AttentionCore,
     AttentionGradientCore,
     ConvolutionCore,
     Core,
-    Numerics,
     ranges_of,
 )
+from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loops import Attention, Body, Convolution
+from coilwork_ir.loops.attention.verify import operand_of
 from coilwork_ir.loops.convolutions import Role, extents_summed, roles_of
-from coilwork_ir.loops.verify_attention import operand_of
 from coilwork_ir.scalar import (
     IndexValue,
     Load,
@@ -29,22 +29,21 @@ from coilwork_ir.scalar import (
     Scalar,
     cast,
     index_value,
-    join_small_float_conversions,
+    joined_small,
     load,
     loads,
     parameter,
     postorder,
-    replace_operands,
+    with_operands,
 )
-from coilwork_scheduler.contractions.templates import CoreNode, kind_of_node
-from coilwork_scheduler.kernels.accesses import unit_stride
-from coilwork_scheduler.kernels.compared import Decisions, compared
-from coilwork_scheduler.kernels.naming import readable
-from coilwork_scheduler.kernels.unrounded import unrounded
+from coilwork_scheduler.contractions.registry import CoreNode, kind_of_node
+from coilwork_scheduler.kernels.canonical import make_readable_name
+from coilwork_scheduler.kernels.draft_analysis import unit_stride
+from coilwork_scheduler.kernels.rounding import Decisions, elide_rounding, find_compared
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _Result:
     """A result: the buffer, an index into it, and what is stored there."""
 
     buffer: Buffer
@@ -88,7 +87,7 @@ def make_core_kernel(
         for buffer, name in names.items()
     )
     kernel = Kernel(
-        name=readable(node.origins, kind_of_node(node).replace("-", "_")),
+        name=make_readable_name(node.origins, kind_of_node(node).replace("-", "_")),
         ranges=ranges,
         args=args,
         sizes=tuple(renamed.values()),
@@ -103,7 +102,7 @@ def make_core_kernel(
     return kernel, KernelCall(kernel=kernel.name, args=tuple(names), sizes=tuple(sizes), origins=node.origins)
 
 
-def _compose(node: CoreNode) -> tuple[Core, list[_Stored]]:
+def _compose(node: CoreNode) -> tuple[Core, list[_Result]]:
     """The core of `node`, over the graph's own symbols and buffers, and what is stored of its results."""
     if isinstance(node, Convolution):
         return _compose_convolution(node)
@@ -111,9 +110,9 @@ def _compose(node: CoreNode) -> tuple[Core, list[_Stored]]:
     wide = weights.accumulate
     if isinstance(node, Attention):
         value = cast(parameter(0, wide), node.output.dtype) if node.epilogue is None else node.epilogue
-        stored = [_Stored(node.output, weights.ranges, value)]
+        stored = [_Result(node.output, weights.ranges, value)]
         if node.logsumexp is not None and node.logsumexp_at is not None:
-            stored.append(_Stored(node.logsumexp, node.logsumexp_at, parameter(1, wide)))
+            stored.append(_Result(node.logsumexp, node.logsumexp_at, parameter(1, wide)))
         return AttentionCore(weights=weights), stored
     made: list[tuple[Buffer, tuple[Expr, ...]]] = []
     for output, body in (
@@ -135,12 +134,12 @@ def _compose(node: CoreNode) -> tuple[Core, list[_Stored]]:
         bias=node.bias,
     )
     return core, [
-        _Stored(output, index, cast(parameter(number, wide), output.dtype))
+        _Result(output, index, cast(parameter(number, wide), output.dtype))
         for number, (output, index) in enumerate(made)
     ]
 
 
-def _compose_convolution(node: Convolution) -> tuple[Core, list[_Stored]]:
+def _compose_convolution(node: Convolution) -> tuple[Core, list[_Result]]:
     of_value: Role = "features" if node.transposed else "image"
     of_result: Role = "image" if node.transposed else "features"
     value: tuple[Role, Body] = (of_value, node.value)
@@ -172,7 +171,7 @@ def _compose_convolution(node: Convolution) -> tuple[Core, list[_Stored]]:
         groups=node.groups,
         accumulate=node.accumulate,
     )
-    return core, [_Stored(output, ranges, result)]
+    return core, [_Result(output, ranges, result)]
 
 
 def _flatten(roots: Sequence[Scalar], buffers: Mapping[str, Buffer]) -> dict[Scalar, Expr]:
@@ -239,12 +238,12 @@ def _move(core: Core, mapping: Mapping[Expr, Expr], own: Mapping[Expr, Expr]) ->
 
 
 def _find_exact(
-    roots: tuple[Scalar, ...], stored: Sequence[_Stored], numerics: Numerics, decisions: Decisions
+    roots: tuple[Scalar, ...], stored: Sequence[_Result], numerics: Numerics, decisions: Decisions
 ) -> frozenset[Scalar] | None:
     """Values that are used as they were rounded; None if all are."""
     if numerics != "fast" or any(one.buffer.name in decisions.rounded for one in stored):
         return None
-    return frozenset(postorder(compared(roots, decisions.selections)))
+    return frozenset(postorder(find_compared(roots, decisions.selections)))
 
 
 def _rename(
@@ -272,9 +271,7 @@ def _rename(
             case IndexValue():
                 done[node] = index_value(substitute(node.expr, mapping), operands)
             case Op(op="cast") if exact is not None and node not in exact:
-                done[node] = join_small_float_conversions(
-                    cast(unrounded(operands[0], node.dtype), node.dtype)
-                )
+                done[node] = joined_small(cast(elide_rounding(operands[0], node.dtype), node.dtype))
             case _:
-                done[node] = replace_operands(node, operands)
+                done[node] = with_operands(node, operands)
     return tuple(done[root] for root in roots)

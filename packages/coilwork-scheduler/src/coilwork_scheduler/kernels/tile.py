@@ -1,10 +1,10 @@
-"""The iteration space of a kernel: order of ranges, collapsed loops, names.
+"""The iteration space of a kernel: order of ranges, collapsed loops, letters.
 
-The order follows the layout of the largest accesses, so that the range innermost is the one along which most
-bytes lie at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay
-are outermost. Neighbouring ranges that every index sees as one contiguous range become one. A further range
-that carries a good share of unit-stride bytes that are not so along the innermost one (a transposed operand)
-stands right before it, so that generators can make two-dimensional blocks of both.
+The order follows the layout of the largest accesses, so that the innermost range is the one along which most
+bytes lie at unit stride. Ranges that choose the part of memory in which stores at positions from data stay
+are outermost. Neighbouring ranges that every index sees as one contiguous range are collapsed into one. A
+range along which a transposed operand has unit stride stands right before the innermost one, if that is a
+good share of the bytes, so that generators can make two-dimensional blocks of both.
 """
 
 from __future__ import annotations
@@ -15,18 +15,50 @@ from functools import cmp_to_key
 from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.capabilities import TURNED_SHARE
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.index import Expr, as_expr, extent_of, substitute, symbol
 from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
-from coilwork_ir.target import TURNED_SHARE, Target
-from coilwork_scheduler.joining import joined
-from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of, slices
+from coilwork_ir.target import Target
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.kernels.compose import Draft
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.kernels.draft_analysis import (
+    Access,
+    find_accesses,
+    find_slices,
+    index_expressions,
+    scalars_of,
+)
+
+_ZERO: Final = as_expr(0)
+
+# ---- Collapsing ranges ----
+
+
+def join_ranges(outer: Expr, inner: Expr, indices: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]] | None:
+    """One symbol for `outer * extent(inner) + inner` and `indices` over it, if they need no more
+    than that.
+    """
+    size = extent_of(inner)
+    whole = symbol(f"{outer.name}.{inner.name}", extent=extent_of(outer) * size)
+    point = outer * size + inner
+    result: list[Expr] = []
+    for index in indices:
+        free = index.free_symbols
+        if outer in free or inner in free:
+            over = substitute(index, {outer: _ZERO, inner: whole})
+            if substitute(over, {whole: point}) is not index:
+                return None
+            index = over
+        result.append(index)
+    return whole, tuple(result)
+
+
+# ---- Tilings ----
+
 
 Letter: TypeAlias = Literal["x", "y", "z", "w", "r"]
-_ZERO: Final = as_expr(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +80,11 @@ class Tiling:
 
 def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: Target) -> Tiling:
     """The tiling of `draft` on `target`."""
-    touched = accesses(draft, buffers, sizes)
-    outermost = slices(draft, buffers, sizes, target)
+    touched = find_accesses(draft, buffers, sizes)
+    outermost = find_slices(draft, buffers, sizes, target)
     others = [s for s in draft.parallel if s not in outermost]
-    parallel = (*outermost, *_by_layout(others, touched))
-    reduced = draft.reduced if _ordered(draft) else _by_layout(draft.reduced, touched)
+    parallel = (*outermost, *_sort_by_layout(others, touched))
+    reduced = draft.reduced if _has_fixed_order(draft) else _sort_by_layout(draft.reduced, touched)
     indices = index_expressions(draft)
     parallel_runs, indices = _collapse(parallel, indices)
     walked_runs, indices = _collapse(draft.walked, indices)
@@ -62,8 +94,8 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     shares = _shares(touched, draft.parallel, near=near)
 
     # the unit stride of a run is that of its innermost range
-    order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
-    turned = _turned_shares(order, touched)
+    order = _move_coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
+    turned = _find_transposed_shares(order, touched)
     ranges = _name_parallel(order, turned, single=bool(reduced))
     ranges += [TiledRange(symbol=run.symbol, kind="walked", letter="w") for run in walked_runs]
     ranges += [TiledRange(symbol=run.symbol, kind="reduction", letter="r") for run in reduced_runs]
@@ -83,7 +115,7 @@ class _Run:
     symbol: Expr
 
 
-def _ordered(draft: Draft) -> bool:
+def _has_fixed_order(draft: Draft) -> bool:
     """True if the order of the reduction ranges is part of the result."""
     return any(
         isinstance(node, Scan | Sort) or (isinstance(node, Reduce) and node.kind in ("argmin", "argmax"))
@@ -91,7 +123,7 @@ def _ordered(draft: Draft) -> bool:
     )
 
 
-def _by_layout(ranges: Sequence[Expr], touched: Sequence[Access]) -> tuple[Expr, ...]:
+def _sort_by_layout(ranges: Sequence[Expr], touched: Sequence[Access]) -> tuple[Expr, ...]:
     """`ranges` outermost first by the largest access that tells two of them apart."""
     place = {s: k for k, s in enumerate(ranges)}
 
@@ -110,7 +142,7 @@ def _collapse(ranges: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[list[_
     runs: list[_Run] = []
     for inner in ranges:
         if runs:
-            found = joined(runs[-1].symbol, inner, indices)
+            found = join_ranges(runs[-1].symbol, inner, indices)
             if found is not None:
                 whole, indices = found
                 runs[-1] = _Run((*runs[-1].members, inner), whole)
@@ -130,7 +162,7 @@ def _shares(touched: Sequence[Access], ranges: Sequence[Expr], *, near: int) -> 
     return {s: round(moved / everything, 6) for s, moved in found.items()}
 
 
-def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
+def _find_transposed_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
     """For each of `order`, the share of bytes at unit stride along it alone, and not along the
     innermost one.
     """
@@ -144,7 +176,7 @@ def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[flo
     ]
 
 
-def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[_Run]:
+def _move_coalesced_innermost(order: list[tuple[_Run, float]]) -> list[_Run]:
     """Move the range with the largest share innermost; ties keep the order."""
     if not order:
         return []

@@ -1,5 +1,5 @@
 """Layouts of intermediates: one decision over the whole graph.
 
-`assign.py` is the pass, and the file to open first; `traffic.py` is its cost, `candidates.py` what it chooses
-from, `solve.py` how.
+Open `assign.py` first: it is the pass. `rules.py` is the table of what costs depend on, `sites.py` what a
+rule answers, `traffic.py` the cost of loops, and `solve.py` chooses.
 """

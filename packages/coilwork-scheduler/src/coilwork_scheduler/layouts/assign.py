@@ -1,42 +1,47 @@
-"""`assign_layouts`: strides of free memory become those with which the graph moves the fewest bytes.
+"""`assign_layouts` gives free memory the strides with which a graph moves the fewest bytes.
 
 Memory whose loops all run along it is left alone, and so is the rest if little would be gained: only groups
-of loops that know each other, one of which reads or writes across some memory, are looked at.
+of connected loops are looked at, one of which reads or writes across some memory. `explain_layouts` shows the
+decision about each buffer as a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import format_expr
+from coilwork_ir.index import Expr, format_expr
+from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
-from coilwork_ir.loops.access import buffers_defined_by
-from coilwork_ir.loops.layouts import Free, Layout, Strides, ViewsOf, layouts_of, remade
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.layouts import Fixed, Free, Layout, layouts_of, memory_roots
+from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.known import contraction_of_node
-from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.layouts.candidates import list_candidates
-from coilwork_scheduler.layouts.conversions import put_in_copies
+from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
+from coilwork_scheduler.cost_model import SizeHints
+from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
     SCALE,
-    Around,
     Choice,
     Copy,
+    LayoutContext,
     LayoutOf,
     LayoutRule,
     Site,
+    insert_copies,
+    list_candidates,
 )
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.settings import ScheduleOptions, Settings, make_size_hints
+
+# ---- The pass ----
+
 
 # What a change must save of the bytes of the loops around it: less is within the model's error.
 _LEAST_SHARE: Final = 16
@@ -48,36 +53,35 @@ def assign_layouts(
     settings: Settings,
     rules: Sequence[LayoutRule] = RULES,
 ) -> Graph:
-    """`graph` with the strides that are chosen for its free memory, and with copies in front of calls.
-    Near-linear in its size.
+    """Choose strides for free memory of `graph`, and insert copies before calls. Near-linear in its size.
 
     With `batch_invariant` strides stay: which are best depends on how many rows there are.
     """
     if settings.options.batch_invariant:
         return graph
-    around = survey(graph, facts, targets=settings.targets, sizes=settings.sizes)
-    sites = list_sites(around, rules, settings.options)
-    free = _choosable(around, sites)
+    context = survey(graph, facts, targets=settings.targets, sizes=settings.sizes)
+    sites = list_sites(context, rules, settings.options)
+    free = _find_free_memory(context, sites)
     names: dict[str, list[str]] = {}
     for name, root in facts.root.items():
         if root in free:
             names.setdefault(root, []).append(name)
     chosen: dict[str, Strides] = {}
     copied: list[Copy] = []
-    for group in _groups(around, [site for each in sites.values() for site in each], free):
-        laid_out, copies = _Group(group, free, names, around, settings.journal).choose()
+    for group in _groups(context, [site for each in sites.values() for site in each], free):
+        laid_out, copies = _Group(group, free, names, context, settings.remarks).choose()
         chosen.update(laid_out)
         copied += copies
     if not chosen and not copied:
         return graph
-    nodes = tuple(_restride(node, around, chosen) for node in graph.nodes)
+    nodes = tuple(_restride(node, context, chosen) for node in graph.nodes)
     made = replace(graph, nodes=nodes)
-    return put_in_copies(made, copied, facts.fresh_names()) if copied else made
+    return insert_copies(made, copied, facts.fresh_names()) if copied else made
 
 
-def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> Around:
+def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> LayoutContext:
     """The facts that rules read."""
-    return Around(
+    return LayoutContext(
         graph=graph,
         facts=facts,
         views=ViewsOf(graph),
@@ -88,17 +92,15 @@ def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHint
 
 
 def list_sites(
-    around: Around, rules: Sequence[LayoutRule], options: ScheduleOptions
+    context: LayoutContext, rules: Sequence[LayoutRule], options: ScheduleOptions
 ) -> dict[int, tuple[Site, ...]]:
-    """Return what those of the rules say that are asked under `options`, by positions of nodes: costs of a
-    node add up.
-    """
+    """List the sites of each node, by position, from the rules that `options` enable. Their costs add up."""
     found: dict[int, tuple[Site, ...]] = {}
     rules = [rule for rule in rules if rule.is_asked(options)]
-    for position, node in enumerate(around.graph.nodes):
+    for position, node in enumerate(context.graph.nodes):
         sites: list[Site] = []
         for rule in rules:
-            answer = rule.site(position, node, around)
+            answer = rule.site(position, node, context)
             if isinstance(answer, Sequence):
                 sites += answer
             elif answer is not None:
@@ -108,35 +110,35 @@ def list_sites(
     return found
 
 
-def layouts_beside(around: Around, sites: Mapping[int, Sequence[Site]]) -> Mapping[str, Layout]:
-    """Return what memory is fixed, and why, where calls oblige as `sites` say."""
+def find_layouts(context: LayoutContext, sites: Mapping[int, Sequence[Site]]) -> Mapping[str, Layout]:
+    """Find which memory is fixed, and why, if calls accept other layouts as `sites` say."""
     obliging = {
         position: tuple(dict.fromkeys(name for site in each for name in site.obliges))
         for position, each in sites.items()
     }
-    return layouts_of(around.graph, obliging=obliging)
+    return layouts_of(context.graph, obliging=obliging)
 
 
-def _choosable(around: Around, sites: Mapping[int, Sequence[Site]]) -> frozenset[str]:
-    """Free memory of two dimensions or more, but for that of products in our own kernels, which are chosen by
-    strides, and of scatters.
+def _find_free_memory(context: LayoutContext, sites: Mapping[int, Sequence[Site]]) -> frozenset[str]:
+    """Find free memory of two dimensions or more.
 
-    Scatters that fill one memory part by part share kernels with each other as long as all of their parts lie
-    alike.
+    Memory of products in our own kernels is left out, since strides choose the kernel, and so is that of
+    scatters. Scatters that fill one memory part by part share kernels with each other as long as all of their
+    parts lie alike.
     """
-    facts = around.facts
-    layouts = layouts_beside(around, sites)
+    facts = context.facts
+    layouts = find_layouts(context, sites)
     free = {name for name, layout in layouts.items() if isinstance(layout, Free) and len(layout.shape) > 1}
-    for position, node in enumerate(around.graph.nodes):
+    for position, node in enumerate(context.graph.nodes):
         if isinstance(node, Scatter):
             free.discard(facts.root[node.output.name])
         if free and contraction_of_node(node) is not None:
             free.difference_update(facts.root[name] for name in facts.reads[position])
-            free.difference_update(facts.root[buffer.name] for buffer in buffers_defined_by(node))
+            free.difference_update(facts.root[buffer.name] for buffer in defined(node))
     return frozenset(free)
 
 
-def _groups(around: Around, sites: Sequence[Site], free: frozenset[str]) -> list[list[Site]]:
+def _groups(context: LayoutContext, sites: Sequence[Site], free: frozenset[str]) -> list[list[Site]]:
     """Nodes that know each other through free memory, where one of them moves more than it must; in order."""
     parent: dict[str, str] = {}
 
@@ -157,7 +159,7 @@ def _groups(around: Around, sites: Sequence[Site], free: frozenset[str]) -> list
     for site, names in zip(sites, touched, strict=True):
         if names:
             groups.setdefault(find(names[0]), []).append(site)
-            if site.cost(around.as_captured) > site.least():
+            if site.cost(context.strides_of_capture) > site.least():
                 wasteful.add(find(names[0]))
     return [group for name, group in groups.items() if name in wasteful]
 
@@ -168,7 +170,7 @@ class _Variable:
 
     name: str
     candidates: tuple[Strides, ...]
-    around: tuple[int, ...]
+    sites: tuple[int, ...]
     is_memory: bool = True
 
 
@@ -180,12 +182,12 @@ class _Group:
         sites: Sequence[Site],
         free: frozenset[str],
         names: Mapping[str, Sequence[str]],
-        around: Around,
-        journal: Journal,
+        context: LayoutContext,
+        remarks: Remarks,
     ) -> None:
         self.sites = sites
-        self.around = around
-        self.journal = journal
+        self.context = context
+        self.remarks = remarks
         self.variables: list[_Variable] = []
         touching: dict[str, list[int]] = {}
         for number, site in enumerate(sites):
@@ -194,8 +196,8 @@ class _Group:
                     touching.setdefault(name, []).append(number)
         candidates = list_candidates(
             {name: [sites[n] for n in numbers] for name, numbers in touching.items()},
-            around.views,
-            around.buffers,
+            context.views,
+            context.buffers,
             names,
         )
         for name, numbers in touching.items():
@@ -211,9 +213,9 @@ class _Group:
         self.places = {variable.name: k for k, variable in enumerate(self.variables)}
         self._costs: dict[Hashable, dict[tuple[int, ...], int]] = {}
         self.terms = [self._term(site) for site in sites]
-        device = around.buffers[sites[0].memory[0]].device
-        self.bytes_per_us = around.bytes_per_us(device)
-        self.gain_us = around.targets.of(device).machine.memory.layout_gain_us
+        device = context.buffers[sites[0].memory[0]].device
+        self.bytes_per_us = context.bytes_per_us(device)
+        self.gain_us = context.targets.of(device).machine.memory.layout_gain_us
 
     def _term(self, site: Site) -> Term:
         names = (*site.memory, *(c.name for c in site.choices))
@@ -233,7 +235,7 @@ class _Group:
         """Return what sites have in common that cost the same for the same candidates, numbered as in
         `scope`.
         """
-        form, views = site.form, self.around.views
+        form, views = site.form, self.context.views
         if form is None:
             return None
         lying: list[object] = []
@@ -253,13 +255,13 @@ class _Group:
             self.variables[v].name: self.variables[v].candidates[c]
             for v, c in zip(scope, choice, strict=True)
         }
-        views = self.around.views
+        views = self.context.views
 
         def layout(name: str, buffer: Buffer) -> Strides | None:
             found = chosen.get(name)
             if found is None:
                 return buffer.strides
-            return views.strides_of(buffer.name, found) if name in self.around.buffers else found
+            return views.strides_of(buffer.name, found) if name in self.context.buffers else found
 
         return layout
 
@@ -317,17 +319,17 @@ class _Group:
         """Set memory back to its captured strides where a change of it and of what it touches saves too
         little.
         """
-        for cluster in self._clusters([v for v, c in enumerate(choice) if c != 0]):
-            numbers = sorted({n for v in cluster for n in self.variables[v].around})
+        for group in self._group_changes([v for v, c in enumerate(choice) if c != 0]):
+            numbers = sorted({n for v in group for n in self.variables[v].sites})
             kept = choice.copy()
-            for v in cluster:
+            for v in group:
                 kept[v] = 0
             before, after = self._cost(numbers, kept), self._cost(numbers, choice)
             least = max(before / _LEAST_SHARE, self._least_gain())
             if before - after < least:
                 choice[:] = kept
 
-    def _clusters(self, changed: Sequence[int]) -> list[list[int]]:
+    def _group_changes(self, changed: Sequence[int]) -> list[list[int]]:
         """`changed` variables, in groups that share loops or calls."""
         parent = {v: v for v in changed}
 
@@ -339,7 +341,7 @@ class _Group:
 
         first: dict[int, int] = {}
         for v in changed:
-            for number in self.variables[v].around:
+            for number in self.variables[v].sites:
                 parent[find(v)] = find(first.setdefault(number, v))
         groups: dict[int, list[int]] = {}
         for v in changed:
@@ -355,7 +357,7 @@ class _Group:
         for candidate in range(len(variable.candidates)):
             trial = list(choice)
             trial[place] = candidate
-            costs.append(self._cost(variable.around, trial))
+            costs.append(self._cost(variable.sites, trial))
         chosen = choice[place]
         texts = [_text(strides) for strides in variable.candidates]
         others = [c for c in range(len(costs)) if c != chosen and costs[c] < IMPOSSIBLE]
@@ -363,7 +365,7 @@ class _Group:
         second = min(others, key=lambda c: (costs[c] == costs[chosen], costs[c], c), default=None)
         lost = 0.0 if second is None else (costs[second] - costs[chosen]) / SCALE
         beside = "no other beside the rest" if second is None else f"then {texts[second]}"
-        self.journal.note(
+        self.remarks.note(
             "layout",
             (variable.name,),
             chosen != 0,
@@ -375,7 +377,7 @@ class _Group:
     def _record_copy(self, copy: Copy) -> None:
         """Note a copy, and what memory would move without it."""
         saved = 0.0 if copy.bytes_saved is None else float(copy.bytes_saved)
-        self.journal.note(
+        self.remarks.note(
             "layout-copy",
             (copy.buffer.name,),
             True,
@@ -391,33 +393,95 @@ def _text(strides: Strides) -> str:
     return "{" + ", ".join(format_expr(stride) for stride in strides) + "}"
 
 
-def _restride(node: Node, around: Around, chosen: Mapping[str, Strides]) -> Node:
+def _restride(node: Node, context: LayoutContext, chosen: Mapping[str, Strides]) -> Node:
     """`node` with the chosen strides for what it defines."""
 
-    def moved(buffer: Buffer) -> Buffer:
-        strides = chosen.get(around.roots[buffer.name])
+    def restride(buffer: Buffer) -> Buffer:
+        strides = chosen.get(context.roots[buffer.name])
         return buffer if strides is None else replace(buffer, strides=strides)
 
     match node:
         case Pointwise() | Scatter():
-            return replace(node, output=moved(node.output))
+            return replace(node, output=restride(node.output))
         case Reduce() | Scan():
-            return replace(node, outputs=tuple(None if b is None else moved(b) for b in node.outputs))
+            return replace(node, outputs=tuple(None if b is None else restride(b) for b in node.outputs))
         case Sort(outputs=(values, positions)):
             return replace(
                 node,
                 outputs=(
-                    None if values is None else moved(values),
-                    None if positions is None else moved(positions),
+                    None if values is None else restride(values),
+                    None if positions is None else restride(positions),
                 ),
             )
-        case View() if around.roots[node.output.name] in chosen:
-            found = around.views.remake(node.output.name, chosen[around.roots[node.output.name]])
+        case View() if context.roots[node.output.name] in chosen:
+            found = context.views.remake(node.output.name, chosen[context.roots[node.output.name]])
             assert found is not None, f"%{node.output.name} cannot show what it shows"
             return remade(node, found)
-        case Extern() if any(around.roots[b.name] in chosen for b in buffers_defined_by(node)):
+        case Extern() if any(context.roots[b.name] in chosen for b in defined(node)):
             return replace(
-                node, outputs=tuple(moved(b) if isinstance(b, Buffer) else b for b in node.outputs)
+                node, outputs=tuple(restride(b) if isinstance(b, Buffer) else b for b in node.outputs)
             )
         case _:
             return node
+
+
+# ---- The table for people ----
+
+
+def explain_layouts(
+    steps: Sequence[tuple[str, Graph]],
+    decisions: Iterable[Decision],
+    *,
+    targets: Targets,
+    options: ScheduleOptions,
+    rules: Sequence[LayoutRule] = RULES,
+) -> str:
+    """One line for each buffer with memory of its own: its shape, how it lies, and why. Columns are aligned.
+
+    Args:
+        steps: what `schedule` told its observer, in order: the name of each pass and the graph that it made.
+        decisions: what was recorded.
+        targets: the devices that it ran for.
+        options: the options that it ran with.
+        rules: the rules that it asked.
+    """
+    place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")
+    before, after = steps[place - 1][1], steps[place][1]
+    hints = make_size_hints(options)
+    context = survey(before, analyse(before), targets=targets, sizes=hints)
+    layouts = find_layouts(context, list_sites(context, rules, options))
+    chosen = {d.subjects[0]: d for d in decisions if d.rule == "layout"}
+    copies = {d.subjects[0]: d for d in decisions if d.rule == "layout-copy"}
+    roots = memory_roots(after)
+    rows = [("buffer", "shape", "strides", "layout", "why")]
+    for buffer in (b for node in after.nodes for b in defined(node)):
+        if roots[buffer.name] != buffer.name or len(buffer.shape) < 2:
+            continue
+        layout, decision = layouts.get(buffer.name), chosen.get(buffer.name)
+        if layout is None:
+            kind, why = "copy", "a copy between layouts"
+        elif isinstance(layout, Fixed):
+            kind, why = "fixed", layout.why
+        elif decision is None:
+            kind, why = "free", "nothing around it moves more than it must"
+        else:
+            kind, why = "moved" if decision.accepted else "free", _runner_up(decision)
+        copy = copies.get(buffer.name)
+        if copy is not None:
+            why += f"; copied for a call: {dict(copy.numbers)['copied_bytes']:.0f} bytes"
+        rows.append((f"%{buffer.name}", _list(buffer.shape), _list(buffer.strides), kind, why))
+    widths = [max(len(row[k]) for row in rows) for k in range(5)]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _runner_up(decision: Decision) -> str:
+    numbers = dict(decision.numbers)
+    _, second = decision.reason.split("}, ", 1)
+    if not numbers["runner_up_bytes"]:
+        return second
+    return f"{second}: {numbers['runner_up_bytes']:.0f} bytes, {numbers['runner_up_us']:.2f} us more"
+
+
+def _list(sizes: Iterable[Expr]) -> str:
+    return " ".join(format_expr(size) for size in sizes)

@@ -1,9 +1,9 @@
-"""Convolutions as calls of a library, which computes in channels-last or as captured, and converts what lies
-otherwise around each call.
+"""The layout rules for convolutions as library calls, which convert tensors that lie otherwise.
 
-Which of both it takes, it reads off the strides of its input and its weight, and its results lie so
-(`follows_channels_last`). The pass chooses that order for each call, and each tensor of the call costs by
-itself beside it: what lies otherwise is copied. What conversions cost is in `coilwork_ir.convolution_rates`.
+A library computes in channels-last or as captured. It reads that off the strides of its input and its weight,
+and its results lie so (`follows_channels_last`). The pass chooses that order for each call. Each tensor of
+the call costs by itself beside it: what lies otherwise is copied. What conversions cost is in
+`coilwork_ir.convolution_rates`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coilwork_ir.index import as_int
 from coilwork_ir.loops import Extern, Node, Pointwise
 from coilwork_ir.loops.layouts import Strides, nested_strides
 from coilwork_scheduler.contractions.convolutions import FORWARD, GRADIENTS
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Choice, Copy, LayoutContext, LayoutOf, Site
 from coilwork_scheduler.layouts.traffic import TILED
 
 _HALVES: Final = (DType.BF16, DType.F16)
@@ -59,7 +59,7 @@ class Call:
     """A convolution over two or three dimensions, or the gradients of one, in floats of 16 bits or in `f32`.
 
     Attributes:
-        around: what is known.
+        context: facts about the graph.
         position: of the call.
         read: input and weight; of gradients the result's gradient before them.
         made: its result, or the gradients of input and weight.
@@ -68,7 +68,7 @@ class Call:
         channels: the smaller of input channels in a group and output channels.
     """
 
-    around: Around
+    context: LayoutContext
     position: int
     read: tuple[Buffer, ...]
     made: tuple[Buffer, ...]
@@ -84,7 +84,7 @@ class Call:
     @property
     def is_on_gpu(self) -> bool:
         """Tell if a GPU's library computes it."""
-        return self.around.targets.of(self.read[0].device).is_gpu
+        return self.context.targets.of(self.read[0].device).is_gpu
 
     @property
     def is_narrow(self) -> bool:
@@ -94,8 +94,10 @@ class Call:
     @property
     def is_captured_channels_last(self) -> bool:
         """Tell if the library computes in channels-last as captured: input or weight says so."""
-        around = self.around
-        return any(follows_channels_last(around.extents(b), around.steps(b.strides)) for b in self.read[-2:])
+        context = self.context
+        return any(
+            follows_channels_last(context.extents(b), context.steps(b.strides)) for b in self.read[-2:]
+        )
 
     @property
     def has_gradients_behind(self) -> bool:
@@ -103,7 +105,7 @@ class Call:
 
         The backward graph, which is compiled for what this one saves, computes two convolutions for each.
         """
-        return bool(self.around.graph.free_results) and len(self.read) == 2
+        return bool(self.context.graph.free_results) and len(self.read) == 2
 
     @property
     def is_blocked(self) -> bool:
@@ -122,7 +124,7 @@ class Call:
     @property
     def has_slow_kernel(self) -> bool:
         """Tell if a GPU computes it slowly as captured."""
-        window = self.around.extents(self.read[-1])[2:]
+        window = self.context.extents(self.read[-1])[2:]
         is_fast = not self.is_on_gpu or not self.is_narrow
         return not is_fast and has_slow_depthwise_kernel(self.groups, self.channels, window)
 
@@ -165,7 +167,7 @@ class TensorSite:
     @property
     def memory(self) -> tuple[str, ...]:
         """Its memory."""
-        return (self.call.around.roots[self.buffer.name],)
+        return (self.call.context.roots[self.buffer.name],)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -197,7 +199,7 @@ class TensorSite:
             return IMPOSSIBLE
         found = size = self._size
         # what a call loses as captured or, of some, in channels-last
-        lost = self._lost_channels_last(strides) if is_last else self._lost if size else 0
+        lost = self._channels_last_loss(strides) if is_last else self._loss if size else 0
         found += lost * (_CONVOLUTIONS if self.call.has_gradients_behind else 1)
         if self._has_copy(strides, is_last=is_last):
             # what makes the operand runs along one of both, and across the other
@@ -224,7 +226,7 @@ class TensorSite:
         buffer = self.buffer
         rank = len(buffer.shape)
         for order in (channels_last_order(rank), tuple(range(rank))):
-            runs = self.call.around.views.list_runs(buffer, root)
+            runs = self.call.context.views.list_runs(buffer, root)
             if runs is None:
                 continue
             moving = [run for k in order if (run := runs[k]) is not None]
@@ -265,25 +267,25 @@ class TensorSite:
             return not self._lies_so(strides, is_last=is_last)
         if self._is_weight and not self.call.needs_weight:
             return False
-        around = self.call.around
-        follows = follows_channels_last(around.extents(self.buffer), around.steps(strides))
+        context = self.call.context
+        follows = follows_channels_last(context.extents(self.buffer), context.steps(strides))
         if not is_last:
             return follows
         # a CPU's library packs weights from any layout
         return not self._lies_so(strides, is_last=True) and (self.call.is_on_gpu or not self._is_weight)
 
     def _lies_so(self, strides: Strides, *, is_last: bool) -> bool:
-        around = self.call.around
-        shape, steps = around.extents(self.buffer), around.steps(strides)
+        context = self.call.context
+        shape, steps = context.extents(self.buffer), context.steps(strides)
         return is_channels_last(shape, steps) if is_last else is_row_major(shape, steps)
 
     @property
     def _size(self) -> int:
         if self._is_weight and not self.call.needs_weight:
             return 0
-        return self.call.around.sizes.size_bytes(self.buffer)
+        return self.call.context.sizes.size_bytes(self.buffer)
 
-    def _lost_channels_last(self, strides: Strides) -> int:
+    def _channels_last_loss(self, strides: Strides) -> int:
         """Return what the library loses for the tensor, which lies so, where it computes in channels-last."""
         lost = self._size if self.call.is_slower_channels_last else 0
         if self._is_weight and not self.call.is_on_gpu and not self._lies_so(strides, is_last=True):
@@ -292,7 +294,7 @@ class TensorSite:
         return lost
 
     @property
-    def _lost(self) -> int:
+    def _loss(self) -> int:
         """Return what the library loses for the tensor where it is not given channels-last."""
         if self.call.is_blocked and (self._is_weight or self._is_weight_gradient):
             return 0
@@ -319,10 +321,12 @@ class TensorSite:
 
     @property
     def _fuses(self) -> bool:
-        around = self.call.around
-        definer = around.facts.definer.get(self.buffer.name)
+        context = self.call.context
+        definer = context.facts.definer.get(self.buffer.name)
         return (
-            not self._is_result and definer is not None and isinstance(around.graph.nodes[definer], Pointwise)
+            not self._is_result
+            and definer is not None
+            and isinstance(context.graph.nodes[definer], Pointwise)
         )
 
     @property
@@ -349,34 +353,34 @@ class TensorSite:
         return self.call.has_slow_kernel and not (self._is_weight or self._is_weight_gradient)
 
 
-def weigh_convolution(position: int, node: Node, around: Around) -> tuple[Site, ...]:
+def weigh_convolution(position: int, node: Node, context: LayoutContext) -> tuple[Site, ...]:
     """`node` as a convolution in 16 bits or its gradients, if it is one: a site for each tensor."""
-    return _weigh(position, node, around, _HALVES)
+    return _weigh(position, node, context, _HALVES)
 
 
-def weigh_rounded_convolution(position: int, node: Node, around: Around) -> tuple[Site, ...]:
+def weigh_rounded_convolution(position: int, node: Node, context: LayoutContext) -> tuple[Site, ...]:
     """`node` as a convolution in `f32` on a GPU or its gradients, if it is one: a site for each tensor.
 
     It rounds its operands to TF32, so matrix units compute it.
     """
     is_on_gpu = isinstance(node, Extern) and any(
-        isinstance(b, Buffer) and around.targets.of(b.device).has(CUDNN) for b in node.outputs
+        isinstance(b, Buffer) and context.targets.of(b.device).has(CUDNN) for b in node.outputs
     )
-    return _weigh(position, node, around, (DType.F32,)) if is_on_gpu else ()
+    return _weigh(position, node, context, (DType.F32,)) if is_on_gpu else ()
 
 
-def weigh_blocked_convolution(position: int, node: Node, around: Around) -> tuple[Site, ...]:
+def weigh_blocked_convolution(position: int, node: Node, context: LayoutContext) -> tuple[Site, ...]:
     """`node` as a convolution in `f32` on a CPU or its gradients, if it is one: a site for each tensor.
 
     Its library computes in blocks (`Call.is_blocked`).
     """
     is_on_cpu = isinstance(node, Extern) and any(
-        isinstance(b, Buffer) and around.targets.of(b.device).has(CPU_LIBRARIES) for b in node.outputs
+        isinstance(b, Buffer) and context.targets.of(b.device).has(CPU_LIBRARIES) for b in node.outputs
     )
-    return _weigh(position, node, around, (DType.F32,)) if is_on_cpu else ()
+    return _weigh(position, node, context, (DType.F32,)) if is_on_cpu else ()
 
 
-def _weigh(position: int, node: Node, around: Around, types: Sequence[DType]) -> tuple[Site, ...]:
+def _weigh(position: int, node: Node, context: LayoutContext, types: Sequence[DType]) -> tuple[Site, ...]:
     """`node` as a convolution in one of `types`, or its gradients, that may lie otherwise, if it is one.
 
     It is left as captured where all of it is channels-last already, since less is known of what others would
@@ -387,22 +391,22 @@ def _weigh(position: int, node: Node, around: Around, types: Sequence[DType]) ->
     if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:
         return ()
     groups, given = node.args[form.groups], [node.args[k] for k in form.read]
-    read = tuple(around.buffers[argument.name] for argument in given if isinstance(argument, Ref))
+    read = tuple(context.buffers[argument.name] for argument in given if isinstance(argument, Ref))
     made = tuple(b for b in node.outputs if isinstance(b, Buffer) and len(b.shape) == len(read[-1].shape))
     if len(read) != len(form.read) or not made or not isinstance(groups, int):
         return ()
     if any(len(b.shape) not in (4, 5) or b.dtype not in types for b in (*read, *made)):
         return ()
     activations = (*read[:-1], *made) if len(read) == 2 else read[:-1]
-    shapes = [around.extents(buffer) for buffer in activations]
+    shapes = [context.extents(buffer) for buffer in activations]
     if any(shape[1] == 1 or all(size == 1 for size in shape[2:]) for shape in shapes):
         return ()
-    target = around.targets.of(made[0].device)
+    target = context.targets.of(made[0].device)
     if not target.has(CUDNN) and not target.has(CPU_LIBRARIES):
         return ()
-    first, second = around.extents(read[-1])[:2]
+    first, second = context.extents(read[-1])[:2]
     call = Call(
-        around=around,
+        context=context,
         position=position,
         read=read,
         made=made,
@@ -423,11 +427,11 @@ def _choose_order(call: Call) -> Choice | None:
 
     What is channels-last as captured stays so.
     """
-    around = call.around
+    context = call.context
     result = call.read[-2] if len(call.read) == 3 else call.made[0]
     rank = len(result.shape)
     orders = [tuple(range(rank)), channels_last_order(rank)]
-    lying = [(around.extents(b), around.steps(b.strides)) for b in call.tensors]
+    lying = [(context.extents(b), context.steps(b.strides)) for b in call.tensors]
     if call.is_captured_channels_last:
         if all(is_channels_last(*each) for each in lying):
             return None

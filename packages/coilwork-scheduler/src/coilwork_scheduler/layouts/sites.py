@@ -1,25 +1,32 @@
-"""A node as the pass sees it: which memory its cost depends on, what it costs, and which strides it would
-like. Rules make these.
+"""What the layout pass knows of a node (`Site`): its memory, its costs, the strides it would like.
 
-A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with a `Site`; what several
-rules say of one node adds up. A call that no rule claims holds its operands and results to their strides,
-since nobody knows what it makes of others.
+Rules make sites. A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with
+sites, whose costs add up. A call that no rule claims holds its operands and results to their strides, since
+nobody knows what it does with others. `list_candidates` gathers the strides that free memory may have.
+`insert_copies` puts copies before and behind calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeAlias
 
-from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr
-from coilwork_ir.loops import Graph, Node
-from coilwork_ir.loops.layouts import Strides, ViewsOf
+from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
+from coilwork_ir.fresh_names import FreshNames
+from coilwork_ir.index import Expr, as_int, symbol
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.layouts import nested_strides
+from coilwork_ir.loops.view_strides import Strides, ViewsOf
+from coilwork_ir.scalar import load
 from coilwork_ir.target import Targets
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import ScheduleOptions
+
+# ---- Sites and rules ----
+
 
 SCALE: Final = 8
 """Costs are whole numbers, of bytes in eighths."""
@@ -71,7 +78,7 @@ class Copy:
 
 
 class Site(Protocol):
-    """What one node makes of the layouts around it."""
+    """The cost and the wishes of one node under the layouts around it."""
 
     @property
     def obliges(self) -> tuple[str, ...]:
@@ -115,9 +122,8 @@ class Site(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLoops:
-    """What is known of loops that are equal but for names, as those of a model's layers are: each is weighed
-    once.
+class LoopMemo:
+    """Results shared by loops that are equal but for names, as those of a model's layers are.
 
     Attributes:
         forms: numbers of touches, by what their weight depends on beside strides.
@@ -137,7 +143,7 @@ class KnownLoops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class LayoutContext:
     """Facts that rules read.
 
     Attributes:
@@ -153,7 +159,7 @@ class Around:
     targets: Targets
     sizes: SizeHints
     row_reductions: frozenset[int]
-    known: KnownLoops = field(default_factory=KnownLoops)
+    known: LoopMemo = field(default_factory=LoopMemo)
 
     @property
     def buffers(self) -> Mapping[str, Buffer]:
@@ -165,7 +171,7 @@ class Around:
         """The first name of the memory of each buffer."""
         return self.facts.root
 
-    def as_captured(self, name: str, buffer: Buffer) -> Strides:
+    def strides_of_capture(self, name: str, buffer: Buffer) -> Strides:
         """The layout that the graph has."""
         return buffer.strides
 
@@ -195,6 +201,122 @@ class LayoutRule:
     """
 
     name: str
-    site: Callable[[int, Node, Around], Site | Sequence[Site] | None]
+    site: Callable[[int, Node, LayoutContext], Site | Sequence[Site] | None]
     why: str
     is_asked: Callable[[ScheduleOptions], bool] = lambda options: True
+
+
+# ---- Candidates ----
+
+
+MOST_CANDIDATES: Final = 8
+
+
+def list_candidates(
+    touching: Mapping[str, Sequence[Site]],
+    views: ViewsOf,
+    buffers: Mapping[str, Buffer],
+    names: Mapping[str, Collection[str]],
+) -> dict[str, tuple[Strides, ...]]:
+    """Strides that each piece of free memory may have, those of capture first.
+
+    Memory that nobody has a wish for follows what it shares loops with, step by step: the indices of a pool
+    lie as its values do. Each is asked about once more at most, so this is linear in the sites.
+
+    Args:
+        touching: the sites around each piece of memory, by its first name.
+        views, buffers: all views and buffers of the graph.
+        names: what each piece is called; there are views among them.
+    """
+    found = {
+        root: candidates_for(
+            buffers[root], [site.propose(buffers[root]) for site in sites], views, names[root]
+        )
+        for root, sites in touching.items()
+    }
+    undecided = {root for root, candidates in found.items() if len(candidates) == 1}
+    reached = [root for root in touching if root not in undecided]
+    while reached and undecided:
+        beside = dict.fromkeys(
+            name for root in reached for site in touching[root] for name in site.memory if name in undecided
+        )
+        reached = []
+        for root in beside:
+            lying = [
+                site.follow(buffers[root], {name: found[name] for name in site.memory if name in found})
+                for site in touching[root]
+            ]
+            candidates = candidates_for(buffers[root], lying, views, names[root])
+            if len(candidates) > 1:
+                found[root] = candidates
+                undecided.remove(root)
+                reached.append(root)
+    return found
+
+
+def candidates_for(
+    root: Buffer, proposals: Iterable[Iterable[Strides]], views: ViewsOf, names: Collection[str]
+) -> tuple[Strides, ...]:
+    """Strides that `root` may have, those of capture first: at most `MOST_CANDIDATES`.
+
+    Args:
+        root: free memory.
+        proposals: what each site around it would like.
+        views: all views of the graph.
+        names: what `root` is called; there are views among them, all of which must be able to show it.
+    """
+    found: dict[Strides, None] = {root.strides: None}
+    several = [d for d, extent in enumerate(root.shape) if as_int(extent) != 1]
+    proposed = [nested_strides(root.shape, tuple(range(len(root.shape))))]
+    for wishes in proposals:
+        proposed += wishes
+    for strides in dict.fromkeys(proposed):
+        # the stride of a dimension of one element says nothing
+        if any(all(strides[d] is known[d] for d in several) for known in found):
+            continue
+        if all(views.strides_of(name, strides) is not None for name in names):
+            found[strides] = None
+        if len(found) == MOST_CANDIDATES:
+            break
+    return tuple(found)
+
+
+# ---- Copies ----
+
+
+def insert_copies(graph: Graph, copied: Iterable[Copy], names: FreshNames) -> Graph:
+    """`graph` with each copy in `copied` in front of its call or behind it."""
+    by_call: dict[int, list[Copy]] = {}
+    for copy in copied:
+        by_call.setdefault(copy.position, []).append(copy)
+    nodes: list[Node] = []
+    for position, node in enumerate(graph.nodes):
+        before: list[Node] = []
+        behind: list[Node] = []
+        for copy in by_call.get(position, ()):
+            assert isinstance(node, Extern), "only calls are given copies"
+            current = copy.buffer
+            if copy.is_result:
+                # as it is laid out by now
+                current = next(b for b in defined(node) if b.name == copy.buffer.name)
+            other = replace(current, name=names.close_to(current.name), strides=copy.strides)
+            if copy.is_result:
+                node = replace(node, outputs=tuple(_rename(b, current.name, other) for b in node.outputs))
+                behind.append(_copy(other, current, node))
+            else:
+                given = Ref(current.name)
+                node = replace(node, args=tuple(Ref(other.name) if a == given else a for a in node.args))
+                before.append(_copy(current, other, node))
+        nodes += [*before, node, *behind]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _rename(output: Buffer | SymbolOutput | None, name: str, other: Buffer) -> Buffer | SymbolOutput | None:
+    return other if isinstance(output, Buffer) and output.name == name else output
+
+
+def _copy(source: Buffer, made: Buffer, like: Extern) -> Pointwise:
+    ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(made.shape))
+    return Pointwise(
+        output=made, ranges=ranges, body=load(source.name, ranges, source.dtype), origins=like.origins
+    )

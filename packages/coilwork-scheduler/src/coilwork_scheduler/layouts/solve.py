@@ -54,7 +54,7 @@ def choose_cheapest(
         most_entries: of one table.
     """
     held: dict[int, int] = {}
-    known = _Known()
+    known = _Memo()
     best = _eliminate(counts, terms, held, most_entries, known)
     if not held:
         return best
@@ -95,8 +95,8 @@ class _Removal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What is computed once where terms and tables are equal."""
+class _Memo:
+    """Results that equal terms and tables share."""
 
     numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
     tables: dict[tuple[object, ...], _Costs] = field(default_factory=dict)
@@ -111,21 +111,21 @@ class _Elimination:
     """The tables that are left while variables are removed one by one."""
 
     def __init__(
-        self, counts: Sequence[int], tables: Sequence[_Table], held: Mapping[int, int], known: _Known
+        self, counts: Sequence[int], tables: Sequence[_Table], held: Mapping[int, int], known: _Memo
     ) -> None:
         self.counts = counts
         self.tables = dict(enumerate(tables))
         self.known = known
         self.next = len(self.tables)
-        self.of: dict[int, set[int]] = {v: set() for v in range(len(counts)) if v not in held}
+        self.tables_of: dict[int, set[int]] = {v: set() for v in range(len(counts)) if v not in held}
         for number, table in self.tables.items():
             for variable in table.scope:
-                self.of[variable].add(number)
+                self.tables_of[variable].add(number)
 
     def neighbours(self, variable: int) -> tuple[int, ...]:
         """Variables that share a table with `variable`, in order."""
         known: set[int] = set()
-        for number in self.of[variable]:
+        for number in self.tables_of[variable]:
             known.update(self.tables[number].scope)
         known.discard(variable)
         return tuple(sorted(known))
@@ -138,7 +138,7 @@ class _Elimination:
     def hold(self, variable: int, candidate: int) -> tuple[int, ...]:
         """Give `variable` a candidate: its neighbours, whose tables are smaller now."""
         scope = self.neighbours(variable)
-        for number in sorted(self.of.pop(variable)):
+        for number in sorted(self.tables_of.pop(variable)):
             table = self.tables[number]
             place = table.scope.index(variable)
             inner = prod([self.counts[v] for v in table.scope[place + 1 :]])
@@ -154,7 +154,7 @@ class _Elimination:
     def remove(self, variable: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Eliminate `variable`: its neighbours, and its cheapest candidates for each of theirs."""
         scope = self.neighbours(variable)
-        numbers = sorted(self.of.pop(variable))
+        numbers = sorted(self.tables_of.pop(variable))
         gone = [self.tables.pop(number) for number in numbers]
         places = {v: k for k, v in enumerate((*scope, variable))}
         parts = tuple([(tuple([places[v] for v in table.scope]), table.costs) for table in gone])
@@ -166,16 +166,16 @@ class _Elimination:
         for number, table in zip(numbers, gone, strict=True):
             for other in table.scope:
                 if other != variable:
-                    self.of[other].discard(number)
+                    self.tables_of[other].discard(number)
         self.tables[self.next] = _Table(scope, left.costs)
         for other in scope:
-            self.of[other].add(self.next)
+            self.tables_of[other].add(self.next)
         self.next += 1
         return scope, left.cheapest
 
 
 def _remove_last(
-    sizes: Sequence[int], parts: Sequence[tuple[tuple[int, ...], _Costs]], known: _Known
+    sizes: Sequence[int], parts: Sequence[tuple[tuple[int, ...], _Costs]], known: _Memo
 ) -> _Removal:
     """Return what is left of the tables `parts` without the last of the variables that have `sizes`
     candidates.
@@ -200,7 +200,7 @@ def _remove_last(
 
 
 def _eliminate(
-    counts: Sequence[int], terms: Sequence[Term], held: dict[int, int], most_entries: int, known: _Known
+    counts: Sequence[int], terms: Sequence[Term], held: dict[int, int], most_entries: int, known: _Memo
 ) -> tuple[int, ...]:
     """The cheapest candidates beside those of `held`, to which variables that have to be held are added."""
     known_by = [0] * len(counts)
@@ -223,12 +223,12 @@ def _remove_all(work: _Elimination, held: dict[int, int], most_entries: int) -> 
     Where every table would be too large, a variable is held at its first candidate and added to `held`. What
     was eliminated before is known for each of its candidates.
     """
-    heap = [(work.size(v), v) for v in work.of]
+    heap = [(work.size(v), v) for v in work.tables_of]
     heapq.heapify(heap)
     order: _Order = []
     while heap:
         size, variable = heapq.heappop(heap)
-        if variable not in work.of:
+        if variable not in work.tables_of:
             continue
         actual = work.size(variable)
         if actual != size:
@@ -270,7 +270,7 @@ def _hold_some(
         free.remove(variable)
 
 
-def _tabulate(term: Term, counts: Sequence[int], held: Mapping[int, int], known: _Known) -> _Table:
+def _tabulate(term: Term, counts: Sequence[int], held: Mapping[int, int], known: _Memo) -> _Table:
     scope = tuple(sorted([v for v in term.scope if v not in held]))
     given = tuple([(held.get(v, -1), counts[v], scope.index(v) if v in scope else -1) for v in term.scope])
     key = (term.form, given)
@@ -289,10 +289,10 @@ def _tabulate(term: Term, counts: Sequence[int], held: Mapping[int, int], known:
 def _improve_alone(counts: Sequence[int], terms: Sequence[Term], start: Sequence[int]) -> tuple[int, ...]:
     """`start` with each variable at the candidate that is cheapest beside the others, until none changes."""
     choice = list(start)
-    of: list[list[Term]] = [[] for _ in counts]
+    terms_of: list[list[Term]] = [[] for _ in counts]
     for term in terms:
         for variable in term.scope:
-            of[variable].append(term)
+            terms_of[variable].append(term)
     for _ in range(_SWEEPS):
         before = tuple(choice)
         for variable, count in enumerate(counts):
@@ -300,7 +300,7 @@ def _improve_alone(counts: Sequence[int], terms: Sequence[Term], start: Sequence
             for candidate in range(count):
                 trial = choice.copy()
                 trial[variable] = candidate
-                costs.append(total_cost(of[variable], trial))
+                costs.append(total_cost(terms_of[variable], trial))
             if costs[choice[variable]] > min(costs):
                 choice[variable] = costs.index(min(costs))
         if before == tuple(choice):

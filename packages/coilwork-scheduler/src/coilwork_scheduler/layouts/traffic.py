@@ -1,11 +1,9 @@
-"""Traffic of a loop through memory under given strides, in bytes that count more where neighbours do not lie
-together.
+"""The traffic of a loop through memory under given strides, in bytes weighted by locality.
 
-A kernel runs along one of its ranges: what lies together along it moves at the full bandwidth, and of what
-does not, whole sectors move for one element each. Which range that is, the kernel's tiles decide later; here
-each loop takes the one that is best for it. Only a reduction whose result goes back to every element of its
-row, as a norm's or a softmax's, runs along that row: its kernel keeps rows. Pointwise kernels have tiles of
-two directions, and pay less.
+A kernel runs along one of its ranges. What lies together along it moves at the full bandwidth; of the rest, a
+whole sector moves for each element. Tiling decides later which range that is; here each loop takes the best
+one. Only a reduction whose result goes back to every element of its row, as a norm's or a softmax's, runs
+along that row: its kernel keeps rows. Pointwise kernels have tiles of two directions, and pay less.
 """
 
 from __future__ import annotations
@@ -17,14 +15,15 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, substitute, total
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, buffers_defined_by
-from coilwork_ir.loops.layouts import Strides, dense_order, nested_strides
+from coilwork_ir.loops.access import bodies, defined
+from coilwork_ir.loops.layouts import dense_order, nested_strides
+from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_ir.target import Targets
+from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
-from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import Computation
+from coilwork_scheduler.fusion_group import Computation
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Choice, Copy, LayoutContext, LayoutOf, Site
 
 # Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from
 # the cache. A modelled share.
@@ -68,7 +67,7 @@ def touches_of(
     if isinstance(node, Scatter):
         index = node.index
         indirect = range_symbols(node.indirect) if node.indirect else indirect
-    for buffer in buffers_defined_by(node):
+    for buffer in defined(node):
         found.setdefault(Touch(roots[buffer.name], buffer, index, indirect))
     return tuple(found)
 
@@ -88,10 +87,10 @@ class NodeTraffic:
     """The traffic of one loop under any strides of the memory that it touches."""
 
     def __init__(
-        self, node: Computation, reads: Iterable[str], around: Around, *, keeps_rows: bool = False
+        self, node: Computation, reads: Iterable[str], context: LayoutContext, *, keeps_rows: bool = False
     ) -> None:
-        sizes, roots = around.sizes, around.roots
-        names = [*reads, *[buffer.name for buffer in buffers_defined_by(node)]]
+        sizes, roots = context.sizes, context.roots
+        names = [*reads, *[buffer.name for buffer in defined(node)]]
         self.memory = tuple(dict.fromkeys([roots[name] for name in names]))
         """Memory that it reads and writes."""
         axes = node.axes if isinstance(node, Reduce) else ()
@@ -100,12 +99,12 @@ class NodeTraffic:
         self.extents = tuple(extents[r] for r in self.ranges)
         along = [k for k, r in enumerate(self.ranges) if r in axes] if keeps_rows else []
         self._along = along or list(range(len(self.ranges)))
-        self._sector = around.targets.of(buffers_defined_by(node)[0].device).machine.memory.strided_bytes
+        self._sector = context.targets.of(defined(node)[0].device).machine.memory.strided_bytes
         self._most = TILED if isinstance(node, Pointwise) else self._sector
         self._node = node
-        self._around = around
+        self._context = context
         self._sizes = sizes
-        self._known = around.known
+        self._known = context.known
         self._touches: tuple[Touch, ...] | None = None
         self._forms: list[int] = []
 
@@ -116,7 +115,7 @@ class NodeTraffic:
         """
         found = self._touches
         if found is None:
-            found = self._touches = touches_of(self._node, self._around.buffers, self._around.roots)
+            found = self._touches = touches_of(self._node, self._context.buffers, self._context.roots)
             forms, shared = self._known.forms, (self.ranges, tuple(self._along), self._most)
             for touch in found:
                 form = (*shared, touch.index, touch.looked_up, touch.taps, touch.buffer.dtype.itemsize)
@@ -194,7 +193,7 @@ class NodeTraffic:
 
     def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
         """The same for each way in which other memory may lie."""
-        strides_of = self._around.views.strides_of
+        strides_of = self._context.views.strides_of
         shown: list[list[Strides]] = []
         for touch in self.touches:
             views = [strides_of(touch.buffer.name, strides) for strides in lying.get(touch.root, ())]
@@ -212,7 +211,7 @@ class NodeTraffic:
             dimension = self._dimensions(touch, root)
             for elsewhere, ways in zip(self.touches, lying, strict=True) if dimension else ():
                 for strides in ways if elsewhere.root != root.name else ():
-                    nested = self._nested_ranges(elsewhere, strides)
+                    nested = self._order_ranges(elsewhere, strides)
                     order = [dimension[r] for r in nested if r in dimension]
                     if not order or nested[-1] not in dimension:
                         continue
@@ -244,7 +243,7 @@ class NodeTraffic:
                     break
         return found
 
-    def _nested_ranges(self, touch: Touch, strides: Strides) -> list[Expr]:
+    def _order_ranges(self, touch: Touch, strides: Strides) -> list[Expr]:
         """Ranges in the order in which the memory of `touch` nests them under `strides`, the innermost last,
         if one moves by one element.
         """
@@ -314,12 +313,12 @@ class NodeTraffic:
         return min(most, max(SCALE, SCALE * self._sector // (run * itemsize)))
 
 
-def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
+def weigh_loop(position: int, node: Node, context: LayoutContext) -> Site | None:
     """`node` as a loop, if it is one."""
     if not isinstance(node, COMPUTATIONS):
         return None
-    reads = around.facts.reads[position]
-    return NodeTraffic(node, reads, around, keeps_rows=position in around.row_reductions)
+    reads = context.facts.reads[position]
+    return NodeTraffic(node, reads, context, keeps_rows=position in context.row_reductions)
 
 
 def list_row_reductions(
@@ -346,7 +345,7 @@ def list_row_reductions(
             if count == points and points > rows:
                 return True
             onward = count == rows and steps and isinstance(reader, Pointwise)
-            if onward and goes_back((b.name for b in buffers_defined_by(reader)), rows, points, steps - 1):
+            if onward and goes_back((b.name for b in defined(reader)), rows, points, steps - 1):
                 return True
         return False
 
@@ -356,12 +355,12 @@ def list_row_reductions(
             rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
             length = sizes.numel(tuple(extent_of(r) for r in node.axes))
             points = rows * length
-            walks = targets.capabilities_of(buffers_defined_by(node)[0].device).rows
+            walks = targets.capabilities_of(defined(node)[0].device).rows
             # of a generator that does not say it, rows of any length are
             is_kept = walks.kept_points == 0 or walks.keeps(length)
             if not is_kept or _has_results_between(node, facts.buffers, sizes):
                 continue
-            if goes_back((b.name for b in buffers_defined_by(node)), rows, points, _STEPS):
+            if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
 

@@ -1,10 +1,10 @@
 """The memory planner: a schedule becomes a program of allocations, launches and frees.
 
-Open `plan.py` first. `storage.py` says which names are one piece of memory, `pools.py` places buffers in
-shared blocks (allocated before the first and freed with the last), `peak.py` predicts the peak.
+Open `plan.py` first. `liveness.py` says which names are one piece of memory and predicts the peak;
+`pools.py` places buffers in shared blocks (`blocks.py`).
 """
 
+from coilwork_scheduler.memory.liveness import Storage, StorageTable, analyse_liveness
 from coilwork_scheduler.memory.plan import PlanOptions, plan
-from coilwork_scheduler.memory.storage import Storage, StorageTable, analyse
 
-__all__ = ["PlanOptions", "Storage", "StorageTable", "analyse", "plan"]
+__all__ = ["PlanOptions", "Storage", "StorageTable", "analyse_liveness", "plan"]

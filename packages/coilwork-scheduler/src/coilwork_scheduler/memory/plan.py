@@ -1,31 +1,34 @@
-"""From a schedule to a program: allocations as late, frees as early as they can be, and memory handed on in
-place.
+"""Plan memory: from a schedule to a program of allocations, launches and frees.
 
-With `pools`, most allocations are then placed in shared blocks (pools.py).
+Allocations come as late and frees as early as they can. Two kinds of reuse hand memory on, and neither can
+raise the peak:
 
-Two kinds of reuse, neither of which can raise the peak:
-    in place   a kernel's output takes over an input that dies in the same launch, where the kernel says (as
-    data)
-               that each element is read before the same point writes it;
-    hand-over  a buffer that died in the step before is taken over by an allocation of exactly its size.
-    Nothing is
-               allocated between the two, so holding the memory that long costs nothing.
+- In place: a kernel's output takes over an input that dies in the same launch, where the kernel says that
+  each element is read before the same point writes it.
+- Hand-over: a buffer that died in the step before is taken over by an allocation of exactly its size. Nothing
+  is allocated between the two, so holding the memory that long costs nothing.
+
+With `pools`, most allocations are then placed in shared blocks (`pools.py`). A program begins by reading
+sizes off its inputs, and by checking how these lie in memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
-from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
+from coilwork_ir.operators import find_target_info
 from coilwork_ir.program.marks import resolve_marks
 from coilwork_ir.program.nodes import (
     Alloc,
+    BindSymbol,
+    CheckLayout,
     CheckSize,
     CondCall,
     ExternCall,
@@ -40,16 +43,98 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.memory.peak import PeakMeter
-from coilwork_scheduler.memory.pools import with_pools
-from coilwork_scheduler.memory.prologue import prologue
-from coilwork_scheduler.memory.storage import (
+from coilwork_scheduler.memory.liveness import (
+    PeakMeter,
     Storage,
     StorageTable,
-    analyse,
+    analyse_liveness,
     step_defines,
+    step_touches,
     takes_out,
 )
+from coilwork_scheduler.memory.pools import place_in_pools
+
+# ---- How a program begins ----
+
+
+def make_prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> Iterator[Instruction]:
+    """Bind the symbols of `schedule`, and check its inputs.
+
+    All inputs are checked if `checked`, else those that must be `aligned`.
+
+    Raises:
+        ScheduleError: a symbol is bound by no input.
+    """
+    bound = {entry for entry in schedule.inputs if isinstance(entry, Expr)}
+    for entry in schedule.inputs:
+        if isinstance(entry, Buffer):
+            yield from _bind_symbols(entry, schedule, bound)
+    for symbol in schedule.symbols:
+        if symbol not in bound:
+            raise ScheduleError(
+                "unbound-symbol",
+                f"size symbol {symbol.name} of @{schedule.name} stands alone in no input's shape or strides",
+                remedy="pass it as an integer input",
+            )
+    unchecked = _generator_states(schedule) | _find_packed_weights(schedule)
+    for entry in schedule.inputs:
+        if not isinstance(entry, Buffer) or entry.name in unchecked:
+            continue
+        if checked or entry.name in aligned:
+            yield CheckLayout(buffer=entry.name, aligned=entry.name in aligned)
+
+
+def _bind_symbols(buffer: Buffer, schedule: Schedule, bound: set[Expr]) -> Iterator[BindSymbol]:
+    """The symbols that stand alone in the layout of `buffer`, added to `bound`."""
+    wanted = schedule.symbols
+    for dim, extent in enumerate(buffer.shape):
+        if extent.is_symbol and extent not in bound and extent in wanted:
+            bound.add(extent)
+            yield BindSymbol(symbol=extent, buffer=buffer.name, dim=dim)
+    for dim, stride in enumerate(buffer.strides):
+        if stride.is_symbol and stride not in bound and stride in wanted:
+            bound.add(stride)
+            yield BindSymbol(symbol=stride, buffer=buffer.name, dim=dim, what="stride")
+
+
+def _find_packed_weights(schedule: Schedule) -> frozenset[str]:
+    """Inputs in a layout of a library's own, which have no strides to check: the weights of its operators."""
+    found: set[str] = set()
+    for step in schedule.steps:
+        place = find_target_info(step.target).packed_argument if isinstance(step, Extern) else None
+        if isinstance(step, Extern) and place is not None:
+            weight = step.args[place]
+            if isinstance(weight, Ref):
+                found.add(weight.name)
+    return frozenset(found)
+
+
+def _generator_states(schedule: Schedule) -> frozenset[str]:
+    """Inputs that look like the state of a random generator: one or two integers that only operators read.
+
+    Attention hands such a state from its forward to its backward operator. Torch describes it as being on the
+    GPU, where its kernels have put it only under CUDA graphs; the operators take it from anywhere, so it is
+    not checked.
+    """
+    passed_on = {
+        entry.name
+        for entry in schedule.inputs
+        if isinstance(entry, Buffer)
+        and entry.dtype.is_integer
+        and len(entry.shape) <= 1
+        and as_int(product(entry.shape)) in (1, 2)
+    }
+    by_operators: set[str] = set()
+    for step in schedule.steps:
+        if isinstance(step, Extern):
+            by_operators.update(step_touches(step))
+        else:
+            passed_on.difference_update(step_touches(step))
+    return frozenset(passed_on & by_operators)
+
+
+# ---- The planner ----
+
 
 _ZERO: Final = as_expr(0)
 
@@ -98,11 +183,11 @@ def plan(
     Raises:
         ScheduleError: a symbol is bound by no input, or there is a nested graph and no `region`.
     """
-    table = analyse(schedule, frozenset(options.donated_inputs))
+    table = analyse_liveness(schedule, frozenset(options.donated_inputs))
     program = _Planner(schedule=schedule, options=options, table=table, region=region).run()
     switches = any(isinstance(step, Extern) and step.barrier for step in schedule.steps)
     if options.pools and not switches:
-        program = with_pools(
+        program = place_in_pools(
             program,
             table,
             slack_bytes=options.pool_slack_bytes,
@@ -125,7 +210,7 @@ class _Planner:
     # storages that died in the previous step and still hold their memory, by position
     dying: list[int] = field(default_factory=list)
     # position of a storage -> name that now holds its memory, once handed on
-    handed_on: set[int] = field(default_factory=set)
+    reused: set[int] = field(default_factory=set)
     # storages in memory that the caller allocated, which the peak leaves out
     donated: set[int] = field(default_factory=set)
     # inputs of the launch at hand whose memory its outputs took over
@@ -140,7 +225,7 @@ class _Planner:
     def run(self) -> Program:
         schedule = self.schedule
         aligned = frozenset(self.options.aligned_inputs)
-        self.out.extend(prologue(schedule, checked=self.options.check_inputs, aligned=aligned))
+        self.out.extend(make_prologue(schedule, checked=self.options.check_inputs, aligned=aligned))
         deaths: list[list[int]] = [[] for _ in range(len(schedule.steps) + 1)]
         for position, storage in enumerate(self.table.storages):
             if storage.owner != "constant":
@@ -149,11 +234,11 @@ class _Planner:
         for number, step in enumerate(schedule.steps):
             self._allocate(number, step, begins.get(number, ()))
             self._perform(step)
-            self.dying = [p for p in deaths[number] if p not in self.handed_on]
+            self.dying = [p for p in deaths[number] if p not in self.reused]
         self._release()
         # still in use when the program ends: whoever waits is another program
-        returned = {self.table.of[value.name] for value in schedule.outputs if isinstance(value, Ref)}
-        self.dying = [p for p in deaths[-1] if p not in self.handed_on and p not in returned]
+        returned = {self.table.positions[value.name] for value in schedule.outputs if isinstance(value, Ref)}
+        self.dying = [p for p in deaths[-1] if p not in self.reused and p not in returned]
         if schedule.steps:
             self._release()
         self.out.append(Return(values=schedule.outputs))
@@ -211,7 +296,7 @@ class _Planner:
     def _release(self) -> None:
         names: list[str] = []
         for position in self.dying:
-            if position in self.handed_on:
+            if position in self.reused:
                 continue
             storage = self.table.storages[position]
             names.extend(storage.names)
@@ -244,14 +329,14 @@ class _Planner:
         self, storage: Storage, inplace: Mapping[str, tuple[str, ...]], number: int
     ) -> str | None:
         for source in inplace.get(storage.root.name, ()):
-            position = self.table.of[source]
+            position = self.table.positions[source]
             dead = self.table.storages[position]
             if (
                 dead.reusable
                 and dead.last == number
                 and dead.root.name == source
                 and len(dead.names) == 1
-                and position not in self.handed_on
+                and position not in self.reused
                 and _device_and_size(dead) == _device_and_size(storage)
             ):
                 self._hand_on(position, storage)
@@ -260,9 +345,9 @@ class _Planner:
 
     def _hand_on(self, position: int, to: Storage) -> None:
         """`to` has the memory of the storage at `position` from now on."""
-        self.handed_on.add(position)
+        self.reused.add(position)
         if position in self.donated:
-            self.donated.add(self.table.of[to.root.name])
+            self.donated.add(self.table.positions[to.root.name])
 
     def _free_views(self, storage: Storage) -> None:
         others = storage.names[1:]
@@ -321,8 +406,8 @@ class _Planner:
                 self.out.append(
                     CondCall(
                         predicate=step.predicate,
-                        then=self._nested(step.then),
-                        otherwise=self._nested(step.otherwise),
+                        then=self._compile_region(step.then),
+                        otherwise=self._compile_region(step.otherwise),
                         operands=step.operands,
                         outputs=step.outputs,
                         origins=step.origins,
@@ -332,8 +417,8 @@ class _Planner:
                 self._grow_callee(step.outputs)
                 self.out.append(
                     WhileCall(
-                        condition=self._nested(step.condition),
-                        body=self._nested(step.body),
+                        condition=self._compile_region(step.condition),
+                        body=self._compile_region(step.body),
                         carried=step.carried,
                         extra=step.extra,
                         outputs=step.outputs,
@@ -392,7 +477,7 @@ class _Planner:
             if isinstance(output, Buffer):
                 self.meter.grow(self.table.storage(output.name).size_bytes)
 
-    def _nested(self, graph: Graph) -> Program:
+    def _compile_region(self, graph: Graph) -> Program:
         if self.region is None:
             raise ScheduleError(
                 "nested-graph", f"@{graph.name} is a nested graph and plan() was given no `region`"

@@ -1,11 +1,11 @@
-"""Many small allocations become a few: buffers that never leave the program are placed in shared blocks.
+"""Place many small allocations in few pools: shared blocks for buffers that never leave the program.
 
 An allocation with its free costs the host half of what a launch costs. A pool is allocated once, for a
-stretch of the program, and its members are found in it at offsets that are known beforehand. Pools may raise
-the peak of memory by a small amount in all: where the buffers beside a pool leave no room for it, the pool
-ends, and what is alive there is allocated by itself.
+stretch of the program, and its members lie in it at offsets that are known beforehand. Pools may raise the
+peak of memory by a small amount in all, which `Headroom` keeps account of. Where the buffers beside a pool
+leave no room for it, the pool ends, and what is alive there is allocated by itself.
 
-Only memory that the program alone knows is placed: it is not returned, and no operator of a library has seen
+Only memory that the program alone knows is placed. It is not returned, and no operator of a library has seen
 it, which might keep it, or use it on a stream of its own, as collectives do; nor one of ATen's that counts
 from where a storage begins.
 """
@@ -13,8 +13,8 @@ from where a storage begins.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -34,11 +34,115 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_scheduler.memory.blocks import Block, Bytes, blocks_of
-from coilwork_scheduler.memory.packing import Interval, pack, pack_below
-from coilwork_scheduler.memory.peak import PeakMeter
-from coilwork_scheduler.memory.room import MOST_PRODUCTS, Pool, Room, profile
-from coilwork_scheduler.memory.storage import StorageTable
+from coilwork_scheduler.memory.blocks import Block, Bytes, Interval, blocks_of, pack, pack_below
+from coilwork_scheduler.memory.liveness import PeakMeter, StorageTable
+
+# ---- Headroom ----
+
+
+MOST_PRODUCTS: Final = 12
+# How often each buffer is placed on average, over all attempts, and in all where there are few.
+PLACEMENTS_EACH: Final = 12
+FEWEST_PLACEMENTS: Final = 8000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Members with their offsets, each in multiples of its own product, and how many of each the pool takes.
+
+    It is there from its first member's start to its last's end.
+    """
+
+    members: tuple[Block, ...]
+    offsets: tuple[int, ...]
+    size: Bytes
+    start: int
+    end: int
+
+
+class Headroom:
+    """Bytes alive at each instruction, pools included, against the most allowed; and placements left to
+    try.
+    """
+
+    def __init__(self, blocks: Sequence[Block], length: int, width: int, slack_bytes: int) -> None:
+        self.live = profile(blocks, length, width)
+        self.placements = max(FEWEST_PLACEMENTS, PLACEMENTS_EACH * len(blocks))
+        largest = _largest(self.live)
+        self._most = [(most[0] + slack_bytes, *most[1:]) for most in largest]
+
+    def violations(self, pool: Pool) -> list[int]:
+        """Instructions at which there would be too much memory, with `pool` instead of its members."""
+        inside = profile(pool.members, pool.end, len(pool.size), pool.start)
+        found = []
+        for offset, members in enumerate(inside):
+            at = pool.start + offset
+            there = tuple(
+                live - own + whole for live, own, whole in zip(self.live[at], members, pool.size, strict=True)
+            )
+            if not any(_within(there, peak) for peak in self._most):
+                found.append(at)
+        return found
+
+    def count_free_units(self, members: Sequence[Block]) -> list[int]:
+        """Count the units that a pool for `members`, all of one product, may take at each instruction.
+
+        From the first start to the last end. A unit is the product.
+        """
+        which = members[0].product
+        start, end = min(block.start for block in members), max(block.end for block in members)
+        inside = profile(members, end, len(members[0].size), start)
+        found = []
+        for live, own in zip(self.live[start:end], inside, strict=True):
+            others = [k for k in range(len(live)) if k != which]
+            left = [
+                most[which] - live[which] + own[which]
+                for most in self._most
+                if all(live[k] <= most[k] for k in others)
+            ]
+            found.append(max(left, default=0))
+        return found
+
+    def take(self, pool: Pool) -> None:
+        """Replace the members of `pool` by the pool."""
+        inside = profile(pool.members, pool.end, len(pool.size), pool.start)
+        for offset, members in enumerate(inside):
+            at = pool.start + offset
+            self.live[at] = tuple(
+                live - own + whole for live, own, whole in zip(self.live[at], members, pool.size, strict=True)
+            )
+
+
+def profile(blocks: Collection[Block], end: int, width: int, start: int = 0) -> list[Bytes]:
+    """Bytes of `blocks` alive at each instruction from `start` to before `end`."""
+    change = [[0] * width for _ in range(end - start + 1)]
+    for block in blocks:
+        for k, amount in enumerate(block.size):
+            change[block.start - start][k] += amount
+            change[min(block.end, end) - start][k] -= amount
+    totals, now = [], [0] * width
+    for step in change[:-1]:
+        now = [a + b for a, b in zip(now, step, strict=True)]
+        totals.append(tuple(now))
+    return totals
+
+
+def _within(one: Bytes, other: Bytes) -> bool:
+    """Tell if `one` is at most `other`, whatever the sizes are."""
+    return all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _largest(totals: Sequence[Bytes]) -> list[Bytes]:
+    """Return those that none of the others contains."""
+    found: list[Bytes] = []
+    for total in sorted(set(totals), reverse=True):
+        if not any(_within(total, other) for other in found):
+            found.append(total)
+    return found[:MOST_PRODUCTS]
+
+
+# ---- Pools ----
+
 
 FEWEST_MEMBERS: Final = 2
 MOST_SPLITS: Final = 12
@@ -49,11 +153,10 @@ SMALL_PEAK_BYTES: Final = 1 << 24
 SMALL_SHARE: Final = 2
 
 
-def with_pools(
+def place_in_pools(
     program: Program, table: StorageTable, *, slack_bytes: int, small_slack_bytes: int = 0
 ) -> Program:
-    """`program` with as many of its allocations as possible in pools. `table` says which names are one piece
-    of memory.
+    """Place as many allocations of `program` as possible in pools; `table` maps names to storages.
 
     The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64
     bytes, as allocators do; by `small_slack_bytes` and a half where it is at most 16 MiB, known beforehand,
@@ -67,42 +170,40 @@ def with_pools(
     width = len(products)
     blocks = [replace(block, size=block.size + (0,) * (width - len(block.size))) for block in blocks]
     length = len(program.instructions)
-    pools = _all_pools(blocks, Room(blocks, length, width, slack_bytes))
-    more = min(small_slack_bytes, _share_of_a_small_peak(blocks, length, width))
-    if more > slack_bytes and 2 * _placed(pools) < sum(block.product >= 0 for block in blocks):
-        pools = max(pools, _all_pools(blocks, Room(blocks, length, width, more)), key=_placed)
+    pools = _find_all_pools(blocks, Headroom(blocks, length, width, slack_bytes))
+    more = min(small_slack_bytes, _small_peak_share(blocks, length, width))
+    if more > slack_bytes and 2 * _count_members(pools) < sum(block.product >= 0 for block in blocks):
+        pools = max(pools, _find_all_pools(blocks, Headroom(blocks, length, width, more)), key=_count_members)
     if not pools:
         return program
-    return _rewritten(program, blocks, pools, tuple(products))
+    return _rewrite(program, blocks, pools, tuple(products))
 
 
-# What goes together
-
-
-def _all_pools(blocks: Sequence[Block], room: Room) -> list[Pool]:
+def _find_all_pools(blocks: Sequence[Block], headroom: Headroom) -> list[Pool]:
     """Pools on all devices, found in rounds: what one round leaves over has another."""
     pools: list[Pool] = []
     for device in dict.fromkeys(block.device for block in blocks):
         candidates = [block for block in blocks if block.device == device and block.product >= 0]
         for _ in range(MOST_ROUNDS):
-            found = _pools(candidates, room, 0)
+            found = _find_pools(candidates, headroom, 0)
             if not found:
                 break
             for pool in found:
-                room.take(pool)
+                headroom.take(pool)
             pools += found
             placed = {member.root.name for pool in found for member in pool.members}
             candidates = [block for block in candidates if block.root.name not in placed]
     return pools
 
 
-def _placed(pools: Sequence[Pool]) -> int:
+def _count_members(pools: Sequence[Pool]) -> int:
     return sum(len(pool.members) for pool in pools)
 
 
-def _share_of_a_small_peak(blocks: Sequence[Block], length: int, width: int) -> int:
-    """A part of a peak that is known beforehand and small: such a program is bound by what it costs the host.
-    Else 0.
+def _small_peak_share(blocks: Sequence[Block], length: int, width: int) -> int:
+    """Return a part of the peak if that is known beforehand and small, else 0.
+
+    The time of a small program is what it costs the host.
     """
     if width > 1:
         return 0
@@ -110,16 +211,18 @@ def _share_of_a_small_peak(blocks: Sequence[Block], length: int, width: int) -> 
     return peak // SMALL_SHARE if peak <= SMALL_PEAK_BYTES else 0
 
 
-def _pools(candidates: Sequence[Block], room: Room, depth: int) -> list[Pool]:
+def _find_pools(candidates: Sequence[Block], headroom: Headroom, depth: int) -> list[Pool]:
     """Pools of `candidates` that there is room for."""
-    if len(candidates) < FEWEST_MEMBERS or depth > MOST_SPLITS or room.placements < len(candidates):
+    if len(candidates) < FEWEST_MEMBERS or depth > MOST_SPLITS or headroom.placements < len(candidates):
         return []
-    whole = _packed(candidates, room)
-    too_much = room.violations(whole)
+    whole = _pack_pool(candidates, headroom)
+    too_much = headroom.violations(whole)
     if not too_much:
         return [whole]
     smaller = (
-        _below_a_limit(candidates, room) or _without_the_largest(candidates, room) or _lower_part(whole, room)
+        _fit_below_limit(candidates, headroom)
+        or _drop_largest(candidates, headroom)
+        or _take_lower_part(whole, headroom)
     )
     if smaller is not None:
         return [smaller]
@@ -130,33 +233,33 @@ def _pools(candidates: Sequence[Block], room: Room, depth: int) -> list[Pool]:
         if right - left > FEWEST_MEMBERS:
             inside = [block for block in candidates if left < block.start and block.end <= right]
             if len(inside) < len(candidates):
-                found += _pools(inside, room, depth + 1)
+                found += _find_pools(inside, headroom, depth + 1)
     return found
 
 
-def _below_a_limit(candidates: Sequence[Block], room: Room) -> Pool | None:
+def _fit_below_limit(candidates: Sequence[Block], headroom: Headroom) -> Pool | None:
     """A pool of most of `candidates`, as large as what is not in it leaves room for while it is there."""
     same = [block for block in candidates if block.product == candidates[0].product]
     best: Pool | None = None
-    for limit in sorted(set(room.beside(same)))[:THRESHOLDS]:
-        pool = _filled(limit, same, room)
+    for limit in sorted(set(headroom.count_free_units(same)))[:THRESHOLDS]:
+        pool = _fill_pool(limit, same, headroom)
         if pool is not None and (best is None or len(pool.members) > len(best.members)):
             best = pool
     return best
 
 
-def _filled(limit: int, blocks: Sequence[Block], room: Room) -> Pool | None:
+def _fill_pool(limit: int, blocks: Sequence[Block], headroom: Headroom) -> Pool | None:
     """A pool of at most `limit` units for those of `blocks` that find a place, if that is most of them."""
     members = list(blocks)
     while 2 * len(members) >= len(blocks) and len(members) >= FEWEST_MEMBERS:
-        if room.placements < len(members):
+        if headroom.placements < len(members):
             return None
-        room.placements -= len(members)
+        headroom.placements -= len(members)
         start = min(block.start for block in members)
         # what is not in it is allocated by itself; where that leaves less, the pool is not there yet, or any
         # more
-        tight = [start + at for at, units in enumerate(room.beside(members)) if units < limit]
-        inside = _between(tight, members)
+        tight = [start + at for at, units in enumerate(headroom.count_free_units(members)) if units < limit]
+        inside = _find_fullest_gap(tight, members)
         placed = pack_below(limit, [Interval(b.start, b.end, b.size[b.product]) for b in inside])
         if len(placed) == len(members):
             return _pool_of(members, [placed[k] for k in range(len(members))])
@@ -164,10 +267,8 @@ def _filled(limit: int, blocks: Sequence[Block], room: Room) -> Pool | None:
     return None
 
 
-def _between(edges: Sequence[int], blocks: Sequence[Block]) -> list[Block]:
-    """Return those of `blocks` that are alive between two of `edges` next to each other, the two with the
-    most.
-    """
+def _find_fullest_gap(edges: Sequence[int], blocks: Sequence[Block]) -> list[Block]:
+    """Return the blocks alive between two neighbouring `edges`, for the pair with the most."""
     found: dict[int, list[Block]] = {}
     for block in blocks:
         edge = bisect_left(edges, block.start)
@@ -176,22 +277,22 @@ def _between(edges: Sequence[int], blocks: Sequence[Block]) -> list[Block]:
     return max(found.values(), key=len, default=[])
 
 
-def _without_the_largest(candidates: Sequence[Block], room: Room) -> Pool | None:
+def _drop_largest(candidates: Sequence[Block], headroom: Headroom) -> Pool | None:
     """A pool of most of `candidates`: all but those above some size."""
     sizes = sorted({max(block.size) for block in candidates}, reverse=True)
     for limit in sizes[1 : 1 + THRESHOLDS]:
         rest = [block for block in candidates if max(block.size) <= limit]
         if 2 * len(rest) < len(candidates) or len(rest) < FEWEST_MEMBERS:
             return None
-        if room.placements < len(rest):
+        if headroom.placements < len(rest):
             return None
-        pool = _packed(rest, room)
-        if not room.violations(pool):
+        pool = _pack_pool(rest, headroom)
+        if not headroom.violations(pool):
             return pool
     return None
 
 
-def _lower_part(whole: Pool, room: Room) -> Pool | None:
+def _take_lower_part(whole: Pool, headroom: Headroom) -> Pool | None:
     """A pool of what lies in the first half of `whole`, or in less: it may end earlier. What is left has
     further rounds.
     """
@@ -201,17 +302,17 @@ def _lower_part(whole: Pool, room: Room) -> Pool | None:
             for member, offset in zip(whole.members, whole.offsets, strict=True)
             if (offset + member.size[member.product]) * part <= whole.size[member.product]
         ]
-        if len(rest) < FEWEST_MEMBERS or room.placements < len(rest):
+        if len(rest) < FEWEST_MEMBERS or headroom.placements < len(rest):
             return None
-        pool = _packed(rest, room)
-        if not room.violations(pool):
+        pool = _pack_pool(rest, headroom)
+        if not headroom.violations(pool):
             return pool
     return None
 
 
-def _packed(blocks: Sequence[Block], room: Room) -> Pool:
+def _pack_pool(blocks: Sequence[Block], headroom: Headroom) -> Pool:
     """Offsets for `blocks`: each product has a part of the pool to itself."""
-    room.placements -= len(blocks)
+    headroom.placements -= len(blocks)
     offsets = [0] * len(blocks)
     for which in dict.fromkeys(block.product for block in blocks):
         numbers = [k for k, block in enumerate(blocks) if block.product == which]
@@ -235,10 +336,7 @@ def _pool_of(blocks: Sequence[Block], offsets: Sequence[int]) -> Pool:
     )
 
 
-# What becomes of the program
-
-
-def _rewritten(
+def _rewrite(
     program: Program, blocks: Sequence[Block], pools: Sequence[Pool], products: Sequence[Expr]
 ) -> Program:
     names = _pool_names(program, len(pools))

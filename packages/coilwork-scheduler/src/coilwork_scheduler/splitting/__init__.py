@@ -1,5 +1,5 @@
-"""Do long reductions to few results, and long scans, in pieces that fill a GPU.
+"""Split long reductions to few results, and long scans, into pieces that fill a GPU.
 
-Open `split.py` first for reductions and `scans.py` for scans. `judge.py` decides whether and how, by
-`figures.py`; `pieces.py` and `combine.py` make the pieces.
+Open `split.py` first for reductions and `split_scans.py` for scans. `reduction_cost.py` estimates,
+`pieces.py` and `combine_pieces.py` make the pieces.
 """

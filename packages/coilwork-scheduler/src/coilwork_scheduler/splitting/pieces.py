@@ -1,21 +1,42 @@
-"""How the axes of a reduction are cut into pieces: index arithmetic, no nodes.
+"""Cut the axes of a reduction into pieces: index arithmetic, no nodes.
 
 Axes are cut from the outside inwards, in the order of memory: whole outer axes become ranges of pieces, then
 one more axis is divided, evenly where it has a fitting divisor. A program then walks memory that lies
 together. Pieces depend on extents and on the device, never on what runs when, so that results are the same
 from run to run.
+
+Axes that lie in memory like one are merged before, since there are more ways to cut them evenly: 256 images
+of 49 points, channels last, are cut in 49 pieces of 256 points, which fill blocks of a power of two; by
+images alone they could be cut in 32 pieces of 392.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, Mul, as_expr, as_int, ceildiv, extent_of, floordiv, node, product, symbol
-from coilwork_ir.scalar import Scalar, cast, const, index_value, op
+from coilwork_ir.index import (
+    Expr,
+    Mul,
+    as_expr,
+    as_int,
+    ceildiv,
+    extent_of,
+    floordiv,
+    mod,
+    node,
+    product,
+    symbol,
+)
+from coilwork_ir.loops import Reduce
+from coilwork_ir.scalar import Scalar, cast, const, index_value, op, substitute_ranges
+from coilwork_scheduler.kernels.tile import join_ranges
+
+# ---- Cutting axes ----
+
 
 # A whole axis may give this many times the pieces asked for.
 _EXCESS: Final = 1.5
@@ -166,7 +187,7 @@ def cut_axes(
         for inner in order[place + 1 :]:
             within *= max(sizes[inner], 1)
         points = unit if axis is order[-1] else 1
-        cuts[axis] = _divided(axis, known, need, miss, size=size, within=within, held=held, unit=points)
+        cuts[axis] = _divide(axis, known, need, miss, size=size, within=within, held=held, unit=points)
         break
     pieces = Pieces(axes=tuple(axes), cuts=tuple(cuts[axis] for axis in axes if axis in cuts))
     return pieces if cuts and pieces.inner else None
@@ -180,7 +201,7 @@ def _static(axes: Sequence[Expr]) -> int:
     return count
 
 
-def _divided(
+def _divide(
     axis: Expr, known: int | None, need: float, miss: float, *, size: int, within: int, held: int, unit: int
 ) -> Cut:
     """`axis`, likely of `size` points with so many `within` each, in about `need` pieces, two at least.
@@ -191,27 +212,29 @@ def _divided(
     extent = extent_of(axis)
     count = max(2, round(need))
     if known is None:
-        even = _divided_by_factor(axis, size, need, miss)
+        even = _divide_by_factor(axis, size, need, miss)
         if even is not None:
             return even
         points = ceildiv(extent, as_expr(count * unit)) * unit
         return Cut(axis=axis, count=as_expr(count), length=points, even=False)
 
     def badness(divisor: int) -> tuple[float, int]:
-        return abs(log(divisor / need)) + _PADDING * log(_padding(known // divisor * within, held)), divisor
+        return abs(log(divisor / need)) + _PADDING * log(
+            _block_overhead(known // divisor * within, held)
+        ), divisor
 
     best = min(_divisors(known), key=badness)
     if 1 < best < known and need / miss <= best <= need * miss:
         return Cut(axis=axis, count=as_expr(best), length=as_expr(known // best), even=True)
     length = -(-known // count)
-    if within == 1 and length > _FILLED and _padding(length, held) > 1:
+    if within == 1 and length > _FILLED and _block_overhead(length, held) > 1:
         length = 1 << (length.bit_length() - 1)
     elif length > _LONG:
         length = -(-length // _BLOCK) * _BLOCK
     return Cut(axis=axis, count=as_expr(-(-known // length)), length=as_expr(length), even=False)
 
 
-def _divided_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut | None:
+def _divide_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut | None:
     """`axis`, whose extent is a number times open ones, in about `need` pieces of one length; `None` if that
     number does not do it.
 
@@ -237,7 +260,7 @@ def _divided_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut |
     return None
 
 
-def _padding(length: int, held: int) -> float:
+def _block_overhead(length: int, held: int) -> float:
     """How many times as long the block of a piece of `length` points is."""
     return (1 << (length - 1).bit_length()) / length if 1 < length <= held else 1.0
 
@@ -245,3 +268,61 @@ def _padding(length: int, held: int) -> float:
 def _divisors(n: int) -> list[int]:
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})
+
+
+# ---- Merging axes ----
+
+
+def merge_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
+    """`order`, outermost first, with neighbours merged that all `offsets` see as one, and what those are over
+    the merged ones.
+    """
+    runs: list[list[Expr]] = []
+    wholes: list[Expr] = []
+    seen = tuple(offsets)
+    for axis in order:
+        found = join_ranges(wholes[-1], axis, seen) if runs else None
+        if found is None:
+            runs.append([axis])
+            wholes.append(axis)
+        else:
+            wholes[-1], seen = found
+            runs[-1].append(axis)
+    mapping: dict[Expr, Expr] = {}
+    for run, whole in zip(runs, wholes, strict=True):
+        if len(run) > 1:
+            mapping.update(_parts(run, whole))
+    return tuple(wholes), mapping
+
+
+def _parts(run: Sequence[Expr], whole: Expr) -> dict[Expr, Expr]:
+    """The axes of `run` over `whole`, of which they are the digits."""
+    found: dict[Expr, Expr] = {}
+    for place, axis in enumerate(run):
+        quotient = floordiv(whole, product(extent_of(inner) for inner in run[place + 1 :]))
+        found[axis] = quotient if place == 0 else mod(quotient, extent_of(axis))
+    return found
+
+
+# ---- Split plans ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitPlan:
+    """Pieces of a group.
+
+    Its axes are `refined` first, into the axes of the pieces, where that says something. Pieces are `apart`
+    in memory, each with all of its results, where a program has all of these, or where storing them is much
+    of its time.
+    """
+
+    pieces: Pieces
+    refined: tuple[tuple[Expr, Expr], ...] = ()
+    apart: bool = False
+
+    def apply(self, node: Reduce) -> Reduce:
+        """`node`, of the group, along the axes of the pieces."""
+        if not self.refined:
+            return node
+        (body,) = substitute_ranges((node.body,), dict(self.refined))
+        return replace(node, axes=self.pieces.axes, body=body)

@@ -1,71 +1,275 @@
-"""Splitting: a long reduction to few results becomes a reduction of pieces and one of their results.
+"""Split long reductions with few results: reduce pieces first, then the results of the pieces.
 
 A GPU kernel has a program per result, or per block of neighbouring results. Where these are far fewer than
 fill the device, as for the statistics of a batch norm or the gradient of a bias, memory idles however long
-the rows are. What is inlined into the reduction moves along into the first of the two.
+the rows are. What is inlined into the reduction moves into the first of the two.
 
-Reductions of one domain that read the same are a family: judged together and cut alike, so that fusion can
-still give them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`.
-So they do where the row is not split, but is too long to be kept on chip.
+Reductions of one domain that read the same are a group: judged together and split alike, so that fusion can
+still give them one kernel. `SplitChooser` asks four strategies and takes the first that pays: columns summed
+in a kernel that reduces rows (`row_column_pairing.py`), and the three of `split_strategies.py`.
+
+The maximum and the sum of exponentials of a softmax over rows that are split, or too long to be kept on chip,
+become one `online_softmax` first (Milakov and Gimelshein 2018). As written, the sum needs the maximum of its
+whole row, so the row would be read twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import bounds, extent_of, provably_positive
 from coilwork_ir.loops import Graph, Node, Reduce
-from coilwork_ir.scalar import Load
+from coilwork_ir.scalar import Load, Op, Scalar
+from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.splitting.beside_rows import row_reductions
-from coilwork_scheduler.splitting.combine import combined
-from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.families import POSITIONS, Family, rows_of
-from coilwork_scheduler.splitting.figures import figures_of
-from coilwork_scheduler.splitting.judge import Judge
-from coilwork_scheduler.splitting.online import merged
+from coilwork_scheduler.remarks import Remarks
+from coilwork_scheduler.settings import ScheduleOptions, Settings
+from coilwork_scheduler.splitting.combine_pieces import reduce_in_pieces
+from coilwork_scheduler.splitting.pieces import SplitPlan
+from coilwork_scheduler.splitting.reduction_cost import (
+    POSITIONS,
+    ReductionCost,
+    ReductionGroup,
+    group_of_one,
+    make_reduction_cost,
+    rows_of,
+)
+from coilwork_scheduler.splitting.row_column_pairing import (
+    RowLoopSplit,
+    RowReductions,
+    find_row_loop_split,
+    index_row_reductions,
+)
+from coilwork_scheduler.splitting.split_strategies import (
+    MixedLayoutSplit,
+    OccupancySplit,
+    ShortRunSplit,
+    find_mixed_layout_split,
+    find_occupancy_split,
+    find_short_run_split,
+)
+
+# ---- Choosing a split ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitChooser:
+    """Decides whether a group is split, and how. `rows` are reductions that it may share a kernel with."""
+
+    cost: ReductionCost
+    options: ScheduleOptions
+    remarks: Remarks
+    rows: RowReductions
+
+    def is_candidate(self, node: Reduce) -> bool:
+        """True if `node` has so few results that one kernel for them might leave the device idle."""
+        extents = tuple(extent_of(r) for r in (*node.ranges, *node.axes))
+        if node.checks or not all(provably_positive(e) for e in extents):
+            return False
+        target, can = self.cost.target(node), self.cost.capabilities(node)
+        if can.cuts_rows:
+            return False
+        if contraction_of_node(node) is not None:
+            # in pieces already, where that pays
+            return False
+        results = self.cost.sizes.numel(extents[: len(node.ranges)])
+        reductions = target.machine.reductions
+        fewest = can.rows.count_programs(results, across=True)
+        return (
+            fewest < target.multiprocessors * reductions.programs
+            and self.cost.length(node.axes) >= 2 * reductions.least_across
+        )
+
+    def choose(self, group: ReductionGroup) -> SplitPlan | None:
+        """How to cut the axes of `group`; `None` if one kernel for each result does as well."""
+        filling = self._find_occupancy_split(group)
+        plan = self._accept(group, self._find_row_loop_split(group, filling))
+        if plan is None:
+            plan = self._accept(group, self._find_short_run_split(group))
+        if plan is None:
+            plan = self._accept(group, find_mixed_layout_split(self.cost, group, filling))
+        if plan is None:
+            plan = self._accept(group, filling)
+        return plan
+
+    def is_split(self, group: ReductionGroup) -> bool:
+        """Tell if `group` is cut even without rows that it could share a kernel with; records nothing."""
+        filling = self._find_occupancy_split(group)
+        ways = (
+            filling,
+            self._find_short_run_split(group),
+            find_mixed_layout_split(self.cost, group, filling),
+        )
+        return any(way is not None and way.pays for way in ways)
+
+    def _accept(
+        self,
+        group: ReductionGroup,
+        way: RowLoopSplit | ShortRunSplit | MixedLayoutSplit | OccupancySplit | None,
+    ) -> SplitPlan | None:
+        """The plan of `group` in this way, if there is one that pays; records whether it does."""
+        if way is None:
+            return None
+        way.note(self.remarks, group)
+        return way.plan if way.pays else None
+
+    def _find_occupancy_split(self, group: ReductionGroup) -> OccupancySplit | None:
+        return find_occupancy_split(self.cost, group)
+
+    def _find_short_run_split(self, group: ReductionGroup) -> ShortRunSplit | None:
+        """How to reduce across short runs of memory first, if it has them."""
+        shape = self.cost.shape(group)
+        if shape.across:
+            return None
+        kept = self.cost.rows(group.members[0]).keeps(shape.length)
+        return find_short_run_split(self.cost, group, on_chip=kept)
+
+    def _find_row_loop_split(
+        self, group: ReductionGroup, filling: OccupancySplit | None
+    ) -> RowLoopSplit | None:
+        """Pieces for a kernel that reduces rows of what `group` reads, where kernels may be shared."""
+        if not (self.options.fuse and self.options.horizontal):
+            return None
+        otherwise_us = None if filling is None else filling.split_us
+        return find_row_loop_split(self.cost, group, self.rows, otherwise_us=otherwise_us)
+
+    def reads_again(self, node: Reduce) -> bool:
+        """Tell if two reductions over the rows of `node`, one of which needs the other's result, read them
+        twice.
+
+        They do unless a program keeps its row on chip; rows of unknown length it does not keep.
+        """
+        if not self.cost.target(node).is_gpu:
+            return False
+        if self.is_candidate(node) and self.is_split(group_of_one(node)):
+            return True
+        longest = 1
+        for axis in node.axes:
+            top = bounds(extent_of(axis)).hi
+            if top is None:
+                return True
+            longest *= top
+        return not self.cost.rows(node).keeps(longest, across=self.is_column_reduction(node))
+
+    def is_column_reduction(self, node: Reduce) -> bool:
+        """Tell if the results of `node`, rather than the points that it reduces, lie side by side
+        in memory.
+        """
+        return self.cost.shape(group_of_one(node)).across
+
+    def direction(self, node: Reduce, access: Load) -> str | None:
+        """How `access`, which `node` reduces, lies beside the results of `node`."""
+        return self.cost.direction(access, frozenset(node.ranges), frozenset(node.axes))
+
+
+# ---- Online softmax ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxPair:
+    """Positions of a maximum and of a sum of exponentials, and one reduction that gives both.
+
+    It stands at the position of the maximum.
+    """
+
+    maximum: int
+    total: int
+    both: Reduce
+
+
+def merge_softmax_pairs(graph: Graph, wanted: Callable[[SoftmaxPair], bool]) -> Graph:
+    """`graph` with those pairs that are `wanted` as one reduction. Linear in the size of the graph."""
+    placed: dict[int, Reduce] = {}
+    gone: set[int] = set()
+    for pair in _pairs(graph):
+        if pair.maximum not in placed and wanted(pair):
+            placed[pair.maximum] = pair.both
+            gone.add(pair.total)
+    if not placed:
+        return graph
+    nodes: list[Node] = [placed.get(k, node) for k, node in enumerate(graph.nodes) if k not in gone]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _pairs(graph: Graph) -> Iterator[SoftmaxPair]:
+    maxima: dict[str, int] = {}
+    for position, node in enumerate(graph.nodes):
+        if not isinstance(node, Reduce) or node.checks:
+            continue
+        (first, *_) = node.outputs
+        if node.kind == "max" and first is not None and node.body.dtype in (DType.F32, DType.F64):
+            maxima[first.name] = position
+        elif node.kind == "sum" and first is not None:
+            found = _exponent(node.body)
+            if found is None or found[1].buffer not in maxima:
+                continue
+            value, subtrahend = found
+            place = maxima[subtrahend.buffer]
+            highest = graph.nodes[place]
+            assert isinstance(highest, Reduce)
+            same_space = (node.ranges, node.axes) == (highest.ranges, highest.axes)
+            own_row = subtrahend.index == node.ranges and not subtrahend.indirect and subtrahend.mask is None
+            if same_space and own_row and highest.body is value and value.dtype is node.body.dtype:
+                outputs = (*highest.outputs, *node.outputs)
+                origins = tuple(dict.fromkeys((*highest.origins, *node.origins)))
+                both = replace(highest, kind="online_softmax", outputs=outputs, origins=origins)
+                yield SoftmaxPair(maximum=place, total=position, both=both)
+
+
+def _exponent(body: Scalar) -> tuple[Scalar, Load] | None:
+    """`a` and `b` of `exp(a - b)` where `b` is loaded."""
+    if not isinstance(body, Op) or body.op != "exp":
+        return None
+    (difference,) = body.operands
+    if not isinstance(difference, Op) or difference.op != "sub":
+        return None
+    value, subtrahend = difference.operands
+    return (value, subtrahend) if isinstance(subtrahend, Load) else None
+
+
+# ---- The pass ----
 
 
 def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    """`graph` with long reductions to few results cut in pieces, where the cost model says that it pays, and
-    generators do not do it.
+    """Split long reductions with few results, where the cost model says that it pays.
 
-    Linear in the size of the graph.
+    Generators that cut rows themselves are left alone. Linear in the size of the graph.
     """
     options = settings.options
     if not options.split or options.batch_invariant or not settings.targets.have_whole_rows:
         return graph
-    judge = Judge(
-        figures=figures_of(facts, settings),
+    chooser = SplitChooser(
+        cost=make_reduction_cost(facts, settings),
         options=options,
-        journal=settings.journal,
-        rows=row_reductions(graph, facts, options.search_limit),
+        remarks=settings.remarks,
+        rows=index_row_reductions(graph, facts, options.search_limit),
     )
     if options.numerics == "fast":
-        graph = merged(graph, lambda pair: judge.reads_again(pair.both))
-    found: dict[int, Cutting] = {}
-    for family in _families(graph, judge):
-        cutting = judge.pieces_of(family)
-        if cutting is not None:
-            found.update(dict.fromkeys(family.positions, cutting))
+        graph = merge_softmax_pairs(graph, lambda pair: chooser.reads_again(pair.both))
+    found: dict[int, SplitPlan] = {}
+    for group in _find_groups(graph, chooser):
+        plan = chooser.choose(group)
+        if plan is not None:
+            found.update(dict.fromkeys(group.positions, plan))
     if not found:
         return graph
     name = partial(facts.fresh_names().close_to, second=2)
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
-        cutting = found.get(position)
-        if cutting is None:
+        plan = found.get(position)
+        if plan is None:
             nodes.append(node)
         else:
             assert isinstance(node, Reduce)
-            nodes.extend(combined(cutting.along(node), cutting.pieces, name, apart=cutting.apart))
+            nodes.extend(reduce_in_pieces(plan.apply(node), plan.pieces, name, apart=plan.apart))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
-    """Families of the reductions worth judging, by their first members."""
+def _find_groups(graph: Graph, chooser: SplitChooser) -> Iterator[ReductionGroup]:
+    """Groups of the reductions worth judging, by their first members."""
     rows: dict[int, tuple[Load, ...]] = {}
     parent: dict[int, int] = {}
 
@@ -76,7 +280,7 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
 
     first: dict[object, int] = {}
     for position, node in enumerate(graph.nodes):
-        if not isinstance(node, Reduce) or not judge.candidate(node):
+        if not isinstance(node, Reduce) or not chooser.is_candidate(node):
             continue
         rows[position] = rows_of(node)
         parent[position] = position
@@ -84,7 +288,7 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
         # equal extents
         domain = (node.ranges, node.axes, node.kind in POSITIONS)
         for access in rows[position]:
-            lies = judge.direction(node, access)
+            lies = chooser.direction(node, access)
             known = find(first.setdefault((domain, access.buffer, lies), position))
             low, high = sorted((known, find(position)))
             parent[high] = low
@@ -93,7 +297,7 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
         members.setdefault(find(position), []).append(position)
     for positions in members.values():
         nodes = [graph.nodes[position] for position in positions]
-        yield Family(
+        yield ReductionGroup(
             positions=tuple(positions),
             members=tuple(node for node in nodes if isinstance(node, Reduce)),
             rows=tuple(dict.fromkeys(access for position in positions for access in rows[position])),

@@ -10,7 +10,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.matrix_products import PRODUCT, MatrixProduct
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote
 from coilwork_scheduler.contractions.registry import Registry
 
 
@@ -20,7 +20,7 @@ class Multiply:
     matrices.
     """
 
-    around: Surroundings
+    around: ImplementationContext
     kind: ClassVar[Literal["library", "kernel"]] = "library"
     loss: ClassVar[str] = ""
 
