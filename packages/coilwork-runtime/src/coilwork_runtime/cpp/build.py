@@ -25,8 +25,7 @@ from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
 from coilwork_runtime.folders import is_usable, new_folder, scratch_errors
 from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.single_flight import SingleFlight
-from coilwork_runtime.threads import ForkedLock
+from coilwork_runtime.threads import ForkedLock, SingleFlight
 
 _KEY: Final = re.compile("[0-9a-f]+")
 # In the store in place of a kernel's library: the key of one that holds others, too.

@@ -12,8 +12,7 @@ from coilwork_cache import KernelCache, Store
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.single_flight import SingleFlight
-from coilwork_runtime.threads import ForkedLock, Threads
+from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
 from coilwork_runtime.triton_kernels.binaries import (
     GpuBinary,
     binary_from_reply,
