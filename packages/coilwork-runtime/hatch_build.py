@@ -63,7 +63,7 @@ def _platform() -> str:
 
 
 def _compiling(root: Path) -> ModuleType:
-    """`coilwork_runtime.compiling` and what it imports, without the package around it, whose requirements are
+    """`coilwork_runtime.native_build` and what it imports, without the package around it, whose requirements are
     not there.
     """
     folder = Path(root, PACKAGE)

@@ -25,11 +25,11 @@ from coilwork_runtime import (
     save_artifact,
 )
 from coilwork_runtime.artifact import records
-from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.executor import choice
 from coilwork_runtime.executor.choice import ExecutorOptions
 from coilwork_runtime.manifest.encoding import encode_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.native_build import EXECUTOR
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

@@ -10,8 +10,8 @@ import pytest
 
 from coilwork_cache import MemoryStore, Store
 from coilwork_runtime import ExecutorUnavailableError, warm_executor
-from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.executor import program
+from coilwork_runtime.native_build import EXECUTOR
 
 
 @pytest.fixture

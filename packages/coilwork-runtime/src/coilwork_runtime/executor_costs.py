@@ -8,7 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from coilwork_runtime.compiling import (
+from coilwork_runtime.cpp.toolchain import find_toolchain
+from coilwork_runtime.errors import MissingCompilerError
+from coilwork_runtime.extensions import PACKAGE, import_from
+from coilwork_runtime.native_build import (
     EXECUTOR,
     PREBUILT,
     compile_extension,
@@ -16,9 +19,6 @@ from coilwork_runtime.compiling import (
     library_name,
     read_sources,
 )
-from coilwork_runtime.cpp.toolchain import find_toolchain
-from coilwork_runtime.errors import MissingCompilerError
-from coilwork_runtime.extensions import PACKAGE, import_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from coilwork_cache import KernelCache, Store, content_key
-from coilwork_runtime.compiling import (
+from coilwork_runtime.cpp.toolchain import Toolchain, check_toolchain, find_toolchain
+from coilwork_runtime.errors import MissingCompilerError
+from coilwork_runtime.folders import scratch_folder, temporary_folder
+from coilwork_runtime.native_build import (
     PREBUILT,
     Texts,
     compile_extension,
@@ -22,9 +25,6 @@ from coilwork_runtime.compiling import (
     library_name,
     read_sources,
 )
-from coilwork_runtime.cpp.toolchain import Toolchain, check_toolchain, find_toolchain
-from coilwork_runtime.errors import MissingCompilerError
-from coilwork_runtime.folders import scratch_folder, temporary_folder
 from coilwork_runtime.threads import ForkedLock
 
 _LOADING: Final = ForkedLock()

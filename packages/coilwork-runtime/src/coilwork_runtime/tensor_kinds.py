@@ -15,9 +15,9 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.errors import LayoutError
 from coilwork_runtime.layouts import check_memory
+from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.torch_compat import are_operators_watched, dispatch_keys, key_bits
 
 Call = Callable[[list[Any]], Sequence[Any]]

@@ -14,8 +14,8 @@ import torch
 
 from coilwork_runtime.calling import tensors
 from coilwork_runtime.calling.interpreting import Call, InterpretedCall
-from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.manifest.roles import Act, At, Roles, Row, parse_roles
+from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.torch_compat import (
     creation_kind,
     negative_view,

@@ -14,7 +14,7 @@ from typing import Final
 
 from coilwork_runtime.errors import MissingCompilerError
 from coilwork_runtime.folders import scratch_errors, temporary_folder
-from coilwork_runtime.tools import LONGEST_RUN_S, run_tool, split_command
+from coilwork_runtime.native_build import LONGEST_RUN_S, run_tool, split_command
 
 CANDIDATES: Final = ("g++", "c++", "clang++")
 BASE_FLAGS: Final = (

@@ -16,7 +16,6 @@ from typing import Any, Final
 import torch
 
 from coilwork_cache import Store
-from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
@@ -29,6 +28,7 @@ from coilwork_runtime.executor.recorded_parts import check_replacements, read_pr
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
 from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.tensor_kinds import (
     MARKS,
     ON_CPU,
