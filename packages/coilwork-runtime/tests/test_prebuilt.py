@@ -13,8 +13,7 @@ import pytest
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import extensions
-from coilwork_runtime.executor_costs import measure_executor
-from coilwork_runtime.extensions import PACKAGE, load_extension
+from coilwork_runtime.extensions import PACKAGE, load_extension, measure_executor
 from coilwork_runtime.native_build import (
     EXECUTOR,
     LAUNCHER,

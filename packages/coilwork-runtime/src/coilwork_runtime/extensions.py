@@ -1,5 +1,7 @@
 """Extension modules written in C++: those that a wheel brings, else built once per machine, kept in the
 store, loaded from there.
+
+What the native executor costs where it is used for the first time: building, reading, bytes on disk.
 """
 
 from __future__ import annotations
@@ -7,9 +9,13 @@ from __future__ import annotations
 import functools
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import sysconfig
+import tempfile
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +24,7 @@ from coilwork_runtime.cpp.toolchain import Toolchain, check_toolchain, find_tool
 from coilwork_runtime.errors import MissingCompilerError
 from coilwork_runtime.folders import scratch_folder, temporary_folder
 from coilwork_runtime.native_build import (
+    EXECUTOR,
     PREBUILT,
     Texts,
     compile_extension,
@@ -26,6 +33,9 @@ from coilwork_runtime.native_build import (
     read_sources,
 )
 from coilwork_runtime.threads import ForkedLock
+
+# ---- Extension modules written in C++: those that a wheel brings, else built once per machine,  ----
+
 
 _LOADING: Final = ForkedLock()
 PACKAGE: Final = Path(__file__).parent
@@ -127,3 +137,63 @@ def _build(texts: Texts) -> bytes | None:
 def _build_with(toolchain: Toolchain, texts: Texts) -> bytes | None:
     """The library; asked again with an equal compiler, it is what it was."""
     return compile_extension(toolchain.words, texts, scratch=scratch_folder())
+
+
+# ---- What the native executor costs where it is used for the first time: building, reading, byt ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorFacts:
+    """Seconds and bytes.
+
+    Attributes:
+        prebuilt: the installed package brings one for this Python.
+        build_s: to compile it here; `None` without a compiler or Python's headers.
+        build_cpu_s: the same, of all cores together.
+        load_s: to load it; `None` if there is none to load.
+        size_bytes: of the library.
+    """
+
+    prebuilt: bool
+    build_s: float | None
+    build_cpu_s: float
+    load_s: float | None
+    size_bytes: int | None
+
+
+def measure_executor() -> ExecutorFacts:
+    """Build the executor, whether that is needed or not, and load the one that the package brings, else what
+    was built.
+    """
+    texts = read_sources(extension_sources(PACKAGE, EXECUTOR))
+    path = Path(PACKAGE, PREBUILT, library_name(EXECUTOR, texts))
+    start, start_cpu = time.perf_counter(), _children_cpu_s()
+    try:
+        built = compile_extension(find_toolchain().words, texts)
+    except MissingCompilerError:
+        built = None
+    build_s = time.perf_counter() - start if built is not None else None
+    prebuilt = path.exists()
+    library = path.read_bytes() if prebuilt else built
+    return ExecutorFacts(
+        prebuilt=prebuilt,
+        build_s=build_s,
+        build_cpu_s=_children_cpu_s() - start_cpu,
+        load_s=None if library is None else _load_seconds(library),
+        size_bytes=None if library is None else len(library),
+    )
+
+
+def _children_cpu_s() -> float:
+    used = os.times()
+    return used.children_user + used.children_system
+
+
+def _load_seconds(library: bytes) -> float:
+    with tempfile.TemporaryDirectory(prefix="coilwork-extension-") as folder:
+        # another file than the one that may be loaded already, which would cost nothing
+        path = Path(folder, f"{EXECUTOR}.so")
+        path.write_bytes(library)
+        start = time.perf_counter()
+        import_from(EXECUTOR, path)
+        return time.perf_counter() - start
