@@ -8,7 +8,6 @@ readable modules import.
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.calling.binding import bind_roles, bind_separate
-from coilwork_runtime.checks import raise_failure
 from coilwork_runtime.devices import DeviceFacts, describe_cpu, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
@@ -24,6 +23,7 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
     RuntimeFault,
     ScratchFolderError,
+    raise_failure,
 )
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.graphs import DriverGraphs

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coilwork_runtime.checks import raise_check
-from coilwork_runtime.errors import KernelLaunchError
+from coilwork_runtime.errors import KernelLaunchError, raise_check
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 
 

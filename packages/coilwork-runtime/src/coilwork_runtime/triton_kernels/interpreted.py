@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_runtime.checks import raise_check
 from coilwork_runtime.dtypes import torch_dtype
+from coilwork_runtime.errors import raise_check
 from coilwork_runtime.folders import new_folder
 from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
