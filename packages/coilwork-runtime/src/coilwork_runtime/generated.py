@@ -1,7 +1,7 @@
 """What generated modules use, under the name `rt`. This is the stable surface of the runtime."""
 
-from coilwork_runtime.layout_memory import LayoutMemory
 from coilwork_runtime.layouts import (
+    LayoutMemory,
     aligned,
     check_aligned_layout,
     check_layout,

@@ -34,9 +34,9 @@ from coilwork_runtime.executor.recorded_parts import (
     read_program,
 )
 from coilwork_runtime.launch_forms import Launcher
-from coilwork_runtime.layout_memory import LayoutMemory
 from coilwork_runtime.layouts import (
     ALIGNMENT_BYTES,
+    LayoutMemory,
     aligned,
     check_aligned_layout,
     check_layout,
