@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from coilwork_runtime.executor.call_streams import CallStreams
 from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.layouts import (
     Sizes,
@@ -23,6 +22,7 @@ from coilwork_runtime.layouts import (
     ensure_layout,
     reinterpret_dtype,
 )
+from coilwork_runtime.streams import CallStreams
 
 __all__ = [
     "allocated",

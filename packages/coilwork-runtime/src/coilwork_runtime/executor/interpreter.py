@@ -19,7 +19,6 @@ from typing import Any, Final
 import torch
 
 from coilwork_runtime.errors import ProgramBytesError
-from coilwork_runtime.executor.call_streams import CallStreams
 from coilwork_runtime.executor.callbacks import find_operator
 from coilwork_runtime.executor.recorded_calls import Argument, Item, RecordedCall, Size, Slot
 from coilwork_runtime.executor.recorded_parts import (
@@ -52,6 +51,7 @@ from coilwork_runtime.layouts import (
     reinterpret,
     reinterpret_dtype,
 )
+from coilwork_runtime.streams import CallStreams
 from coilwork_runtime.torch_compat import direct_operator
 
 Frame = list[Any]
