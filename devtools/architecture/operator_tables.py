@@ -58,10 +58,10 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "coilwork_lowering.torch_compat.operators",
         "_COUNTED",
     ): "goes with torch 2.11, whose meta functions it mends",
-    ("coilwork_runtime.c_functions", "_FUNCTIONS"): "the runtime imports no IR: its own table of C functions",
-    ("coilwork_runtime.c_functions", "_CASTING"): "the runtime imports no IR: its own table of C functions",
+    ("coilwork_runtime.c_shim", "_FUNCTIONS"): "the runtime imports no IR: its own table of C functions",
+    ("coilwork_runtime.c_shim", "_CASTING"): "the runtime imports no IR: its own table of C functions",
     (
-        "coilwork_runtime.c_functions",
+        "coilwork_runtime.c_shim",
         "NUMBER_READS",
     ): "the runtime imports no IR: its own table of C functions",
     (
@@ -94,7 +94,7 @@ ATTENTION_NAMES: Mapping[str, str] = {
     "coilwork_lowering.ops.attention": "reads them, and makes nodes",
     "coilwork_scheduler.contractions.attention": "calls what computes a node",
     TABLE: "facts about operators",
-    "coilwork_runtime.c_functions": "the runtime imports no IR: its own table of C functions",
+    "coilwork_runtime.c_shim": "the runtime imports no IR: its own table of C functions",
 }
 
 

@@ -24,7 +24,7 @@ ALLOWED: Mapping[str, str] = {
     "coilwork_lowering.rewrites.products": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,
     "coilwork_scheduler.contractions.implementations": _CALLS,
-    "coilwork_runtime.c_functions": "the C functions that ATen has for them",
+    "coilwork_runtime.c_shim": "the C functions that ATen has for them",
 }
 
 

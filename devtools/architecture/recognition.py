@@ -38,7 +38,7 @@ RECOGNISED: Mapping[str, Recognised] = {
         where="coilwork_lowering.facts.convolutions",
         others={
             "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
-            "coilwork_runtime.c_functions": "says which C function an operator has",
+            "coilwork_runtime.c_shim": "says which C function an operator has",
         },
     ),
 }

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from coilwork_runtime.executor import operator_functions
+from coilwork_runtime import c_shim
+from coilwork_runtime.c_shim import Schema, declarations, find_schema, function_name, parse_type
 from coilwork_runtime.executor.callbacks import make_callback
-from coilwork_runtime.executor.operator_functions import declarations, function_name
 from coilwork_runtime.executor.planning import Route, plan_call
 from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Size, Slot
-from coilwork_runtime.schemas import Schema, find_schema, parse_type
 
 X, Y = Slot(0, True), Slot(1, True)
 INTEGERS = Slot(2, False)
@@ -77,7 +76,7 @@ def test_a_function_with_other_parameters_is_none(monkeypatch: pytest.MonkeyPatc
     changed: Mapping[str, tuple[str, ...]] = {
         name: (*kinds, "int32_t") for name, kinds in declarations("cpu").items()
     }
-    monkeypatch.setattr(operator_functions, "declarations", lambda kind: changed if kind == "cpu" else {})
+    monkeypatch.setattr(c_shim, "declarations", lambda kind: changed if kind == "cpu" else {})
     assert function_name(schema("aten.mm.out"), "cpu") is None
 
 

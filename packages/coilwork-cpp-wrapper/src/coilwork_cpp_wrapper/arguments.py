@@ -14,8 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import ExternCall
 from coilwork_ir.syntax.cpp import Braces, Call, Code, Member, Name, integer, real, string
-from coilwork_runtime.c_types import SIMPLE_TYPES, c_types
-from coilwork_runtime.schemas import Parameter, Schema, Type
+from coilwork_runtime.c_shim import SIMPLE_TYPES, Parameter, Schema, Type, c_types
 
 Bound = tuple[Parameter, Argument]
 ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType(

@@ -45,8 +45,7 @@ from coilwork_ir.syntax.cpp import (
     integer,
     string,
 )
-from coilwork_runtime.c_functions import C_FUNCTIONS, NUMBER_READS, CFunction
-from coilwork_runtime.schemas import Parameter, Schema, find_schema
+from coilwork_runtime.c_shim import C_FUNCTIONS, NUMBER_READS, CFunction, Parameter, Schema, find_schema
 
 _NAMESPACE: Final = "coilwork_relays"
 _REGISTERING: Final = threading.Lock()
