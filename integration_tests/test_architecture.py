@@ -181,7 +181,7 @@ PLANTED: Sequence[tuple[str, str, str]] = (
     (
         "running text",
         "coilwork-runtime/src/coilwork_runtime/a.py",
-        "> from coilwork_runtime.loader import execute_module\n",
+        "> from coilwork_runtime.module_loader import execute_module\n",
     ),
     (
         "nothing hangs on functions",

@@ -20,7 +20,7 @@ from coilwork_ir.index import as_int
 from coilwork_ir.program.text import parse_program
 from coilwork_runtime import Builder, LifetimeChecker, load_interpreted, load_native
 from coilwork_runtime.executor import recorded_parts
-from coilwork_runtime.loader import execute_module
+from coilwork_runtime.module_loader import execute_module
 from coilwork_wrapper import emit_native, emit_python, encode_program
 from coilwork_wrapper.native import encoding
 from integration_tests.all_levels import Call, clone

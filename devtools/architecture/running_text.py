@@ -12,7 +12,7 @@ from architecture.sources import Source, Violation, dotted_name
 EXECUTING = frozenset({"exec", "eval", "compile", "ast.parse", "builtins.exec", "builtins.eval"})
 REASONS: Mapping[str, str] = MappingProxyType(
     {
-        "coilwork_runtime.loader": (
+        "coilwork_runtime.module_loader": (
             "the readable module, for people who load one; nothing that runs imports that"
         ),
         "coilwork_runtime.manifest.readable": "reads the words of a readable module",
@@ -25,7 +25,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """Modules that may do so, and why."""
 
 READABLE_LOADERS = frozenset(
-    {"coilwork_runtime.loader.execute_module", "coilwork_runtime.loader.load_python"}
+    {"coilwork_runtime.module_loader.execute_module", "coilwork_runtime.module_loader.load_python"}
 )
 """What executes a readable module: offered to people, used by no package."""
 OFFERED_BY = "coilwork_runtime"

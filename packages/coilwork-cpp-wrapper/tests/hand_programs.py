@@ -18,8 +18,8 @@ from coilwork_ir.manifest import write_kernels
 from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import parse_program
-from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.module_loader import load_kernels
 
 RELU_ADD: Final = """
 kernel @relu_add fast {

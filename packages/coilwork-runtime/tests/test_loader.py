@@ -9,7 +9,7 @@ import torch
 from runtime_sample_kernels import cpp_kernel, module_text
 
 from coilwork_runtime import Builder, ModuleTextError, load_python
-from coilwork_runtime.loader import Call
+from coilwork_runtime.module_loader import Call
 
 CONSTANTS = {"c": torch.ones(8)}
 

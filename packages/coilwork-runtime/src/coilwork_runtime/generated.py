@@ -28,7 +28,7 @@ from coilwork_runtime.manifest.readable import (
 from coilwork_runtime.manifest.readable import (
     triton_kernel as TritonKernel,
 )
-from coilwork_runtime.standalone import random_input, run_standalone
+from coilwork_runtime.module_loader import random_input, run_standalone
 from coilwork_runtime.streams import (
     fork_stream,
     join_stream,

@@ -16,7 +16,7 @@ from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.wrapper import Artifact, Launcher, Wrapper
 from coilwork_runtime import KernelBuildError, MissingCompilerError, guard_call
 from coilwork_runtime.executor.choice import Driven
-from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import refuse_operators
 from coilwork_wrapper.module_wrapper import PYTHON, ModuleOptions, ModuleWrapper
 

@@ -37,7 +37,7 @@ from coilwork_runtime import (
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
-from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.compiled_graph import CompiledGraph

@@ -28,9 +28,9 @@ from coilwork_runtime.errors import (
 )
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
 from coilwork_runtime.launch_forms import Launcher
-from coilwork_runtime.loader import Call
 from coilwork_runtime.manifest.encoding import decode_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.module_loader import Call
 from coilwork_runtime.triton_kernels.binaries import GpuBinary, decode_binary
 from coilwork_runtime.triton_kernels.interpreted import interpreting
 from coilwork_runtime.version import __version__

@@ -19,7 +19,7 @@ from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native
 from coilwork_runtime.launch_forms import Launcher
-from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import PLAIN, Call, TensorKinds, guard_call, refuse_operators
 
 Executor = Literal["auto", "native", "python"]
