@@ -21,15 +21,17 @@ from coilwork_ir.index import Expr, evaluate, floordiv, maximum, minimum, mod
 from coilwork_ir.manifest import size_code, write_kernels
 from coilwork_ir.target import target
 from coilwork_runtime.executor.program import executor_extension
-from coilwork_runtime.manifest.encoding import (
+from coilwork_runtime.manifest.kernel_manifest import (
     ARGUMENT_FIELDS,
     MANIFEST_FIELDS,
     VERSION_FIELDS,
+    KernelArgument,
+    KernelManifest,
+    KernelSpec,
     Reader,
     encode_kernels,
     encode_manifest,
 )
-from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelManifest, KernelSpec
 from coilwork_runtime.manifest.size_code import SizeCode
 from coilwork_runtime.module_loader import execute_module, load_kernels
 from coilwork_triton import TritonCodegen

@@ -27,8 +27,7 @@ from coilwork_runtime import (
     save_artifact,
 )
 from coilwork_runtime.artifact import load, records
-from coilwork_runtime.manifest.encoding import encode_kernels
-from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
 
 CONSTANTS = {"c": torch.arange(8.0)}
 

@@ -27,8 +27,7 @@ from coilwork_runtime import (
 from coilwork_runtime.artifact import records
 from coilwork_runtime.executor import choice
 from coilwork_runtime.executor.choice import ExecutorOptions
-from coilwork_runtime.manifest.encoding import encode_kernels
-from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
 from coilwork_runtime.native_build import EXECUTOR
 
 if shutil.which("g++") is None:

@@ -27,11 +27,14 @@ from runtime_sample_kernels import (
 import coilwork_runtime.manifest
 from coilwork_cache import MemoryStore
 from coilwork_runtime.executor.program import executor_extension
-from coilwork_runtime.manifest.encoding import (
+from coilwork_runtime.manifest.kernel_manifest import (
     ARGUMENT_FIELDS,
     MAGIC,
     MANIFEST_FIELDS,
     VERSION_FIELDS,
+    KernelArgument,
+    KernelManifest,
+    KernelSpec,
     block,
     decode_kernels,
     decode_manifest,
@@ -41,7 +44,6 @@ from coilwork_runtime.manifest.encoding import (
     text,
     u32,
 )
-from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelManifest, KernelSpec
 from coilwork_runtime.manifest.readable import cpp_kernel as CppKernel
 from coilwork_runtime.manifest.size_code import Op, SizeCode
 

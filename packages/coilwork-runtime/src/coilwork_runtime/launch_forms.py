@@ -6,8 +6,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coilwork_runtime.manifest.encoding import block, encode_manifest, i64, listing
-from coilwork_runtime.manifest.kernel_manifest import KernelManifest
+from coilwork_runtime.manifest.kernel_manifest import KernelManifest, block, encode_manifest, i64, listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

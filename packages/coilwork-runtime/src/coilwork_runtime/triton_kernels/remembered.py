@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from coilwork_cache import Store, TuningCache, content_key
-from coilwork_runtime.manifest.encoding import encode_manifest
-from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
+from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec, encode_manifest
 from coilwork_runtime.triton_kernels.descent import Found, Trial, identity
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
 from coilwork_runtime.triton_kernels.open_mapping import read_choice
