@@ -7,7 +7,7 @@ readable modules import.
 
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.calling.binding import bind_roles, bind_separate
+from coilwork_runtime.calling_convention import bind_roles, bind_separate
 from coilwork_runtime.devices import DeviceFacts, describe_cpu, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,

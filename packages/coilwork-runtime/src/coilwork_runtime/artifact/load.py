@@ -16,7 +16,7 @@ from coilwork_cache import Store
 from coilwork_runtime.artifact.constants import constant_from_bytes
 from coilwork_runtime.artifact.records import KERNELS, PROGRAM, ROLES, Records, read_records
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.calling.binding import bind_roles
+from coilwork_runtime.calling_convention import bind_roles
 from coilwork_runtime.devices import cpu_features, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
