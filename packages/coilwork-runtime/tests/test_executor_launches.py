@@ -22,7 +22,7 @@ from coilwork_cache import MemoryStore
 from coilwork_runtime import ProgramBytesError, load_native
 from coilwork_runtime.executor.program import NativeProgram
 from coilwork_runtime.generated import KernelVersion, TritonKernel
-from coilwork_runtime.launch_forms import GpuEntry, Launcher, form_of, gpu_binding
+from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, form_of, gpu_binding
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 SPEC = TritonKernel(

@@ -14,7 +14,7 @@ from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.launch_forms import GpuEntry
+from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import launch as launching
 from coilwork_runtime.triton_kernels.binaries import GpuBinary

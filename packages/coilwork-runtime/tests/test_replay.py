@@ -24,7 +24,7 @@ from coilwork_runtime import ConvolutionLibrary, DriverGraphs, ProductLibrary, l
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.program import NativeProgram
 from coilwork_runtime.generated import TritonKernel
-from coilwork_runtime.launch_forms import GpuEntry, Launcher, form_of, gpu_binding
+from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, form_of, gpu_binding
 
 SPEC = TritonKernel(
     name="step",

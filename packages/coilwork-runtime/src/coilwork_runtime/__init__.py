@@ -35,7 +35,7 @@ from coilwork_runtime.languages.cpp import CppCompiler
 from coilwork_runtime.languages.cpu_device import CpuDevice
 from coilwork_runtime.languages.protocol import Device, KernelCompiler, Language
 from coilwork_runtime.languages.registered import DeviceLanguage
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.module_loader import load_python
 from coilwork_runtime.tensor_kinds import TensorKinds, collect_kinds, guard_call

@@ -14,7 +14,7 @@ from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.languages.cpp import CppLanguage
 from coilwork_runtime.languages.protocol import Building, Language
 from coilwork_runtime.languages.triton import Started, TritonLanguage
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
 from coilwork_runtime.triton_kernels.binaries import GpuBinary

@@ -15,7 +15,7 @@ import torch
 
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ModuleTextError, ProgramBytesError
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
 
 # ---- From bytes to kernels, and from the text of a generated module to its callable ----

@@ -27,7 +27,7 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
 )
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
 from coilwork_runtime.module_loader import Call
 from coilwork_runtime.triton_kernels.binaries import GpuBinary, decode_binary

@@ -12,7 +12,7 @@ import torch
 
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import raise_check
-from coilwork_runtime.launch_forms import Launcher, cpu_form
+from coilwork_runtime.launch_descriptor import Launcher, cpu_form
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 
 

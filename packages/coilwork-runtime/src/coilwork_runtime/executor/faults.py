@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.layouts import (
     Sizes,
     check_aligned_layout,

@@ -32,7 +32,7 @@ from coilwork_runtime.executor.recorded_parts import (
     check_replacements,
     read_program,
 )
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.layouts import (
     ALIGNMENT_BYTES,
     LayoutMemory,

@@ -27,7 +27,7 @@ from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.executor.recorded_parts import check_replacements, read_program
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.tensor_kinds import (
     MARKS,

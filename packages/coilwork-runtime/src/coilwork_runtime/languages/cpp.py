@@ -9,7 +9,7 @@ from coilwork_runtime.cpp.batches import batches
 from coilwork_runtime.cpp.build import CppBuilder, library_key
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.languages.protocol import Building
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
 

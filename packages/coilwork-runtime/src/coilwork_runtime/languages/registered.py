@@ -14,7 +14,7 @@ import torch
 from coilwork_cache import KernelCache, Store, content_key
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.languages.protocol import Building, Device, KernelCompiler
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec, encode_manifest
 from coilwork_runtime.threads import Threads
 

@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from coilwork_cache import Store
-from coilwork_runtime.launch_forms import GpuEntry
+from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.torch_compat import current_cuda_device, raw_cuda_stream
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.driver import Kernel, present_driver

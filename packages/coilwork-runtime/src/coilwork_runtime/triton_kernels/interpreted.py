@@ -12,7 +12,7 @@ import torch
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import raise_check
 from coilwork_runtime.folders import new_folder
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.interpreter_repairs import repaired_interpreter, scalar_argument
 from coilwork_runtime.triton_kernels.requests import constants_of
