@@ -11,7 +11,7 @@ from runtime_sample_kernels import cpp_kernel
 
 from coilwork_cache import KernelCache, LocalStore, MemoryStore
 from coilwork_runtime import Builder, KernelBuildError
-from coilwork_runtime.cpp.batches import LONGEST_TOGETHER, MOST_TOGETHER, batches, joined
+from coilwork_runtime.cpp.build import LONGEST_TOGETHER, MOST_TOGETHER, batches, joined
 from coilwork_runtime.devices import cpu_features
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 

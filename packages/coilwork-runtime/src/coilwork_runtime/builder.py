@@ -9,9 +9,8 @@ from concurrent.futures import Future, as_completed
 from typing import Any, Final
 
 from coilwork_cache import Store
-from coilwork_runtime.cpp.build import CppBuilder
+from coilwork_runtime.cpp.build import CppBuilder, CppLanguage
 from coilwork_runtime.errors import KernelBuildError
-from coilwork_runtime.languages.cpp import CppLanguage
 from coilwork_runtime.languages.protocol import Building, Language
 from coilwork_runtime.languages.triton import Started, TritonLanguage
 from coilwork_runtime.launch_descriptor import Launcher

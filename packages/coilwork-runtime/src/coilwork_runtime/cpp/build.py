@@ -1,4 +1,10 @@
-"""From the source of a C++ kernel to a launcher: through the store, then the compiler."""
+"""Several C++ kernels in one run of the compiler: starting it and the linker takes as long as compiling a
+small kernel does.
+
+From the source of a C++ kernel to a launcher: through the store, then the compiler.
+
+C++ kernels: several to a compiler run, and launched as functions of the process.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +12,12 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
 from coilwork_cache import KernelCache, Store, content_key
-from coilwork_runtime.cpp.batches import joined
 from coilwork_runtime.cpp.launch import load_launcher
 from coilwork_runtime.cpp.toolchain import (
     STUB,
@@ -23,9 +29,73 @@ from coilwork_runtime.cpp.toolchain import (
 )
 from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
 from coilwork_runtime.folders import is_usable, new_folder, scratch_errors
+from coilwork_runtime.languages.protocol import Building
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.threads import ForkedLock, SingleFlight
+from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
+
+# ---- Several C++ kernels in one run of the compiler: starting it and the linker takes as long a ----
+
+
+MOST_TOGETHER: Final = 48
+# Characters: from here on starting the compiler matters little, and kernels in one file compile one after the
+# other.
+LONGEST_TOGETHER: Final = 64_000
+# What means all of a file, and so kernels that have nothing to do with it.
+_FOR_THE_WHOLE_FILE: Final = re.compile(r"^\s*#\s*(include|define|undef)\b", re.MULTILINE)
+# Declarations of functions of C: `extern "C" {`, a line for each, `}`.
+_OF_C: Final = re.compile(r'^extern "C" \{\n((?:[^{}\n]*;\n)*)\}\n', re.MULTILINE)
+
+
+def batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[KernelSpec, ...]]:
+    """`kernels` in groups, each to be compiled in one go, about equally long, and as many as give all
+    `workers` something to do.
+    """
+    length = sum(len(kernel.source) for kernel in kernels)
+    rounds = max(-(-len(kernels) // (workers * MOST_TOGETHER)), -(-length // (workers * LONGEST_TOGETHER)))
+    groups: list[list[KernelSpec]] = [[] for _ in range(min(len(kernels), workers * rounds))]
+    for kernel in sorted(kernels, key=_length, reverse=True):
+        fitting = [group for group in groups if _fits(kernel, group)]
+        if not fitting:
+            groups.append([])
+            fitting = groups[-1:]
+        min(fitting, key=lambda group: sum(map(_length, group))).append(kernel)
+    return [tuple(group) for group in groups if group]
+
+
+def joined(kernels: Iterable[KernelSpec]) -> str:
+    """One translation unit for all: what each defines lies in a namespace of its own, and the entries have
+    their names in C.
+
+    Declarations of functions of C stand before all namespaces. Within one, g++ 12 does not take `tanhf` for
+    the function that it knows: some loops are not vectorised then, and the last bit depends on what a kernel
+    is compiled with.
+    """
+    declarations: dict[str, None] = {}
+    parts: list[str] = []
+    for position, kernel in enumerate(kernels):
+        for block in _OF_C.findall(kernel.source):
+            declarations.update(dict.fromkeys(block.splitlines()))
+        parts.append(f"namespace kernel_{position} {{\n{_OF_C.sub('', kernel.source)}\n}}")
+    return "\n".join(['extern "C" {', *declarations, "}", *parts])
+
+
+def _length(kernel: KernelSpec) -> int:
+    return len(kernel.source)
+
+
+def _fits(kernel: KernelSpec, group: Sequence[KernelSpec]) -> bool:
+    if not group:
+        return True
+    if len(group) == MOST_TOGETHER or any(
+        _FOR_THE_WHOLE_FILE.search(one.source) for one in (kernel, group[0])
+    ):
+        return False
+    return kernel.features == group[0].features and all(kernel.entry != one.entry for one in group)
+
+
+# ---- From the source of a C++ kernel to a launcher: through the store, then the compiler ----
+
 
 _KEY: Final = re.compile("[0-9a-f]+")
 # In the store in place of a kernel's library: the key of one that holds others, too.
@@ -246,3 +316,76 @@ def library_key(spec: KernelSpec, toolchain: Toolchain) -> str:
     """The store's key of a kernel's library."""
     flags = " ".join(flags_for(spec.features))
     return content_key("kernel", "cpp", spec.source, flags, toolchain.version, platform.machine())
+
+
+# ---- C++ kernels: several to a compiler run, and launched as functions of the process ----
+
+
+class CppLanguage:
+    """Kernels that a C++ compiler builds, `workers` at once, and the processor runs."""
+
+    def __init__(self, builder: CppBuilder, *, workers: int) -> None:
+        self._builder = builder
+        self._workers = workers
+
+    def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
+        """As `Language.start`."""
+        together = self._start_together(specs, threads)
+        return {
+            spec.name: Building(
+                [threads.submit(self._build, spec, together.get(spec.name))], lambda parts: parts[0]
+            )
+            for spec in specs
+        }
+
+    def warm_up(self, workers: int) -> None:
+        """Nothing: a compiler starts at once."""
+
+    def _build(self, spec: KernelSpec, together: Future[None] | None) -> Launcher:
+        # no thread waits for itself: what is waited for was submitted before
+        if together is not None:
+            together.result()
+        return self._builder.build(spec)
+
+    def _start_together(self, kernels: Sequence[KernelSpec], threads: Threads) -> dict[str, Future[None]]:
+        """Begin to compile kernels, several at a time: by name of a kernel, what it has to wait for."""
+        if len(kernels) < 2:
+            return {}
+        missing = [
+            kernel
+            for kernel, is_missing in zip(
+                kernels, threads.map(self._builder.is_missing, kernels), strict=True
+            )
+            if is_missing
+        ]
+        groups = [group for group in batches(missing, self._workers) if len(group) > 1]
+        return {
+            kernel.name: started
+            for group in groups
+            for started in [threads.submit(self._builder.build_together, group)]
+            for kernel in group
+        }
+
+
+class CppCompiler:
+    """A `KernelCompiler` for back ends that run C++ kernels in their own way: a shared library for each."""
+
+    def __init__(self) -> None:
+        self._builder = CppBuilder(None)
+
+    def key(self, spec: KernelSpec) -> str:
+        """The compiler's version and flags.
+
+        Raises:
+            MissingCompilerError: there is no compiler.
+        """
+        return library_key(spec, find_toolchain())
+
+    def compile(self, spec: KernelSpec) -> bytes:
+        """The shared library of the kernel.
+
+        Raises:
+            KernelBuildError: the compiler refuses the text.
+            MissingCompilerError: there is no compiler.
+        """
+        return self._builder.library(spec)
