@@ -9,6 +9,7 @@ from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifa
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.calling_convention import bind_roles, bind_separate
 from coilwork_runtime.cpp.build import CppCompiler
+from coilwork_runtime.cpp.launch import CpuDevice
 from coilwork_runtime.devices import DeviceFacts, describe_cpu, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
@@ -32,7 +33,6 @@ from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
-from coilwork_runtime.languages.cpu_device import CpuDevice
 from coilwork_runtime.languages.protocol import Device, KernelCompiler, Language
 from coilwork_runtime.languages.registered import DeviceLanguage
 from coilwork_runtime.launch_descriptor import Launcher
