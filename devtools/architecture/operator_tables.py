@@ -65,7 +65,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "NUMBER_READS",
     ): "the runtime imports no IR: its own table of C functions",
     (
-        "coilwork_runtime.triton_kernels.small_work",
+        "coilwork_runtime.triton_kernels.build",
         "_CHAINS",
     ): "functions of Triton's, which are called as ATen's are",
     ("coilwork_ir.conformance.cases", "WRITTEN_CASES"): "cases, some of which are called as operators are",

@@ -11,7 +11,7 @@ from runtime_sample_kernels import rewrite, triton_kernel
 from coilwork_runtime import Builder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.equal_texts import shared_texts
+from coilwork_runtime.triton_kernels.build import shared_texts
 from coilwork_runtime.triton_kernels.pool import WorkerPool
 
 

@@ -12,12 +12,11 @@ from coilwork_cache import Store
 from coilwork_runtime.cpp.build import CppBuilder, CppLanguage
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.languages.protocol import Building, Language
-from coilwork_runtime.languages.triton import Started, TritonLanguage
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.triton_kernels.build import Started, TritonBuilder, TritonLanguage
 from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
 from coilwork_runtime.triton_kernels.launch import Built
 from coilwork_runtime.triton_kernels.pool import WorkerPool, shared_pool

@@ -1,15 +1,31 @@
-"""From the source of a Triton kernel to a launcher: through the store, then worker processes, one per
+"""In which order kernels are built: those that take longest first, so that no worker is left alone with one
+at the end.
+
+Which kernels are the same but for their names and what they are launched with, so that one binary serves
+all of them.
+
+Kernels that have so little to do that their best guess is as good as any configuration.
+
+From the source of a Triton kernel to a launcher: through the store, then worker processes, one per
 candidate.
+
+Triton kernels: their candidates compile in processes of a pool, or Triton interprets them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import contextlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
+from math import prod
 from typing import Final
 
 from coilwork_cache import KernelCache, Store
 from coilwork_runtime.errors import KernelBuildError
+from coilwork_runtime.languages.protocol import Building
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
@@ -21,7 +37,7 @@ from coilwork_runtime.triton_kernels.binaries import (
 )
 from coilwork_runtime.triton_kernels.descent import identity
 from coilwork_runtime.triton_kernels.gpu import Gpu
-from coilwork_runtime.triton_kernels.interpreted import make_interpreted
+from coilwork_runtime.triton_kernels.interpreted import interpreting, make_interpreted
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
 from coilwork_runtime.triton_kernels.neighbours import Config
 from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
@@ -34,8 +50,95 @@ from coilwork_runtime.triton_kernels.requests import (
     triton_version,
 )
 from coilwork_runtime.triton_kernels.searching import Search
-from coilwork_runtime.triton_kernels.small_work import best_guess_does
 from coilwork_runtime.triton_kernels.versions import keep_versions
+
+# ---- In which order kernels are built: those that take longest first, so that no worker is left ----
+
+
+# What a build takes however small the kernel, in statements of one element per thread.
+_ALWAYS: Final = 400
+# What a statement that multiplies matrices is worth in others.
+_PRODUCT: Final = 40
+_THREADS: Final = 32
+
+
+def expected_work(candidate: Candidate) -> float:
+    """How long a candidate takes to compile, in no unit: its statements, as often as a thread has elements.
+
+    Of 163 candidates of models, nine in ten were within a factor of two of it; products take less than it
+    says, and longest.
+    """
+    source: str = candidate.request["source"]
+    lines = [line for line in source.splitlines() if line.startswith("    ")]
+    products = sum("tl.dot(" in line for line in lines)
+    block = prod(size for name, size in candidate.config.items() if name.endswith("BLOCK"))
+    elements = block / (_THREADS * candidate.config.get("num_warps", 4))
+    return _ALWAYS + (len(lines) + _PRODUCT * products) * max(1.0, elements)
+
+
+# ---- Which kernels are the same but for their names and what they are launched with, so that on ----
+
+
+def shared_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
+    """By name of each of `specs`, the first of them with the same text: that one's is compiled.
+
+    Which one is first depends on the graph alone, so a graph that is compiled again finds its binaries. A
+    kernel whose text is no Python is for Triton to refuse, by its own name.
+    """
+    first: dict[tuple[object, ...], KernelSpec] = {}
+    found: dict[str, KernelSpec] = {}
+    for spec in specs:
+        facts = (spec.target, spec.args, spec.checks)
+        found[spec.name] = first.setdefault((_statements(spec), *facts), spec)
+    return found
+
+
+def _statements(spec: KernelSpec) -> str:
+    """The kernel's text without its own name, comments, or what it says of itself."""
+    try:
+        module = ast.parse(spec.source)
+    except (SyntaxError, ValueError):
+        return f"{spec.name} {spec.source}"
+    if ast.get_docstring(module, clean=False) is not None:
+        del module.body[0]
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef) and node.name == spec.entry:
+            node.name = ""
+    # an entry that calls itself, or is mentioned otherwise, keeps the name there, and shares nothing
+    return ast.dump(module)
+
+
+# ---- Kernels that have so little to do that their best guess is as good as any configuration ----
+
+
+# Half a microsecond of an H200's memory, one of an A100's. Such a kernel takes about two, nearly all of which
+# is its start and the way of one load to a register, whatever its blocks are; the timing of candidates does
+# not tell them apart.
+FEW_BYTES: Final = 2_000_000
+# What makes a program's threads wait for each other again and again, so that its time is not that of its
+# bytes.
+_CHAINS: Final = frozenset({"associative_scan", "cumsum", "cumprod", "sort", "dot"})
+
+
+def best_guess_does(spec: KernelSpec) -> bool:
+    """Tell whether `spec` moves few bytes, in a number that is known, and does it in one go: no loops, scans,
+    sorts or products.
+    """
+    moved = None if spec.traffic is None else spec.traffic.constant
+    if moved is None or moved > FEW_BYTES:
+        return False
+    try:
+        nodes = tuple(ast.walk(ast.parse(spec.source)))
+    except (SyntaxError, ValueError):
+        return False
+    return not any(
+        isinstance(node, ast.For | ast.While) or (isinstance(node, ast.Attribute) and node.attr in _CHAINS)
+        for node in nodes
+    )
+
+
+# ---- From the source of a Triton kernel to a launcher: through the store, then worker processes ----
+
 
 # A configuration that takes longer to compile is not worth waiting for.
 LONGEST_BUILD_S: Final = 60.0
@@ -197,3 +300,59 @@ class TritonBuilder:
         except ValueError:
             self._kernels.delete(key)
             return None
+
+
+# ---- Triton kernels: their candidates compile in processes of a pool, or Triton interprets them ----
+
+
+# By name of a kernel, its candidates and what compiles them.
+Started = Mapping[str, tuple[tuple[Candidate, ...], list[Future[GpuBinary | KernelBuildError]]]]
+
+
+class TritonLanguage:
+    """Kernels that Triton compiles in `pool` and `gpu` runs."""
+
+    def __init__(self, builder: TritonBuilder, pool: WorkerPool, gpu: Gpu) -> None:
+        self._builder = builder
+        self._pool = pool
+        self._gpu = gpu
+
+    def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
+        """As `Language.start`."""
+        if interpreting():
+            return {
+                spec.name: Building([threads.submit(self._builder.interpreted, spec)], lambda parts: parts[0])
+                for spec in specs
+            }
+        started = self.start_candidates(specs, threads)
+        threads.submit(self._gpu.prepare)
+        return {
+            spec.name: Building(started[spec.name][1], partial(self._launcher, spec, started[spec.name][0]))
+            for spec in specs
+        }
+
+    def start_candidates(self, kernels: Sequence[KernelSpec], threads: Threads) -> Started:
+        """Begin to compile the candidates of all kernels, the largest first, those of equal texts once."""
+        texts = shared_texts(kernels)
+        found = {spec.name: self._builder.candidates(spec, texts[spec.name]) for spec in kernels}
+        work = {one.key: (spec, one) for spec in kernels for one in found[spec.name]}
+        ordered = sorted(work.values(), key=lambda pair: -expected_work(pair[1]))
+        futures = {one.key: threads.submit(self._builder.compile, spec, one) for spec, one in ordered}
+        return {name: (wanted, [futures[one.key] for one in wanted]) for name, wanted in found.items()}
+
+    def warm_up(self, workers: int) -> None:
+        """Start the processes that compile, one after the other, in a thread."""
+        warming = threading.Thread(
+            target=self._pool.warm_up, args=(workers,), name="coilwork-warm-up", daemon=True
+        )
+        # the interpreter may be shutting down, and then whoever needs one starts it
+        with contextlib.suppress(RuntimeError):
+            warming.start()
+
+    def _launcher(
+        self,
+        spec: KernelSpec,
+        wanted: tuple[Candidate, ...],
+        answers: list[GpuBinary | KernelBuildError],
+    ) -> Launcher:
+        return self._builder.launcher(spec, wanted, answers)
