@@ -33,8 +33,7 @@ from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
-from coilwork_runtime.languages.protocol import Device, KernelCompiler, Language
-from coilwork_runtime.languages.registered import DeviceLanguage
+from coilwork_runtime.languages import Device, DeviceLanguage, KernelCompiler, Language
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.module_loader import load_python

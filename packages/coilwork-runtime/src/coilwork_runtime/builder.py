@@ -11,7 +11,7 @@ from typing import Any, Final
 from coilwork_cache import Store
 from coilwork_runtime.cpp.build import CppBuilder, CppLanguage
 from coilwork_runtime.errors import KernelBuildError
-from coilwork_runtime.languages.protocol import Building, Language
+from coilwork_runtime.languages import Building, Language
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from coilwork_runtime.errors import KernelLaunchError
-from coilwork_runtime.languages.protocol import Device
-from coilwork_runtime.languages.registered import lay_out_words
+from coilwork_runtime.languages import Device, lay_out_words
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 
 ELEMENTS: Final = 100_000

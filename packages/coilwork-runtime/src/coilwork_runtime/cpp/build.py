@@ -29,7 +29,7 @@ from coilwork_runtime.cpp.toolchain import (
 )
 from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
 from coilwork_runtime.folders import is_usable, new_folder, scratch_errors
-from coilwork_runtime.languages.protocol import Building
+from coilwork_runtime.languages import Building
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads

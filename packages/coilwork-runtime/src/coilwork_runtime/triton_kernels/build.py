@@ -25,7 +25,7 @@ from typing import Final
 
 from coilwork_cache import KernelCache, Store
 from coilwork_runtime.errors import KernelBuildError
-from coilwork_runtime.languages.protocol import Building
+from coilwork_runtime.languages import Building
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads

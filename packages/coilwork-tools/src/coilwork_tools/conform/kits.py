@@ -17,7 +17,7 @@ from coilwork_ir.manifest import write_kernels
 from coilwork_ir.target import Target
 from coilwork_runtime import Device, DeviceError, KernelCompiler, KernelSpec, Launcher
 from coilwork_runtime.conformance import Sample, Samples, check_device
-from coilwork_runtime.languages.registered import make_launcher
+from coilwork_runtime.languages import make_launcher
 from coilwork_runtime.module_loader import load_kernels
 
 _ADD: Final = """\
