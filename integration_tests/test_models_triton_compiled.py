@@ -22,11 +22,9 @@ from benchmarks.training import training_step
 from coilwork_ir.target import TARGETS
 from coilwork_runtime import KernelBuildError
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.triton_kernels.compilation import Candidate, GpuBinary, WorkerPool
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
-from coilwork_runtime.triton_kernels.pool import WorkerPool
-from coilwork_runtime.triton_kernels.requests import Candidate
 from integration_tests.gpu_kernels import KernelsFor
 from integration_tests.model_checks import fresh_dynamo
 

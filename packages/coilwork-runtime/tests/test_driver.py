@@ -12,7 +12,7 @@ import torch
 from stub_driver import StubDriver
 
 from coilwork_runtime import DeviceError, KernelLaunchError
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.driver import CUDA, Driver, LoadedFunction, slow_kernel
 from coilwork_runtime.triton_kernels.native import launcher_extension, make_kernel
 

@@ -10,9 +10,8 @@ from runtime_sample_kernels import rewrite, triton_kernel
 
 from coilwork_runtime import Builder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import shared_texts
-from coilwork_runtime.triton_kernels.pool import WorkerPool
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool
 
 
 def renamed(name: str, **changes: Any) -> KernelSpec:

@@ -26,7 +26,7 @@ import torch
 from coilwork_runtime import Builder
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
+from coilwork_runtime.triton_kernels.compilation import candidates, gpu_target, triton_version
 from coilwork_runtime.triton_kernels.worker import without_joined_pairs
 
 COUNT, BLOCK = 4096, 1024

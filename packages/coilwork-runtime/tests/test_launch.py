@@ -17,7 +17,7 @@ from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
 from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import launch as launching
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
 from coilwork_runtime.triton_kernels.neighbours import Config

@@ -12,7 +12,7 @@ import torch
 from coilwork_runtime import Builder
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
+from coilwork_runtime.triton_kernels.compilation import candidates, gpu_target, triton_version
 from coilwork_runtime.triton_kernels.worker import mend_stages, without_packed_arithmetic
 
 ROWS, COLUMNS, BLOCK = 16, 112, 2048

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_runtime import KernelBuildError, KernelLaunchError
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
 from coilwork_runtime.triton_kernels.searching import (

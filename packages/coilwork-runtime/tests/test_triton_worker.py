@@ -15,9 +15,15 @@ from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_runtime import Builder, KernelBuildError
 from coilwork_runtime.triton_kernels import worker
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
-from coilwork_runtime.triton_kernels.requests import GpuTarget, candidates, gpu_target, triton_version
+from coilwork_runtime.triton_kernels.compilation import (
+    GpuBinary,
+    GpuTarget,
+    WorkerError,
+    WorkerPool,
+    candidates,
+    gpu_target,
+    triton_version,
+)
 from coilwork_runtime.triton_kernels.worker import read_frame, serve, write_frame
 
 pytest.importorskip("triton", reason="compiles Triton kernels")

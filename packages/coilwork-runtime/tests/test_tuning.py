@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from coilwork_cache import MemoryStore, TuningCache, content_key
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.tuning import choose, expendable_arguments, fastest, tuning_key
 
 KEY = content_key("tuning", "k")

@@ -15,7 +15,7 @@ from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import worker
-from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
+from coilwork_runtime.triton_kernels.compilation import candidates, gpu_target, triton_version
 from coilwork_runtime.triton_kernels.worker import (
     MissingFunctionError,
     without_missing_functions,

@@ -17,7 +17,7 @@ from coilwork_runtime.errors import ArtifactError
 from coilwork_runtime.executor.recorded_parts import read_program
 from coilwork_runtime.manifest.roles import parse_roles
 from coilwork_runtime.module_loader import load_kernels
-from coilwork_runtime.triton_kernels.binaries import encode_binary
+from coilwork_runtime.triton_kernels.compilation import encode_binary
 from coilwork_runtime.version import __version__
 
 

@@ -29,26 +29,25 @@ from coilwork_runtime.languages import Building
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
-from coilwork_runtime.triton_kernels.binaries import (
+from coilwork_runtime.triton_kernels.compilation import (
+    Candidate,
     GpuBinary,
+    WorkerError,
+    WorkerPool,
     binary_from_reply,
+    candidate,
+    candidates,
     decode_binary,
     encode_binary,
+    gpu_target,
+    triton_version,
 )
 from coilwork_runtime.triton_kernels.descent import identity
 from coilwork_runtime.triton_kernels.gpu import Gpu
 from coilwork_runtime.triton_kernels.interpreted import interpreting, make_interpreted
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
 from coilwork_runtime.triton_kernels.neighbours import Config
-from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
 from coilwork_runtime.triton_kernels.remembered import recall
-from coilwork_runtime.triton_kernels.requests import (
-    Candidate,
-    candidate,
-    candidates,
-    gpu_target,
-    triton_version,
-)
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.triton_kernels.versions import keep_versions
 

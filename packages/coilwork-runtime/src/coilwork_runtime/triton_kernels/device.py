@@ -17,13 +17,18 @@ from coilwork_cache import Store
 from coilwork_runtime.errors import KernelBuildError, KernelLaunchError
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.manifest.size_code import SizeCode, constant_code
-from coilwork_runtime.triton_kernels.binaries import decode_binary, encode_binary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.triton_kernels.compilation import (
+    candidate,
+    decode_binary,
+    encode_binary,
+    gpu_target,
+    shared_pool,
+    triton_version,
+)
 from coilwork_runtime.triton_kernels.driver import Kernel
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
 from coilwork_runtime.triton_kernels.launch import KINDS
-from coilwork_runtime.triton_kernels.pool import shared_pool
-from coilwork_runtime.triton_kernels.requests import candidate, gpu_target, triton_version
 
 
 class TritonCompiler:

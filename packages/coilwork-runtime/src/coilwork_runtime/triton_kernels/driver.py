@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_runtime.errors import DeviceError, KernelLaunchError
-from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, encode_binary
 
 INVALID_CONTEXT: Final = 201
 MAX_DYNAMIC_SHARED_MEMORY: Final = 8

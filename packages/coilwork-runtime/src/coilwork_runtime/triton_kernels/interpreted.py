@@ -14,8 +14,8 @@ from coilwork_runtime.errors import raise_check
 from coilwork_runtime.folders import new_folder
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.triton_kernels.compilation import constants_of
 from coilwork_runtime.triton_kernels.interpreter_repairs import repaired_interpreter, scalar_argument
-from coilwork_runtime.triton_kernels.requests import constants_of
 from coilwork_runtime.triton_kernels.versions import keep_versions
 from coilwork_runtime.triton_kernels.worker import load_function
 

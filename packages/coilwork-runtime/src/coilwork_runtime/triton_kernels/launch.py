@@ -17,7 +17,7 @@ from coilwork_runtime.launch_descriptor import Launcher, form_of, gpu_binding
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
 from coilwork_runtime.manifest.size_code import constant_code
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.descent import identity
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
 from coilwork_runtime.triton_kernels.neighbours import Config, Space

@@ -9,7 +9,7 @@ from typing import Any
 from coilwork_cache import Store
 from coilwork_runtime.extensions import load_own_extension
 from coilwork_runtime.native_build import LAUNCHER
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.driver import Driver, Kernel, LoadedFunction, slow_kernel
 
 

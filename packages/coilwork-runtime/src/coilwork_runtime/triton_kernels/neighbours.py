@@ -9,8 +9,8 @@ from typing import Final
 
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.manifest.size_code import SizeCode
+from coilwork_runtime.triton_kernels.compilation import OPTIONS
 from coilwork_runtime.triton_kernels.open_mapping import read_values
-from coilwork_runtime.triton_kernels.requests import OPTIONS
 
 Config = Mapping[str, int]
 WARPS: Final = "num_warps"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_runtime.errors import KernelBuildError, KernelLaunchError
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.descent import Bench, Found, Trial, descend, identity
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
 

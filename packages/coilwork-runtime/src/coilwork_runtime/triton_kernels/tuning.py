@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_cache import Store, TuningCache, content_key
-from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, encode_binary
 
 # Of what is remembered: raised, it is measured anew.
 FORMAT: Final = "3"
