@@ -13,7 +13,7 @@ from coilwork_cache import MemoryStore, TuningCache
 from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, describe_gpu
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels import native
+from coilwork_runtime.triton_kernels import driver as native
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.driver import present_driver, slow_kernel
 from coilwork_runtime.triton_kernels.gpu import LoadedKernel, torch_gpu

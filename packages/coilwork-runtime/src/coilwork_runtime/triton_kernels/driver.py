@@ -2,6 +2,9 @@
 
 These are the calls of a kernel's first launch on a device. The launches themselves go through `launcher.cpp`,
 or where that cannot be built, through `slow_kernel` here.
+
+The launcher written in C++: the wheel's, or built once and kept in the store; ctypes where it cannot be
+built.
 """
 
 from __future__ import annotations
@@ -16,8 +19,14 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_cache import Store
 from coilwork_runtime.errors import DeviceError, KernelLaunchError
+from coilwork_runtime.extensions import load_own_extension
+from coilwork_runtime.native_build import LAUNCHER
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, encode_binary
+
+# ---- The GPU driver's module API, through ctypes: from a binary in memory to a function that ca ----
+
 
 INVALID_CONTEXT: Final = 201
 MAX_DYNAMIC_SHARED_MEMORY: Final = 8
@@ -312,3 +321,34 @@ def value_of(value: Any) -> int:
 
 def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+# ---- The launcher written in C++: the wheel's, or built once and kept in the store; ctypes wher ----
+
+
+def make_kernel(
+    driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str, store: Store | None
+) -> Kernel:
+    """A callable over grid, stream, scratch and arguments. `kinds`: see launcher.cpp."""
+    extension = launcher_extension(store)
+    if extension is None:
+        return slow_kernel(driver, function, binary, kinds)
+    kernel: Kernel = extension.Kernel(
+        driver.launch_address,
+        0 if binary.cluster == 1 and not binary.cooperative else driver.launch_ex_address,
+        driver.set_context_address,
+        function.handle,
+        function.context,
+        binary.threads,
+        binary.shared_bytes,
+        binary.cluster,
+        binary.cooperative,
+        kinds,
+        binary.name,
+    )
+    return kernel
+
+
+def launcher_extension(store: Store | None) -> Any | None:
+    """The extension module, or None where there is neither a stored one nor what it takes to build it."""
+    return load_own_extension(LAUNCHER, store)

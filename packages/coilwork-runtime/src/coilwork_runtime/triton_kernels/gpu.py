@@ -15,8 +15,7 @@ from coilwork_cache import Store
 from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.torch_compat import current_cuda_device, raw_cuda_stream
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
-from coilwork_runtime.triton_kernels.driver import Kernel, present_driver
-from coilwork_runtime.triton_kernels.native import launcher_extension, make_kernel
+from coilwork_runtime.triton_kernels.driver import Kernel, launcher_extension, make_kernel, present_driver
 
 # Of a call with an empty cache: as many as take `COLD_MILLISECONDS`, within bounds.
 FEWEST_COLD_CALLS = 5
