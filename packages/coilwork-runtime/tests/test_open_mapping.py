@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_runtime.triton_kernels.open_mapping import (
-    close_mapping,
-    read_choice,
-    read_values,
-)
+from coilwork_runtime.triton_kernels.versions import close_mapping, read_choice, read_values
 
 SORTED = """tile x0 by ?XBLOCK in 2 1 4
 keep r0 by 512

@@ -10,7 +10,7 @@ from typing import Final
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.manifest.size_code import SizeCode
 from coilwork_runtime.triton_kernels.compilation import OPTIONS
-from coilwork_runtime.triton_kernels.open_mapping import read_values
+from coilwork_runtime.triton_kernels.versions import read_values
 
 Config = Mapping[str, int]
 WARPS: Final = "num_warps"

@@ -15,8 +15,7 @@ from coilwork_cache import Store, TuningCache, content_key
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec, encode_manifest
 from coilwork_runtime.triton_kernels.descent import Found, Trial, identity
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
-from coilwork_runtime.triton_kernels.open_mapping import read_choice
-from coilwork_runtime.triton_kernels.versions import mapping_text
+from coilwork_runtime.triton_kernels.versions import mapping_text, read_choice
 
 FORMAT: Final = 4
 

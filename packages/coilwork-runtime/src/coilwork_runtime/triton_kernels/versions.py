@@ -1,15 +1,82 @@
-"""Kernels that have versions for some sizes, and one for all: which configurations are whose, and how a call
+"""Mappings as a runtime reads them: text whose open numbers are the parameters of configurations.
+
+    tile x0 by ?XBLOCK in 512 256 1024
+    warps ?num_warps in 4 8
+    limit `32*num_warps` at most `XBLOCK`
+
+With the numbers of a configuration it is closed: `tile x0 by 512`, `warps 4`, and that is what is remembered
+of a choice. `coilwork_ir.mapping` describes the language, and parses both; what is open is all that a launch
+needs to know of it.
+
+Kernels that have versions for some sizes, and one for all: which configurations are whose, and how a call
 chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.open_mapping import close_mapping
+
+# ---- Mappings as a runtime reads them: text whose open numbers are the parameters of configurat ----
+
+
+_NUMBER: Final = re.compile(r"\?(\w+) in (\d+(?: \d+)*)")
+_LIMIT: Final = re.compile(r"limit `([^`]*)` at most `([^`]*)`")
+_TIED: Final = re.compile(r"choose (\w+(?:, \w+)*) as ")
+
+
+def read_values(mapping: str) -> dict[str, tuple[int, ...]]:
+    """Return what each open number of `mapping` that a search may choose by itself may be, ascending."""
+    tied = {name for names in _TIED.findall(mapping) for name in names.split(", ")}
+    return {
+        name: tuple(sorted(map(int, values.split())))
+        for name, values in _NUMBER.findall(mapping)
+        if name not in tied
+    }
+
+
+def close_mapping(mapping: str, config: Mapping[str, int]) -> str:
+    """`mapping` with the numbers of `config`.
+
+    Raises:
+        KeyError: `config` lacks one.
+    """
+    return "\n".join(
+        _NUMBER.sub(lambda number: str(config[number[1]]), line) for line in _directives(mapping)
+    )
+
+
+def read_choice(mapping: str, closed: str) -> dict[str, int] | None:
+    """The numbers with which `mapping` is `closed`; None if it never is."""
+    seen: set[str] = set()
+    found = re.fullmatch(_pattern("\n".join(_directives(mapping)), seen), closed)
+    return None if found is None else {name: int(found[name]) for name in seen}
+
+
+def _directives(mapping: str) -> Iterator[str]:
+    """The directives of `mapping` that closed ones have, too."""
+    return (line for line in mapping.splitlines() if not (_LIMIT.fullmatch(line) or _TIED.match(line)))
+
+
+def _pattern(text: str, seen: set[str]) -> str:
+    """A regular expression for `text` with numbers in the place of open ones, whose names `seen` gets."""
+    parts: list[str] = []
+    at = 0
+    for number in _NUMBER.finditer(text):
+        name = number[1]
+        parts.append(re.escape(text[at : number.start()]))
+        parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>\\d+)")
+        seen.add(name)
+        at = number.end()
+    return "".join((*parts, re.escape(text[at:])))
+
+
+# ---- Kernels that have versions for some sizes, and one for all: which configurations are whose ----
+
 
 # The compile-time parameter that tells versions apart: how many there are behind one.
 _VERSION: Final = "VERSION"
