@@ -31,7 +31,7 @@ from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
 from coilwork_runtime.module_loader import Call
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, decode_binary
-from coilwork_runtime.triton_kernels.interpreted import interpreting
+from coilwork_runtime.triton_kernels.triton_interpreter import interpreting
 from coilwork_runtime.version import __version__
 
 

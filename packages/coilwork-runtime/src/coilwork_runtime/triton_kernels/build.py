@@ -44,11 +44,11 @@ from coilwork_runtime.triton_kernels.compilation import (
 )
 from coilwork_runtime.triton_kernels.descent import identity
 from coilwork_runtime.triton_kernels.gpu import Gpu
-from coilwork_runtime.triton_kernels.interpreted import interpreting, make_interpreted
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
 from coilwork_runtime.triton_kernels.neighbours import Config
 from coilwork_runtime.triton_kernels.remembered import recall
 from coilwork_runtime.triton_kernels.searching import Search
+from coilwork_runtime.triton_kernels.triton_interpreter import interpreting, make_interpreted
 from coilwork_runtime.triton_kernels.versions import keep_versions
 
 # ---- In which order kernels are built: those that take longest first, so that no worker is left ----
