@@ -20,9 +20,9 @@ from coilwork_cache import KernelCache, LocalStore, MemoryStore, Store
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault, Search
 from coilwork_runtime.folders import new_folder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Found, Trial
 from coilwork_runtime.triton_kernels.build import LONGEST_BUILD_S, TritonBuilder
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerError, WorkerPool
-from coilwork_runtime.triton_kernels.descent import Found, Trial
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
 from coilwork_runtime.triton_kernels.remembered import remember
 

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_sample_kernels import rewrite, triton_kernel, version
 
-from coilwork_runtime.triton_kernels.descent import Bench, Found, Trial, descend, fastest
-from coilwork_runtime.triton_kernels.neighbours import Config, Space
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
+    Bench,
+    Config,
+    Found,
+    Space,
+    Trial,
+    descend,
+    fastest,
+)
 
 WIDTHS = tuple(2**k for k in range(12))
 WARPS = (1, 2, 4, 8, 16)

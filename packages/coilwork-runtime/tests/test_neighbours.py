@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime_sample_kernels import rewrite, triton_kernel, version
 
-from coilwork_runtime.triton_kernels.neighbours import Config, Space
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space
 
 SPACE = Space.of(
     rewrite(

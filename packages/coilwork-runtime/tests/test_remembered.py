@@ -10,8 +10,7 @@ import pytest
 from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore, TuningCache
-from coilwork_runtime.triton_kernels.descent import Found, Trial
-from coilwork_runtime.triton_kernels.neighbours import Config
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Found, Trial
 from coilwork_runtime.triton_kernels.remembered import recall, record_key, remember
 
 SPEC = rewrite(

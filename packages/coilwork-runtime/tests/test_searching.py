@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_runtime import KernelBuildError, KernelLaunchError
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, Trial
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
-from coilwork_runtime.triton_kernels.descent import Trial
-from coilwork_runtime.triton_kernels.neighbours import Config, Space
 from coilwork_runtime.triton_kernels.searching import (
     Ready,
     Search,

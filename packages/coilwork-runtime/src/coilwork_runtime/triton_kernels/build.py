@@ -29,6 +29,7 @@ from coilwork_runtime.languages import Building
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, identity
 from coilwork_runtime.triton_kernels.compilation import (
     Candidate,
     GpuBinary,
@@ -42,10 +43,8 @@ from coilwork_runtime.triton_kernels.compilation import (
     gpu_target,
     triton_version,
 )
-from coilwork_runtime.triton_kernels.descent import identity
 from coilwork_runtime.triton_kernels.gpu import Gpu
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
-from coilwork_runtime.triton_kernels.neighbours import Config
 from coilwork_runtime.triton_kernels.remembered import recall
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.triton_kernels.triton_interpreter import interpreting, make_interpreted

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from coilwork_cache import Store, TuningCache, content_key
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec, encode_manifest
-from coilwork_runtime.triton_kernels.descent import Found, Trial, identity
-from coilwork_runtime.triton_kernels.neighbours import Config, Space
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Found, Space, Trial, identity
 from coilwork_runtime.triton_kernels.versions import mapping_text, read_choice
 
 FORMAT: Final = 4

@@ -13,9 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_runtime.errors import KernelBuildError, KernelLaunchError
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
+    Bench,
+    Config,
+    Found,
+    Space,
+    Trial,
+    descend,
+    identity,
+)
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
-from coilwork_runtime.triton_kernels.descent import Bench, Found, Trial, descend, identity
-from coilwork_runtime.triton_kernels.neighbours import Config, Space
 
 # Rounds of a second measurement, in turns.
 TURNS: Final = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from coilwork_runtime.triton_kernels.descent import Trial
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
 
 log = logging.getLogger("coilwork")
 
