@@ -18,10 +18,10 @@ from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import launch as launching
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config
+from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
-from coilwork_runtime.triton_kernels.searching import Search
 
 
 @dataclass(frozen=True)

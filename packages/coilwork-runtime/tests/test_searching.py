@@ -9,15 +9,15 @@ from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_runtime import KernelBuildError, KernelLaunchError
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, Trial
-from coilwork_runtime.triton_kernels.compilation import GpuBinary
-from coilwork_runtime.triton_kernels.searching import (
+from coilwork_runtime.triton_kernels.autotune.search import (
     Ready,
     Search,
     Workshop,
-    residence,
+    explain_hopeless,
+    resident_threads,
     search,
-    why_not,
 )
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 
 SPACE = Space.of(
     rewrite(triton_kernel(), versions=(version({"XBLOCK": (64, 128, 256, 512), "num_warps": (4, 8)}),))
@@ -90,9 +90,9 @@ def test_the_time_is_limited() -> None:
 
 def test_spills_and_registers_tell_what_cannot_win() -> None:
     best = Trial(config={}, milliseconds=1.0, registers=64, threads=128)
-    assert residence(best) == 1024
-    assert residence(dataclasses.replace(best, registers=0)) == 2048
-    assert why_not(dataclasses.replace(best, registers=128), best) == ""
-    assert "threads of 200 registers" in why_not(dataclasses.replace(best, registers=200), best)
-    assert why_not(dataclasses.replace(best, spill_bytes=4), best).startswith("spills 4")
-    assert why_not(best, dataclasses.replace(best, spill_bytes=4)) == ""
+    assert resident_threads(best) == 1024
+    assert resident_threads(dataclasses.replace(best, registers=0)) == 2048
+    assert explain_hopeless(dataclasses.replace(best, registers=128), best) == ""
+    assert "threads of 200 registers" in explain_hopeless(dataclasses.replace(best, registers=200), best)
+    assert explain_hopeless(dataclasses.replace(best, spill_bytes=4), best).startswith("spills 4")
+    assert explain_hopeless(best, dataclasses.replace(best, spill_bytes=4)) == ""

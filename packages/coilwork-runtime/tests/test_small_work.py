@@ -11,9 +11,9 @@ from runtime_sample_kernels import triton_kernel
 from coilwork_runtime import Builder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.manifest.size_code import Op, SizeCode, constant_code
+from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.build import FEW_BYTES, best_guess_does
 from coilwork_runtime.triton_kernels.compilation import WorkerError, WorkerPool
-from coilwork_runtime.triton_kernels.searching import Search
 
 SMALL = replace(triton_kernel(blocks=(512, 256, 1024)), traffic=constant_code(FEW_BYTES))
 

@@ -38,8 +38,8 @@ from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.module_loader import load_python
 from coilwork_runtime.tensor_kinds import TensorKinds, collect_kinds, guard_call
+from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.device import GpuDevice, TritonCompiler
-from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.version import __version__
 
 __all__ = [

@@ -15,11 +15,11 @@ from coilwork_runtime.languages import Building, Language
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
+from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.build import Started, TritonBuilder, TritonLanguage
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool, shared_pool
 from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
 from coilwork_runtime.triton_kernels.launch import Built
-from coilwork_runtime.triton_kernels.searching import Search
 
 MOST_WORKERS = 16
 

@@ -116,11 +116,11 @@ def search(
                 trials.append(Trial(config=config, reason=f"does not load: {_first_line(error)}"))
                 continue
             shelf[identity(config)] = ready.call
-            hopeless = why_not(ready.trial(), current)
+            hopeless = explain_hopeless(ready.trial(), current)
             trials.append(
                 replace(ready.trial(), reason=hopeless)
                 if hopeless
-                else timed(ready.trial(), ready.call, measure)
+                else time_trial(ready.trial(), ready.call, measure)
             )
         return trials
 
@@ -128,7 +128,7 @@ def search(
         seen: tuple[list[float], list[float]] = ([], [])
         for _ in range(TURNS):
             for trial, times in zip((one, other), seen):
-                repeated = timed(trial, shelf[identity(trial.config)], measure)
+                repeated = time_trial(trial, shelf[identity(trial.config)], measure)
                 times.append(float("inf") if repeated.milliseconds is None else repeated.milliseconds)
         return min(seen[0]), min(seen[1])
 
@@ -138,24 +138,22 @@ def search(
         told=lambda trials, best: limits.told(name, trials, best),
         over=lambda: clock() - started > limits.seconds,
     )
-    proposed = [timed(one.trial(), one.call, measure) for one in candidates]
+    proposed = [time_trial(one.trial(), one.call, measure) for one in candidates]
     return descend(proposed, space, bench, most=limits.most)
 
 
-def why_not(trial: Trial, current: Trial) -> str:
+def explain_hopeless(trial: Trial, current: Trial) -> str:
     """Why `trial` need not be timed: what the compiler made of it cannot be better than `current`; empty if
     it may be.
     """
     if trial.spill_bytes > current.spill_bytes:
         return f"spills {trial.spill_bytes} bytes per thread, the best {current.spill_bytes}"
-    if residence(trial) < LEAST_RESIDENCE * residence(current):
-        return (
-            f"{residence(trial)} threads of {trial.registers} registers fit, of the best {residence(current)}"
-        )
+    if resident_threads(trial) < LEAST_RESIDENCE * resident_threads(current):
+        return f"{resident_threads(trial)} threads of {trial.registers} registers fit, of the best {resident_threads(current)}"
     return ""
 
 
-def residence(trial: Trial) -> int:
+def resident_threads(trial: Trial) -> int:
     """Threads that registers leave room for on a multiprocessor."""
     blocks = THREADS // max(1, trial.threads)
     if trial.registers and trial.threads:
@@ -163,7 +161,7 @@ def residence(trial: Trial) -> int:
     return blocks * trial.threads
 
 
-def timed(trial: Trial, call: Call, measure: Measure) -> Trial:
+def time_trial(trial: Trial, call: Call, measure: Measure) -> Trial:
     """`trial` with its time, or with the reason why it has none."""
     try:
         return replace(trial, milliseconds=measure(call), reason="")
