@@ -27,7 +27,7 @@ from coilwork_cache import LocalStore, content_key
 from coilwork_ir.program.walk import buffers
 from coilwork_runtime.generated import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Found, Trial
-from coilwork_runtime.triton_kernels.remembered import remember
+from coilwork_runtime.triton_kernels.autotune.records import remember
 from coilwork_runtime.triton_kernels.tuning import choose
 
 MAKE = Make(device=torch.device("cpu"))

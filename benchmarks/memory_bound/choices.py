@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coilwork_cache import LocalStore, TuningCache, clear
-from coilwork_runtime.triton_kernels.remembered import list_searches
+from coilwork_runtime.triton_kernels.autotune.records import list_searches
 
 
 def forget_choices(*, inductor: Path, coilwork: Path) -> int:

@@ -21,10 +21,10 @@ from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, Ru
 from coilwork_runtime.folders import new_folder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Found, Trial
+from coilwork_runtime.triton_kernels.autotune.records import remember
 from coilwork_runtime.triton_kernels.build import LONGEST_BUILD_S, TritonBuilder
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerError, WorkerPool
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
-from coilwork_runtime.triton_kernels.remembered import remember
 
 
 @pytest.fixture

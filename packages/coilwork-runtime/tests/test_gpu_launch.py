@@ -14,10 +14,10 @@ from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, de
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import driver as native
+from coilwork_runtime.triton_kernels.autotune.records import recall, record_key
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.driver import present_driver, slow_kernel
 from coilwork_runtime.triton_kernels.gpu import LoadedKernel, torch_gpu
-from coilwork_runtime.triton_kernels.remembered import recall, record_key
 
 pytestmark = [
     pytest.mark.gpu,

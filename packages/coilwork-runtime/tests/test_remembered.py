@@ -11,7 +11,7 @@ from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore, TuningCache
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Found, Trial
-from coilwork_runtime.triton_kernels.remembered import recall, record_key, remember
+from coilwork_runtime.triton_kernels.autotune.records import recall, record_key, remember
 
 SPEC = rewrite(
     triton_kernel(),

@@ -17,7 +17,7 @@ from coilwork_cache import Bundle, BundleCodec, LocalStore, TypedCache
 from coilwork_ir.machine import TUNING, list_borrowed, read_entries
 from coilwork_runtime.generated import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Found, Trial
-from coilwork_runtime.triton_kernels.remembered import remember
+from coilwork_runtime.triton_kernels.autotune.records import remember
 
 
 def run(*arguments: str) -> Result:

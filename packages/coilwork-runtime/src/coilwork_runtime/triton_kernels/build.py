@@ -30,6 +30,7 @@ from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, identity
+from coilwork_runtime.triton_kernels.autotune.records import recall
 from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.compilation import (
     Candidate,
@@ -46,7 +47,6 @@ from coilwork_runtime.triton_kernels.compilation import (
 )
 from coilwork_runtime.triton_kernels.gpu import Gpu
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
-from coilwork_runtime.triton_kernels.remembered import recall
 from coilwork_runtime.triton_kernels.triton_interpreter import interpreting, make_interpreted
 from coilwork_runtime.triton_kernels.versions import keep_versions
 

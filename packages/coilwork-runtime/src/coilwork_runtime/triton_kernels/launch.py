@@ -18,10 +18,10 @@ from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
 from coilwork_runtime.manifest.size_code import constant_code
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, identity
+from coilwork_runtime.triton_kernels.autotune.records import magnitudes, recall, remember
 from coilwork_runtime.triton_kernels.autotune.search import Ready, Search, Workshop, search
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
-from coilwork_runtime.triton_kernels.remembered import magnitudes, recall, remember
 from coilwork_runtime.triton_kernels.tuning import (
     choose,
     expendable_arguments,

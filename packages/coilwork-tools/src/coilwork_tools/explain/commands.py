@@ -24,7 +24,7 @@ from coilwork_ir.registration import Registered, RegistrationError, Registry
 from coilwork_ir.target import Target
 from coilwork_ir.wrapper import Wrapper
 from coilwork_runtime.extensions import ExecutorFacts, measure_executor
-from coilwork_runtime.triton_kernels.remembered import list_findings
+from coilwork_runtime.triton_kernels.autotune.records import list_findings
 from coilwork_tools.explain.trace import MAPPING_SUFFIX
 
 Backends: TypeAlias = Registry[Backend[Any, Any, Any]]
