@@ -26,9 +26,9 @@ from benchmarks.planner import Planner
 from coilwork_cache import LocalStore, content_key
 from coilwork_ir.program.walk import buffers
 from coilwork_runtime.generated import KernelVersion, TritonKernel
+from coilwork_runtime.triton_kernels.autotune.candidate_selection import select_candidate
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Found, Trial
 from coilwork_runtime.triton_kernels.autotune.records import remember
-from coilwork_runtime.triton_kernels.tuning import choose
 
 MAKE = Make(device=torch.device("cpu"))
 NAMES = [case.name for case in CASES]
@@ -150,7 +150,9 @@ def test_choices_are_forgotten_and_kernels_stay(tmp_path: Path) -> None:
     def choice() -> int:
         key = content_key("tuning", "key")
         mappings = ("warps 4", "warps 8")
-        return choose(trials, (), (), measure=lambda _: next(times), store=store, key=key, mappings=mappings)
+        return select_candidate(
+            trials, (), (), measure=lambda _: next(times), store=store, key=key, mappings=mappings
+        )
 
     store.put(kernel, b"\x7fELF")
     assert [choice(), choice()] == [1, 1]

@@ -7,8 +7,13 @@ from collections.abc import Callable
 import torch
 
 from coilwork_cache import MemoryStore, TuningCache, content_key
+from coilwork_runtime.triton_kernels.autotune.candidate_selection import (
+    expendable_arguments,
+    fastest,
+    select_candidate,
+    selection_key,
+)
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
-from coilwork_runtime.triton_kernels.tuning import choose, expendable_arguments, fastest, tuning_key
 
 KEY = content_key("tuning", "k")
 
@@ -55,7 +60,7 @@ def test_a_damaged_record_is_dropped_and_measured_again() -> None:
     for damage in ({}, {"mapping": 3}, {"mapping": "warps 16"}):
         TuningCache(store).put(KEY, damage)
         trials = [lambda *_: None, lambda *_: None]
-        assert choose(trials, [], [], measure=measure, store=store, key=KEY, mappings=mappings) == 1
+        assert select_candidate(trials, [], [], measure=measure, store=store, key=KEY, mappings=mappings) == 1
         assert TuningCache(store).get(KEY) == {
             "mapping": "warps 8",
             "candidates": ["warps 4", "warps 8"],
@@ -63,14 +68,16 @@ def test_a_damaged_record_is_dropped_and_measured_again() -> None:
         }
         # in any order of candidates
         turned = mappings[::-1]
-        assert choose(trials, [], [], measure=measure, store=store, key=KEY, mappings=turned) == 0
+        assert select_candidate(trials, [], [], measure=measure, store=store, key=KEY, mappings=turned) == 0
 
 
 def test_a_kernel_that_tells_no_mapping_is_timed_every_time() -> None:
     store, times = MemoryStore(), iter([2.0, 1.0, 1.0, 2.0])
     trials = [lambda *_: None, lambda *_: None]
     chosen = [
-        choose(trials, [], [], measure=lambda _: next(times), store=store, key=KEY, mappings=(None, None))
+        select_candidate(
+            trials, [], [], measure=lambda _: next(times), store=store, key=KEY, mappings=(None, None)
+        )
         for _ in range(2)
     ]
     assert chosen == [1, 0] and store.get(KEY) is None
@@ -80,11 +87,11 @@ def test_keys_differ_by_code_device_and_size_class() -> None:
     one = GpuBinary(image=b"1", name="k", shared_bytes=0, threads=32)
     two = GpuBinary(image=b"2", name="k", shared_bytes=0, threads=32)
     keys = {
-        tuning_key([one], "a", [1000]),
-        tuning_key([two], "a", [1000]),
-        tuning_key([one], "b", [1000]),
-        tuning_key([one], "a", [2000]),
-        tuning_key([one, two], "a", [1000]),
+        selection_key([one], "a", [1000]),
+        selection_key([two], "a", [1000]),
+        selection_key([one], "b", [1000]),
+        selection_key([one], "a", [2000]),
+        selection_key([one, two], "a", [1000]),
     }
     assert len(keys) == 5
-    assert tuning_key([one], "a", [1000]) == tuning_key([one], "a", [1010])
+    assert selection_key([one], "a", [1000]) == selection_key([one], "a", [1010])

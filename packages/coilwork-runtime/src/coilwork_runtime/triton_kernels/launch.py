@@ -17,17 +17,17 @@ from coilwork_runtime.launch_descriptor import Launcher, form_of, gpu_binding
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
 from coilwork_runtime.manifest.size_code import constant_code
+from coilwork_runtime.triton_kernels.autotune.candidate_selection import (
+    drop_spilling,
+    expendable_arguments,
+    select_candidate,
+    selection_key,
+)
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, identity
 from coilwork_runtime.triton_kernels.autotune.records import magnitudes, recall, remember
 from coilwork_runtime.triton_kernels.autotune.search import Ready, Search, Workshop, search
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
-from coilwork_runtime.triton_kernels.tuning import (
-    choose,
-    expendable_arguments,
-    tuning_key,
-    without_spills,
-)
 from coilwork_runtime.triton_kernels.versions import mapping_text, select_version, version_of
 
 _Call = Callable[..., None]
@@ -239,16 +239,16 @@ class _Kernel:
 
     def _chosen(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
         """The fastest of `loaded`, but for those that spill where others do not."""
-        worth = [loaded[index] for index in without_spills([one.kernel.spill_bytes for one in loaded])]
+        worth = [loaded[index] for index in drop_spilling([one.kernel.spill_bytes for one in loaded])]
         if len(worth) == 1:
             return worth[0]
-        index = choose(
+        index = select_candidate(
             [self._call_on(device, one) for one in worth],
             args,
             self._roles(),
             measure=self._gpu.measure,
             store=self._store,
-            key=tuning_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
+            key=selection_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
             mappings=[mapping_text(self._spec, one.config) for one in worth],
         )
         return worth[index]

@@ -22,13 +22,13 @@ MARGIN: Final = 0.0075
 TICK: Final = 0.00025
 
 
-def tuning_key(candidates: Sequence[GpuBinary], device_name: str, sizes: Sequence[int]) -> str:
+def selection_key(candidates: Sequence[GpuBinary], device_name: str, sizes: Sequence[int]) -> str:
     """The key of a choice: machine code of the candidates, device, and sizes up to a power of two."""
     digests = [hashlib.sha256(encode_binary(binary)).hexdigest() for binary in candidates]
     return content_key("tuning", FORMAT, device_name, *digests, *(str(size.bit_length()) for size in sizes))
 
 
-def choose(
+def select_candidate(
     trials: Sequence[Callable[..., None]],
     args: Sequence[Any],
     roles: Sequence[str],
@@ -46,7 +46,7 @@ def choose(
     if None in mappings:
         store = None
     tuning = TuningCache(store)
-    known = _remembered(tuning, key, mappings)
+    known = _recall(tuning, key, mappings)
     if known is not None:
         return known
     expendable = expendable_arguments(args, roles)
@@ -62,7 +62,7 @@ def fastest(times: Sequence[float]) -> int:
     return best if times[best] < times[0] * (1 - MARGIN) - TICK else 0
 
 
-def without_spills(spill_bytes: Sequence[int]) -> list[int]:
+def drop_spilling(spill_bytes: Sequence[int]) -> list[int]:
     """The indices of candidates worth timing: those that keep all values in registers, or all where none
     does.
     """
@@ -94,7 +94,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return same.copy_(tensor)
 
 
-def _remembered(tuning: TuningCache, key: str, mappings: Sequence[str | None]) -> int | None:
+def _recall(tuning: TuningCache, key: str, mappings: Sequence[str | None]) -> int | None:
     record = tuning.get(key)
     if record is None:
         return None
