@@ -15,7 +15,7 @@ from coilwork_runtime import c_shim
 from coilwork_runtime.c_shim import Schema, declarations, find_schema, function_name, parse_type
 from coilwork_runtime.executor.callbacks import make_callback
 from coilwork_runtime.executor.planning import Route, plan_call
-from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Size, Slot
+from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Size, Slot
 
 X, Y = Slot(0, True), Slot(1, True)
 INTEGERS = Slot(2, False)

@@ -14,7 +14,7 @@ from coilwork_runtime.artifact.constants import constant_bytes, describe_constan
 from coilwork_runtime.artifact.records import KERNELS, MODULE, PROGRAM, ROLES, Records, write_records
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ArtifactError
-from coilwork_runtime.executor.recorded_parts import read_program
+from coilwork_runtime.executor.program_reader import read_program
 from coilwork_runtime.manifest.roles import parse_roles
 from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.triton_kernels.compilation import encode_binary

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from coilwork_runtime.executor.recorded_calls import Argument, Item, RecordedCall, Size, Slot
+from coilwork_runtime.executor.program_reader import Argument, Item, RecordedCall, Size, Slot
 
 Callback = Callable[[list[torch.Tensor], list[int]], Any]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from coilwork_runtime.executor.libraries import CalledLibrary
-from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
+from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Slot
 from coilwork_runtime.torch_compat import convolution_settings
 
 _CONVOLUTION: Final = 2

@@ -20,14 +20,18 @@ import torch
 
 from coilwork_runtime.errors import ProgramBytesError
 from coilwork_runtime.executor.callbacks import find_operator
-from coilwork_runtime.executor.recorded_calls import Argument, Item, RecordedCall, Size, Slot
-from coilwork_runtime.executor.recorded_parts import (
+from coilwork_runtime.executor.program_reader import (
     CONSTANT,
+    Argument,
     Code,
+    Item,
     Kind,
     Layout,
     Nested,
     Part,
+    RecordedCall,
+    Size,
+    Slot,
     Step,
     check_replacements,
     read_program,

@@ -15,7 +15,7 @@ from coilwork_runtime.c_shim import C_FUNCTIONS, NUMBER_READS, Parameter, Schema
 from coilwork_runtime.executor.callbacks import Callback, make_callback
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary, convolution_bytes
 from coilwork_runtime.executor.products import ProductLibrary, product_bytes
-from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
+from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Slot
 from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
 
 # Room on the stack of the native executor.

@@ -23,8 +23,7 @@ from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
 from coilwork_runtime.executor.products import ProductLibrary
-from coilwork_runtime.executor.recorded_calls import read_tables
-from coilwork_runtime.executor.recorded_parts import check_replacements, read_program
+from coilwork_runtime.executor.program_reader import check_replacements, read_program, read_tables
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
 from coilwork_runtime.launch_descriptor import Launcher

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from coilwork_runtime.c_shim import Parameter, Type
-from coilwork_runtime.executor.recorded_calls import Argument, Size, Slot
+from coilwork_runtime.executor.program_reader import Argument, Size, Slot
 
 Codes = Callable[[str], int | None]
 """What a function of torch's C interface that names a constant returns, e.g. `aoti_torch_dtype_float32`;
