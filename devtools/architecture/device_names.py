@@ -26,7 +26,7 @@ EXCEPTIONS: Mapping[str, str] = {
     "coilwork_runtime.manifest.kernel_manifest": (
         "Triton is one of the two languages that are the runtime's own"
     ),
-    "coilwork_runtime.executor.libraries": "the libraries that the native executor calls are CUDA's",
+    "coilwork_runtime.executor.vendor_libraries": "the libraries that the native executor calls are CUDA's",
     "coilwork_runtime.layouts": (
         "people write `cuda` for the first GPU in modules that they run by themselves"
     ),

@@ -27,12 +27,10 @@ from coilwork_runtime.errors import (
     ScratchFolderError,
     raise_failure,
 )
-from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
-from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
+from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
 from coilwork_runtime.languages import Device, DeviceLanguage, KernelCompiler, Language
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec

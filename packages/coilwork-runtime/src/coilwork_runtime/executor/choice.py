@@ -12,12 +12,10 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ExecutorUnavailableError
-from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
-from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native
+from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import PLAIN, Call, TensorKinds, guard_call, refuse_operators

@@ -13,10 +13,14 @@ import torch
 
 from coilwork_runtime.c_shim import C_FUNCTIONS, NUMBER_READS, Parameter, Schema, find_schema, function_name
 from coilwork_runtime.executor.callbacks import Callback, make_callback
-from coilwork_runtime.executor.convolutions import ConvolutionLibrary, convolution_bytes
-from coilwork_runtime.executor.products import ProductLibrary, product_bytes
 from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Slot
 from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
+from coilwork_runtime.executor.vendor_libraries import (
+    ConvolutionLibrary,
+    ProductLibrary,
+    convolution_bytes,
+    product_bytes,
+)
 
 # Room on the stack of the native executor.
 MOST_VALUES: Final = 48

@@ -18,13 +18,15 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
 from coilwork_runtime.executor import faults
-from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.graphs import DriverGraphs
-from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
-from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program_reader import check_replacements, read_program, read_tables
 from coilwork_runtime.executor.timing import Stopwatch
+from coilwork_runtime.executor.vendor_libraries import (
+    CalledLibrary,
+    ConvolutionLibrary,
+    DriverGraphs,
+    ProductLibrary,
+)
 from coilwork_runtime.extensions import load_own_extension
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.native_build import EXECUTOR
