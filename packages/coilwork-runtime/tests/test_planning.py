@@ -13,8 +13,7 @@ import torch
 
 from coilwork_runtime import c_shim
 from coilwork_runtime.c_shim import Schema, declarations, find_schema, function_name, parse_type
-from coilwork_runtime.executor.callbacks import make_callback
-from coilwork_runtime.executor.planning import Route, plan_call
+from coilwork_runtime.executor.call_plans import Route, make_callback, plan_call
 from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Size, Slot
 
 X, Y = Slot(0, True), Slot(1, True)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_runtime.errors import ProgramBytesError
-from coilwork_runtime.executor.callbacks import find_operator
+from coilwork_runtime.executor.call_plans import find_operator
 from coilwork_runtime.executor.program_reader import (
     CONSTANT,
     Argument,

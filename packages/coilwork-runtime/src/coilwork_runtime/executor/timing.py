@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from coilwork_runtime.executor.planning import CallPlan, Route
+from coilwork_runtime.executor.call_plans import CallPlan, Route
 
 PHASES: Final = ("inputs", "beginning", "instructions", "results")
 _KINDS: Final[Mapping[int, str]] = {
