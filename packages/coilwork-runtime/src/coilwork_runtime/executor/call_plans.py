@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, Protocol
 import torch
 
 from coilwork_runtime.c_shim import C_FUNCTIONS, NUMBER_READS, Parameter, Schema, find_schema, function_name
+from coilwork_runtime.executor.marshalling import Unplanned, dispatcher_value, function_value, is_exact
 from coilwork_runtime.executor.program_reader import Argument, Item, RecordedCall, Size, Slot
-from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
 from coilwork_runtime.executor.vendor_libraries import (
     ConvolutionLibrary,
     ProductLibrary,
