@@ -21,7 +21,7 @@ from benchmarks.models import Instance, Setting, Size, find_case, first_rows, in
 from benchmarks.training import training_step
 from coilwork_runtime import NativeProgram, load_native
 from coilwork_runtime.executor import choice
-from coilwork_runtime.executor.timing import Taken
+from coilwork_runtime.executor.profiler import Taken
 
 Call = Callable[[], Any]
 ROUNDS = 15

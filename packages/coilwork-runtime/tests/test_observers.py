@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
-from coilwork_runtime.executor import observers
+from coilwork_runtime.executor import profiler
 from coilwork_runtime.executor.program import NativeProgram
 
 
@@ -63,7 +63,7 @@ def test_without_a_profiler_nobody_is_asked(store: MemoryStore, monkeypatch: pyt
     def never(*_: Any) -> None:
         raise AssertionError("nobody listens")
 
-    monkeypatch.setattr(observers, "enter", never)
+    monkeypatch.setattr(profiler, "enter", never)
     twice(store, double).call([torch.ones(8)])
 
 
@@ -88,9 +88,9 @@ def test_an_interrupt_while_profilers_are_told_is_raised(
 ) -> None:
     """Of the program and its two launches; nothing is left open, and the next call works."""
     told = 0
-    usual = getattr(observers.Observation, moment)
+    usual = getattr(profiler.Observation, moment)
 
-    def interrupted(self: observers.Observation, *args: Any, **keywords: Any) -> None:
+    def interrupted(self: profiler.Observation, *args: Any, **keywords: Any) -> None:
         nonlocal told
         told += 1
         usual(self, *args, **keywords)
@@ -99,10 +99,10 @@ def test_an_interrupt_while_profilers_are_told_is_raised(
 
     program = twice(store, double)
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
-        monkeypatch.setattr(observers.Observation, moment, interrupted)
+        monkeypatch.setattr(profiler.Observation, moment, interrupted)
         with pytest.raises(KeyboardInterrupt):
             program.call([torch.ones(8)])
-        monkeypatch.setattr(observers.Observation, moment, usual)
+        monkeypatch.setattr(profiler.Observation, moment, usual)
         torch.ones(3).neg()
         (y,) = program.call([torch.ones(8)])
     assert torch.equal(y, torch.full((8,), 4.0))
@@ -125,16 +125,16 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_tritons_hooks_hear_of_launches_only(heard: list[tuple[str, str]]) -> None:
-    observers.enter("net", False, 0).leave()
+    profiler.enter("net", False, 0).leave()
     assert heard == []
-    observation = observers.enter("kernel", True, 5)
+    observation = profiler.enter("kernel", True, 5)
     assert heard == [("enter", "kernel")]
     observation.leave()
     assert heard == [("enter", "kernel"), ("exit", "kernel")]
 
 
 def test_more_about_a_launch_is_worked_out_when_it_is_asked_for() -> None:
-    metadata = observers.LaunchMetadata({"name": "kernel"})
+    metadata = profiler.LaunchMetadata({"name": "kernel"})
     metadata.add(lambda flops: {"flops": flops}, (7,))
     assert "flops" not in metadata.data
     assert metadata.get() == {"name": "kernel", "flops": 7}

@@ -19,8 +19,8 @@ from coilwork_cache import Store
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.call_plans import CallPlan, Route, plan_call
+from coilwork_runtime.executor.profiler import Stopwatch
 from coilwork_runtime.executor.program_reader import check_replacements, read_program, read_tables
-from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.executor.vendor_libraries import (
     CalledLibrary,
     ConvolutionLibrary,
