@@ -11,7 +11,7 @@ import torch
 from coilwork_cpp_wrapper import emit_cpp
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.interpret import Hooks, interpret_program
-from coilwork_runtime.executor import faults
+from coilwork_runtime.executor import slow_path
 from integration_tests.stream_programs import (
     BESIDE,
     FAILING,
@@ -79,7 +79,7 @@ S, T, COPIED = 1, 2, 3
 
 def test_the_native_executor_changes_streams_where_work_does(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
-    monkeypatch.setattr(faults, "streams", lambda: recorder)
+    monkeypatch.setattr(slow_path, "streams", lambda: recorder)
     make_drivers(program_on("cpu", BESIDE), cpp=False)["native"](inputs_on("cpu"))
     assert recorder.orders == [
         (FORK, S, 0, "cpu"),
@@ -100,7 +100,7 @@ def test_a_call_that_fails_on_a_stream_leaves_the_current_one_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder()
-    monkeypatch.setattr(faults, "streams", lambda: recorder)
+    monkeypatch.setattr(slow_path, "streams", lambda: recorder)
     call = make_drivers(program_on("cpu", FAILING), cpp=False)["native"]
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         call([torch.zeros(64, 64), torch.zeros(3, 3)])

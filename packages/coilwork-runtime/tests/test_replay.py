@@ -21,7 +21,7 @@ from test_executor_convolutions import declared, shape_of
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ConvolutionLibrary, DriverGraphs, ProductLibrary, load_native
-from coilwork_runtime.executor import faults
+from coilwork_runtime.executor import slow_path
 from coilwork_runtime.executor.program import NativeProgram
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, form_of, gpu_binding
@@ -329,7 +329,7 @@ def test_memory_waits_where_the_peak_is_elsewhere(
         first = len(asked) % 2 == 1
         return 1_000 + (peak + (at_first if calls == 0 else 0)) * first
 
-    monkeypatch.setattr(faults, "allocated", allocated)
+    monkeypatch.setattr(slow_path, "allocated", allocated)
     alive: list[bool] = []
     known: list[weakref.ref[Any]] = []
     heard = ctypes.CFUNCTYPE(None)(lambda: alive.append(known[0]() is not None))

@@ -17,7 +17,7 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
-from coilwork_runtime.executor import faults
+from coilwork_runtime.executor import slow_path
 from coilwork_runtime.executor.call_plans import CallPlan, Route, plan_call
 from coilwork_runtime.executor.profiler import Stopwatch
 from coilwork_runtime.executor.program_reader import check_replacements, read_program, read_tables
@@ -143,7 +143,7 @@ def load_native(
             [constants[key] for key in tables.keys],
             handles_of,
             tensors_of,
-            faults,
+            slow_path,
             _lazily(fallback),
             check_memory_first(operators or refuse_operators, kinds),
             (
