@@ -20,7 +20,7 @@ from coilwork_ir import index
 from coilwork_ir.index import Expr, evaluate, floordiv, maximum, minimum, mod
 from coilwork_ir.manifest import size_code, write_kernels
 from coilwork_ir.target import target
-from coilwork_runtime.executor.program import executor_extension
+from coilwork_runtime.executor.native_program import executor_extension
 from coilwork_runtime.manifest.kernel_manifest import (
     ARGUMENT_FIELDS,
     MANIFEST_FIELDS,

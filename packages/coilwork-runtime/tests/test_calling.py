@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from coilwork_runtime import bind_roles, bind_separate
-from coilwork_runtime.executor.program import executor_extension
+from coilwork_runtime.executor.native_program import executor_extension
 from coilwork_runtime.manifest.roles import Act, parse_roles
 from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.torch_compat import reinterpret

@@ -20,7 +20,7 @@ from executor_assembly import COMPUTE, Assembly, listing, u8
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, load_native
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.generated import CppKernel
 
 if shutil.which("g++") is None:

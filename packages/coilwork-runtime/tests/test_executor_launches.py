@@ -20,7 +20,7 @@ from stub_driver import StubDriver
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ProgramBytesError, load_native
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.generated import KernelVersion, TritonKernel
 from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, form_of, gpu_binding
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec

@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ExecutorUnavailableError, ProductLibrary, ProgramBytesError, load_native
-from coilwork_runtime.executor import program as program_module
+from coilwork_runtime.executor import native_program as program_module
 from coilwork_runtime.executor import vendor_libraries
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.torch_compat import product_settings
 
 REDUCED = 0b11110

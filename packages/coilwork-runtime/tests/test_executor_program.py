@@ -31,7 +31,7 @@ from executor_assembly import (
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, LayoutError, ProgramBytesError, load_native
 from coilwork_runtime.executor.call_plans import Route
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.generated import CppKernel
 
 if shutil.which("g++") is None:

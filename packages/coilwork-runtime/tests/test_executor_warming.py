@@ -10,7 +10,7 @@ import pytest
 
 from coilwork_cache import MemoryStore, Store
 from coilwork_runtime import ExecutorUnavailableError, warm_executor
-from coilwork_runtime.executor import program
+from coilwork_runtime.executor import native_program
 from coilwork_runtime.native_build import EXECUTOR
 
 
@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Store | None, str]]:
         found.append((store, threading.current_thread().name))
         raise ExecutorUnavailableError("executor-build", "the native executor cannot be built here")
 
-    monkeypatch.setattr(program, "executor_extension", missing)
+    monkeypatch.setattr(native_program, "executor_extension", missing)
     return found
 
 

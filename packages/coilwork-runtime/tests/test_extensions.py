@@ -14,7 +14,7 @@ import torch
 
 from coilwork_cache import KernelCache, MemoryStore
 from coilwork_runtime import extensions
-from coilwork_runtime.executor.program import FOLDER
+from coilwork_runtime.executor.native_program import FOLDER
 from coilwork_runtime.extensions import load_extension
 from coilwork_runtime.native_build import source_files
 

@@ -26,7 +26,7 @@ from runtime_sample_kernels import (
 
 import coilwork_runtime.manifest
 from coilwork_cache import MemoryStore
-from coilwork_runtime.executor.program import executor_extension
+from coilwork_runtime.executor.native_program import executor_extension
 from coilwork_runtime.manifest.kernel_manifest import (
     ARGUMENT_FIELDS,
     MAGIC,

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
 from coilwork_runtime.executor import profiler
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor.native_program import NativeProgram
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from test_executor_convolutions import declared, shape_of
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ConvolutionLibrary, DriverGraphs, ProductLibrary, load_native
 from coilwork_runtime.executor import slow_path
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, form_of, gpu_binding
 

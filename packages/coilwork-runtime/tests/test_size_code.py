@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime.executor.program import executor_extension
+from coilwork_runtime.executor.native_program import executor_extension
 from coilwork_runtime.manifest.readable import Names, format_code
 from coilwork_runtime.manifest.size_code import (
     LARGEST,

@@ -7,7 +7,7 @@ import torch
 from executor_assembly import Assembly
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime.executor.program import load_native
+from coilwork_runtime.executor.native_program import load_native
 
 
 @pytest.fixture(scope="module")

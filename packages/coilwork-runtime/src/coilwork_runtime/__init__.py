@@ -29,7 +29,7 @@ from coilwork_runtime.errors import (
 )
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
-from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
+from coilwork_runtime.executor.native_program import NativeProgram, load_native, warm_executor
 from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
 from coilwork_runtime.languages import Device, DeviceLanguage, KernelCompiler, Language
 from coilwork_runtime.launch_descriptor import Launcher
