@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from coilwork_cache import Store
-from coilwork_runtime.artifact.constants import constant_from_bytes
-from coilwork_runtime.artifact.records import KERNELS, PROGRAM, ROLES, Records, read_records
+from coilwork_runtime.artifact_file import KERNELS, PROGRAM, ROLES, Records, constant_from_bytes, read_records
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.calling_convention import bind_roles
 from coilwork_runtime.devices import cpu_features, describe_gpu

@@ -10,8 +10,16 @@ from typing import Any
 
 import torch
 
-from coilwork_runtime.artifact.constants import constant_bytes, describe_constant
-from coilwork_runtime.artifact.records import KERNELS, MODULE, PROGRAM, ROLES, Records, write_records
+from coilwork_runtime.artifact_file import (
+    KERNELS,
+    MODULE,
+    PROGRAM,
+    ROLES,
+    Records,
+    constant_bytes,
+    describe_constant,
+    write_records,
+)
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ArtifactError
 from coilwork_runtime.executor.program_reader import read_program

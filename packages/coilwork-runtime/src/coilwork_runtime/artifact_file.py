@@ -2,10 +2,13 @@
 
 `manifest.json` holds `format`, `runtime` (version that wrote it), `records` (name -> SHA-256) and `facts`
 (what the records are); `manifest.sha256` its own digest. Nothing is pickled, and nothing is unpacked to disk.
+
+Tensors as raw bytes and back: what a generated module's constants are saved as.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -17,7 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
+from coilwork_runtime.dtypes import dtype_name, torch_dtype
 from coilwork_runtime.errors import ArtifactError
+
+# ---- The file of an artefact: a zip archive of named records, each with its SHA-256 in a manife ----
+
 
 FORMAT: Final = 7
 # The record of the program as bytes.
@@ -102,7 +111,7 @@ def read_records(path: Path) -> Records:
         NotImplementedError,
         RuntimeError,
     ) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+        raise _damage_error(path, f"{type(error).__name__}: {error}") from error
 
 
 def _read(path: Path, archive: zipfile.ZipFile) -> Records:
@@ -116,7 +125,7 @@ def _read(path: Path, archive: zipfile.ZipFile) -> Records:
         )
     text = archive.read(MANIFEST)
     if _digest(text).encode() != archive.read(DIGEST):
-        raise _damaged(path, "the manifest differs from its digest")
+        raise _damage_error(path, "the manifest differs from its digest")
     manifest = json.loads(text)
     if manifest["format"] != FORMAT:
         raise ArtifactError(
@@ -129,11 +138,11 @@ def _read(path: Path, archive: zipfile.ZipFile) -> Records:
     for name, digest in manifest["records"].items():
         contents[name] = archive.read(name)
         if _digest(contents[name]) != digest:
-            raise _damaged(path, f"record {name} differs from its digest")
+            raise _damage_error(path, f"record {name} differs from its digest")
     return Records(runtime=manifest["runtime"], facts=manifest["facts"], contents=contents)
 
 
-def _damaged(path: Path, reason: str) -> ArtifactError:
+def _damage_error(path: Path, reason: str) -> ArtifactError:
     return ArtifactError(
         "damaged-artifact",
         f"the artefact {path} is damaged or cut short",
@@ -148,3 +157,45 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+# ---- Tensors as raw bytes and back: what a generated module's constants are saved as ----
+
+
+def describe_constant(value: torch.Tensor) -> dict[str, Any]:
+    """Element type, layout and device, as JSON."""
+    return {
+        "dtype": dtype_name(value.dtype),
+        "size": list(value.shape),
+        "stride": list(value.stride()),
+        "device": str(value.device),
+    }
+
+
+def constant_bytes(value: torch.Tensor) -> bytes:
+    """The memory from the first to the last element."""
+    plain = value.detach().resolve_conj().resolve_neg()
+    flat = torch.as_strided(plain, (span_of(plain.shape, plain.stride()),), (1,)).cpu()
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()) if flat.numel() else b""
+
+
+def constant_from_bytes(description: Mapping[str, Any], data: bytes) -> torch.Tensor:
+    """The tensor, on the device it was on.
+
+    Raises:
+        ValueError: the bytes are too few or too many for the description.
+    """
+    dtype = torch_dtype(description["dtype"])
+    size, stride = tuple(description["size"]), tuple(description["stride"])
+    span = span_of(size, stride)
+    if span * dtype.itemsize != len(data):
+        raise ValueError(f"a constant of {span} elements of {dtype} has {len(data)} bytes")
+    flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return torch.as_strided(flat.to(description["device"]), size, stride)
+
+
+def span_of(size: torch.Size | tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """Elements from the first to the last, both included."""
+    if 0 in size:
+        return 0
+    return sum((extent - 1) * step for extent, step in zip(size, stride, strict=True)) + 1
