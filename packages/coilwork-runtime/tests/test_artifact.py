@@ -27,7 +27,7 @@ from coilwork_runtime import (
     load_artifact,
     save_artifact,
 )
-from coilwork_runtime.artifact import load
+from coilwork_runtime import artifact as load
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
 
 CONSTANTS = {"c": torch.arange(8.0)}
@@ -188,7 +188,7 @@ def test_another_cpu_without_a_compiler(
 
 def test_features_that_this_cpu_lacks_are_left_out() -> None:
     spec = replace(cpp_kernel(), features=("avx1024", "quantum"))
-    fitting = load.for_this_machine(spec)
+    fitting = load.adapt_to_machine(spec)
     assert isinstance(fitting, KernelSpec) and fitting.features == ()
 
 

@@ -108,7 +108,7 @@ def test_libraries_are_called_as_the_program_was_compiled(
         given.append((options.rounds_freely, tuple(graph.devices)))
         return drive(graph, options=options, **rest)
 
-    monkeypatch.setattr("coilwork_runtime.artifact.load.drive", seen)
+    monkeypatch.setattr("coilwork_runtime.artifact.drive", seen)
     check(save(tmp_path / "a.coil", rounds_freely=rounds_freely), MemoryStore())
     assert given == [(rounds_freely, ("cpu",))]
 

@@ -1,4 +1,7 @@
-"""Reading an artefact: verify, check the device, load the binaries, and run; no compiler needed."""
+"""Reading an artefact: verify, check the device, load the binaries, and run; no compiler needed.
+
+Writing an artefact: build the kernels, then put program, binaries and constants into one file.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,18 @@ from typing import Any
 import torch
 
 from coilwork_cache import Store
-from coilwork_runtime.artifact_file import KERNELS, PROGRAM, ROLES, Records, constant_from_bytes, read_records
+from coilwork_runtime.artifact_file import (
+    KERNELS,
+    MODULE,
+    PROGRAM,
+    ROLES,
+    Records,
+    constant_bytes,
+    constant_from_bytes,
+    describe_constant,
+    read_records,
+    write_records,
+)
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.calling_convention import bind_roles
 from coilwork_runtime.devices import cpu_features, describe_gpu
@@ -26,12 +40,16 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
 )
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
+from coilwork_runtime.executor.program_reader import read_program
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
-from coilwork_runtime.module_loader import Call
-from coilwork_runtime.triton_kernels.compilation import GpuBinary, decode_binary
+from coilwork_runtime.manifest.roles import parse_roles
+from coilwork_runtime.module_loader import Call, load_kernels
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, decode_binary, encode_binary
 from coilwork_runtime.triton_kernels.triton_interpreter import interpreting
 from coilwork_runtime.version import __version__
+
+# ---- Reading an artefact: verify, check the device, load the binaries, and run; no compiler nee ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +119,16 @@ def load_artifact(
     if options is None:
         options = ExecutorOptions(rounds_freely=facts["rounds_freely"])
     options = replace(options, may_build=options.may_build and store is not None)
-    driven = _driven(where, records, launchers, constants, options, store)
+    driven = _drive(where, records, launchers, constants, options, store)
     return LoadedArtifact(
         name=facts["name"],
         targets=tuple(facts["targets"]),
-        call=_with_roles(where, records, driven.call),
+        call=_apply_roles(where, records, driven.call),
         executor=driven.executor,
     )
 
 
-def _with_roles(path: Path, records: Records, call: Call) -> Call:
+def _apply_roles(path: Path, records: Records, call: Call) -> Call:
     try:
         return bind_roles(call, records.contents.get(ROLES, b"takes 0\n").decode(), {}).call
     except (KeyError, ValueError) as error:
@@ -119,7 +137,7 @@ def _with_roles(path: Path, records: Records, call: Call) -> Call:
         ) from error
 
 
-def _driven(
+def _drive(
     path: Path,
     records: Records,
     launchers: Mapping[str, Launcher],
@@ -182,7 +200,7 @@ def _launchers(
         binaries = [(entry["config"], records.contents[entry["record"]]) for entry in entries]
         launcher = _launcher(path, spec, binaries, records.facts["machine"], builder)
         if launcher is None:
-            unfit.append(for_this_machine(spec))
+            unfit.append(adapt_to_machine(spec))
         else:
             launchers[spec.name] = launcher
     try:
@@ -214,7 +232,7 @@ def _launcher(
     return builder.load_binaries(spec, [(config, _decode(path, image)) for config, image in binaries])
 
 
-def for_this_machine(spec: KernelSpec) -> KernelSpec:
+def adapt_to_machine(spec: KernelSpec) -> KernelSpec:
     """The kernel as it can be built here: without features that this CPU lacks, or for the present GPU."""
     if spec.is_triton:
         return spec if interpreting() else replace(spec, target=describe_gpu(0).name)
@@ -239,3 +257,78 @@ def _decode(path: Path, image: bytes) -> GpuBinary:
         raise ArtifactError(
             "damaged-artifact", f"the artefact {path} holds a damaged kernel", reason=str(error)
         ) from error
+
+
+# ---- Writing an artefact: build the kernels, then put program, binaries and constants into one  ----
+
+
+def save_artifact(
+    path: str | PathLike[str],
+    *,
+    program: bytes,
+    kernels: bytes,
+    name: str,
+    builder: Builder,
+    constants: Mapping[str, torch.Tensor],
+    roles: str = "",
+    refusal: str = "",
+    module_text: str = "",
+    rounds_freely: bool = False,
+) -> None:
+    """Write a program with all it needs to `path`, for `load_artifact`.
+
+    `program` and `kernels` are bytes as `coilwork_wrapper.encode_program` and `coilwork_ir.manifest` write
+    them; `refusal` says why the native executor does not run the program, if it does not. `roles` are those
+    of its inputs and results, as `coilwork_ir.roles` writes them. `module_text` is the same program for
+    people to read: nothing runs by it. With `rounds_freely`, libraries that the native executor calls itself
+    may differ from ATen in the last bits of results. Kernels are built through `builder`, and so come out of
+    its store where they are there. Constants are copied.
+
+    Raises:
+        ArtifactError: the file cannot be written, or a role needs a callable of Python.
+        ProgramBytesError: the program or the kernels are damaged.
+        KernelBuildError, MissingCompilerError, MissingTritonError: as when loading the program.
+    """
+    _, parts = read_program(program)
+    specs = load_kernels(kernels)
+    contents: dict[str, bytes] = {PROGRAM: program, KERNELS: kernels}
+    if module_text:
+        contents[MODULE] = module_text.encode()
+    if roles:
+        _check_roles(roles)
+        contents[ROLES] = roles.encode()
+    built: dict[str, list[dict[str, Any]]] = {}
+    for spec, binaries in zip(specs, builder.binaries(specs), strict=True):
+        entries = built[spec.name] = []
+        for number, (config, binary) in enumerate(binaries):
+            record = f"kernels/{spec.name}.{number}.bin"
+            contents[record] = binary if isinstance(binary, bytes) else encode_binary(binary)
+            entries.append({"config": dict(config), "record": record})
+    described: dict[str, dict[str, Any]] = {}
+    for number, (key, value) in enumerate(sorted(constants.items())):
+        record = f"constants/{number}.bin"
+        contents[record] = constant_bytes(value)
+        described[key] = describe_constant(value) | {"record": record}
+    facts = {
+        "name": name,
+        "refusal": refusal,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "targets": sorted({spec.target for spec in specs if spec.target}),
+        "devices": sorted({"gpu" if spec.is_triton else "cpu" for spec in specs}),
+        "memory": sorted({layout.device for part in parts for layout in part.layouts}),
+        "rounds_freely": rounds_freely,
+        "kernels": built,
+        "constants": described,
+    }
+    write_records(Path(path), Records(runtime=__version__, facts=facts, contents=contents))
+
+
+def _check_roles(text: str) -> None:
+    names = parse_roles(text).names
+    if names:
+        raise ArtifactError(
+            "python-roles",
+            f"a graph whose results are made by {', '.join(names)}, in Python, cannot be saved",
+            remedy="leave out of the graph what makes sparse tensors and views of expanded inputs",
+        )
