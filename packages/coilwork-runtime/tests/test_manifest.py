@@ -45,7 +45,7 @@ from coilwork_runtime.manifest.kernel_manifest import (
     u32,
 )
 from coilwork_runtime.manifest.readable import cpp_kernel as CppKernel
-from coilwork_runtime.manifest.size_code import Op, SizeCode
+from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode
 
 LIMITED = rewrite(
     triton_kernel(blocks=(64, 128)),
@@ -88,7 +88,7 @@ def extension() -> Any:
 
 def plain(value: Any) -> Any:
     """A manifest's fields as the native executor shows them."""
-    if isinstance(value, SizeCode):
+    if isinstance(value, SizeBytecode):
         return tuple((int(op), operand) for op, operand in value.steps)
     if isinstance(value, KernelManifest):
         return {name: plain(getattr(value, name)) for name in MANIFEST_FIELDS}
@@ -139,8 +139,8 @@ def args(*more: tuple[str, bytes], of: tuple[tuple[str, bytes], ...] = ARGUMENT)
         ((*NAMED, args(of=ARGUMENT[:2])), "dtype"),
         ((*NAMED, args(of=(*ARGUMENT[:1], ("role", b"idle"), *ARGUMENT[2:]))), "role"),
         ((*NAMED, args(of=(*ARGUMENT[:1], ("role", b"scratch"), *ARGUMENT[2:]))), "scratch"),
-        ((*NAMED, args(), ("grid", listing([SizeCode(((Op.SIZE, 0),))], SizeCode.encode))), "size"),
-        ((*NAMED, args(), ("traffic", SizeCode(((Op.CONSTANT, 0),)).encode() + b"!")), "traffic"),
+        ((*NAMED, args(), ("grid", listing([SizeBytecode(((Op.SIZE, 0),))], SizeBytecode.encode))), "size"),
+        ((*NAMED, args(), ("traffic", SizeBytecode(((Op.CONSTANT, 0),)).encode() + b"!")), "traffic"),
     ],
 )
 def test_fields_are_refused_by_name(fields: tuple[tuple[str, bytes], ...], told: str, extension: Any) -> None:
@@ -214,6 +214,6 @@ def test_words_are_arguments() -> None:
         ("size", "i64", True),
         ("size", "i32", False),
     ]
-    assert SCRATCH.args[2].elements == SizeCode(
+    assert SCRATCH.args[2].elements == SizeBytecode(
         ((Op.CONSTANT, 4), (Op.SIZE, 0), (Op.MULTIPLY, 0), (Op.CONSTANT, 1), (Op.ADD, 0))
     )

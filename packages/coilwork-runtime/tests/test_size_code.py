@@ -10,13 +10,13 @@ import pytest
 from coilwork_cache import MemoryStore
 from coilwork_runtime.executor.native_program import executor_extension
 from coilwork_runtime.manifest.readable import Names, format_code
-from coilwork_runtime.manifest.size_code import (
+from coilwork_runtime.manifest.size_bytecode import (
     LARGEST,
     MOST_DEPTH,
     PUSHES,
     SMALLEST,
     Op,
-    SizeCode,
+    SizeBytecode,
     Step,
     constant_code,
 )
@@ -47,7 +47,7 @@ def extension() -> Any:
     return executor_extension(MemoryStore())
 
 
-def random_code(draw: random.Random, length: int, sizes: int, parameters: int) -> SizeCode:
+def random_code(draw: random.Random, length: int, sizes: int, parameters: int) -> SizeBytecode:
     steps: list[Step] = []
     depth = 0
     while len(steps) < length or depth != 1:
@@ -60,7 +60,7 @@ def random_code(draw: random.Random, length: int, sizes: int, parameters: int) -
             limit = {Op.SIZE: sizes, Op.PARAMETER: parameters}
             steps.append((op, draw.randrange(limit[op]) if op in limit else draw_value(draw)))
             depth += 1
-    return SizeCode(tuple(steps))
+    return SizeBytecode(tuple(steps))
 
 
 def draw_value(draw: random.Random) -> int:
@@ -110,7 +110,7 @@ def kind_of(found: object) -> object:
 
 @pytest.mark.parametrize("op", [op for op in OTHERS if op is not Op.SELECT])
 def test_every_operation_at_the_edges(op: Op, extension: Any) -> None:
-    code = SizeCode(((Op.SIZE, 0), (Op.SIZE, 1), (op, 0)))
+    code = SizeBytecode(((Op.SIZE, 0), (Op.SIZE, 1), (op, 0)))
     for left in VALUES:
         for right in VALUES:
             expected = kind_of(outcome(code.evaluate, (left, right)))
@@ -160,7 +160,7 @@ def test_other_text_is_refused(text: str) -> None:
 )
 def test_malformed_code_is_refused_by_both(steps: tuple[Step, ...], reason: str, extension: Any) -> None:
     with pytest.raises(ValueError, match=reason):
-        SizeCode(steps)
+        SizeBytecode(steps)
     if any(not SMALLEST <= operand <= LARGEST for _, operand in steps):
         return
     parts = [
@@ -173,9 +173,9 @@ def test_malformed_code_is_refused_by_both(steps: tuple[Step, ...], reason: str,
 def test_code_uses_only_what_there_is(extension: Any) -> None:
     for op in (Op.SIZE, Op.PARAMETER):
         with pytest.raises(ValueError, match="no such size"):
-            extension.evaluate_code(SizeCode(((op, 1),)).encode(), (5,), (5,))
+            extension.evaluate_code(SizeBytecode(((op, 1),)).encode(), (5,), (5,))
 
 
 def test_a_bound_code_without_sizes_is_a_number() -> None:
-    code = SizeCode(((Op.PARAMETER, 0), (Op.CONSTANT, 3), (Op.MULTIPLY, 0)))
+    code = SizeBytecode(((Op.PARAMETER, 0), (Op.CONSTANT, 3), (Op.MULTIPLY, 0)))
     assert code.constant is None and code.bind((5,)) == constant_code(15)

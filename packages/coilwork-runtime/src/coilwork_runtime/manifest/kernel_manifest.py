@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
-from coilwork_runtime.manifest.size_code import PUSHES, Op, SizeCode, is_within
+from coilwork_runtime.manifest.size_bytecode import PUSHES, Op, SizeBytecode, is_within
 
 # ---- `KernelManifest`: all that launching a kernel and reporting on it takes, but its text and  ----
 
@@ -45,7 +45,7 @@ class KernelArgument:
     role: Role
     dtype: str
     aligned: bool = False
-    elements: SizeCode | None = None
+    elements: SizeBytecode | None = None
 
     @property
     def is_pointer(self) -> bool:
@@ -64,9 +64,9 @@ class KernelVersion:
         limits: of what may be chosen for the open numbers, each left one is at most the right one.
     """
 
-    guard: SizeCode | None = None
+    guard: SizeBytecode | None = None
     mapping: str = ""
-    limits: tuple[tuple[SizeCode, SizeCode], ...] = ()
+    limits: tuple[tuple[SizeBytecode, SizeBytecode], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +98,12 @@ class KernelManifest:
     entry: str
     args: tuple[KernelArgument, ...]
     parameters: tuple[str, ...] = ()
-    grid: tuple[SizeCode, ...] = ()
+    grid: tuple[SizeBytecode, ...] = ()
     configs: tuple[Mapping[str, int], ...] = ()
     versions: tuple[KernelVersion, ...] = ()
     checks: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    traffic: SizeCode | None = None
+    traffic: SizeBytecode | None = None
     target: str = ""
     origins: tuple[str, ...] = ()
 
@@ -118,7 +118,7 @@ class KernelManifest:
         return tuple(one.name for one in self.args if one.role == "size")
 
     @property
-    def guards(self) -> tuple[SizeCode | None, ...]:
+    def guards(self) -> tuple[SizeBytecode | None, ...]:
         """The guards of its versions."""
         return tuple(one.guard for one in self.versions) or (None,)
 
@@ -141,7 +141,7 @@ class KernelManifest:
             number for number, guard in enumerate(self.guards) if guard is None or guard.evaluate(sizes) == 0
         )
 
-    def codes(self) -> tuple[SizeCode, ...]:
+    def codes(self) -> tuple[SizeBytecode, ...]:
         """All code in it."""
         found = [*self.grid, *(one.elements for one in self.args), self.traffic, *self.guards]
         found += [code for version in self.versions for limit in version.limits for code in limit]
@@ -238,9 +238,9 @@ class Reader:
         """Items behind their number."""
         return tuple(read(self) for _ in range(self.u32()))
 
-    def code(self) -> SizeCode:
+    def code(self) -> SizeBytecode:
         """Code for sizes."""
-        return SizeCode(self.listing(Reader.step))
+        return SizeBytecode(self.listing(Reader.step))
 
     def step(self) -> tuple[Op, int]:
         """One step of code."""
@@ -290,17 +290,17 @@ def _read_config(reader: Reader) -> Mapping[str, int]:
     return dict(reader.listing(lambda one: (one.text(), one.i64())))
 
 
-def _write_limits(limits: Sequence[tuple[SizeCode, SizeCode]]) -> bytes:
+def _write_limits(limits: Sequence[tuple[SizeBytecode, SizeBytecode]]) -> bytes:
     return listing(limits, lambda pair: pair[0].encode() + pair[1].encode())
 
 
-def _read_limits(reader: Reader) -> tuple[tuple[SizeCode, SizeCode], ...]:
+def _read_limits(reader: Reader) -> tuple[tuple[SizeBytecode, SizeBytecode], ...]:
     return reader.listing(lambda one: (one.code(), one.code()))
 
 
 _TEXT: Final[tuple[_Write, _Read]] = (str.encode, lambda reader: reader.rest().decode())
 _TEXTS: Final[tuple[_Write, _Read]] = (_texts, _read_texts)
-_CODE: Final[tuple[_Write, _Read]] = (SizeCode.encode, Reader.code)
+_CODE: Final[tuple[_Write, _Read]] = (SizeBytecode.encode, Reader.code)
 _Table = Mapping[str, tuple[_Write, _Read]]
 
 ARGUMENT_FIELDS: Final[_Table] = MappingProxyType(
@@ -326,7 +326,7 @@ MANIFEST_FIELDS: Final[_Table] = MappingProxyType(
         ),
         "parameters": _TEXTS,
         "grid": (
-            lambda grid: listing(grid, SizeCode.encode),
+            lambda grid: listing(grid, SizeBytecode.encode),
             lambda reader: reader.listing(Reader.code),
         ),
         "configs": (

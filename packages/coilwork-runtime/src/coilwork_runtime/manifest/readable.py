@@ -19,7 +19,7 @@ from coilwork_runtime.manifest.kernel_manifest import (
     KernelVersion,
     check_manifest,
 )
-from coilwork_runtime.manifest.size_code import PUSHES, Op, SizeCode, Step
+from coilwork_runtime.manifest.size_bytecode import PUSHES, Op, SizeBytecode, Step
 
 _OPERATIONS: Final[Mapping[type[ast.operator], Op]] = MappingProxyType(
     {
@@ -187,7 +187,7 @@ def device_kernel(
     return replace(spec, language=language)
 
 
-def format_code(code: SizeCode, sizes: Sequence[str], parameters: Sequence[str]) -> str:
+def format_code(code: SizeBytecode, sizes: Sequence[str], parameters: Sequence[str]) -> str:
     """Python text of `code`, which `Names.code` reads back to code of the same values."""
     stack: list[str] = []
     for op, operand in code.steps:
@@ -248,13 +248,13 @@ class Names:
             limits=tuple((self.code(left), self.code(right)) for left, right in limits),
         )
 
-    def code(self, text: str) -> SizeCode:
+    def code(self, text: str) -> SizeBytecode:
         """A Python expression as code.
 
         Raises:
             ValueError: it is no expression over sizes and parameters.
         """
-        return SizeCode(tuple(self._steps(ast.parse(text, mode="eval").body)))
+        return SizeBytecode(tuple(self._steps(ast.parse(text, mode="eval").body)))
 
     def _argument(self, name: str, word: str) -> KernelArgument:
         head, _, elements = word.partition("=")

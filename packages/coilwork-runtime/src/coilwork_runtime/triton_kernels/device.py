@@ -16,7 +16,7 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.errors import KernelBuildError, KernelLaunchError
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
-from coilwork_runtime.manifest.size_code import SizeCode, constant_code
+from coilwork_runtime.manifest.size_bytecode import SizeBytecode, constant_code
 from coilwork_runtime.triton_kernels.build import TritonBuilder
 from coilwork_runtime.triton_kernels.compilation import (
     candidate,
@@ -72,7 +72,7 @@ class Loaded:
     """
 
     launch: Kernel
-    grid: tuple[SizeCode, ...]
+    grid: tuple[SizeBytecode, ...]
     sizes_at: tuple[int, ...]
     scratch_bytes: int
     index: int

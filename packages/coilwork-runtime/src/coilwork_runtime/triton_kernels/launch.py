@@ -16,7 +16,7 @@ from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchE
 from coilwork_runtime.launch_descriptor import Launcher, form_of, gpu_binding
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
-from coilwork_runtime.manifest.size_code import constant_code
+from coilwork_runtime.manifest.size_bytecode import constant_code
 from coilwork_runtime.triton_kernels.autotune.candidate_selection import (
     drop_spilling,
     expendable_arguments,

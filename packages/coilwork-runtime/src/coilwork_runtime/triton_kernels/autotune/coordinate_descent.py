@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.manifest.size_code import SizeCode
+from coilwork_runtime.manifest.size_bytecode import SizeBytecode
 from coilwork_runtime.triton_kernels.compilation import OPTIONS
 from coilwork_runtime.triton_kernels.versions import read_values
 
@@ -37,7 +37,7 @@ class Space:
 
     values: Mapping[str, tuple[int, ...]]
     parameters: tuple[str, ...] = ()
-    limits: tuple[tuple[SizeCode, SizeCode], ...] = ()
+    limits: tuple[tuple[SizeBytecode, SizeBytecode], ...] = ()
 
     @staticmethod
     def of(spec: KernelSpec) -> Space:

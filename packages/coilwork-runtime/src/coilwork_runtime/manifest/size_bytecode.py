@@ -65,7 +65,7 @@ Step = tuple[Op, int]
 
 
 @dataclass(frozen=True, slots=True)
-class SizeCode:
+class SizeBytecode:
     """Steps in the order in which the machine takes them; the operand of those that push nothing is 0.
 
     Raises:
@@ -122,13 +122,13 @@ class SizeCode:
                     raise RuntimeError("a size does not fit 64 bits")
         return stack[0]
 
-    def bind(self, parameters: Sequence[int]) -> SizeCode:
+    def bind(self, parameters: Sequence[int]) -> SizeBytecode:
         """The code with values in the place of compile-time parameters; one step if that leaves no sizes."""
         steps = tuple(
             (Op.CONSTANT, parameters[operand]) if op is Op.PARAMETER else (op, operand)
             for op, operand in self.steps
         )
-        bound = SizeCode(steps)
+        bound = SizeBytecode(steps)
         if len(steps) == 1 or bound.operands(Op.SIZE):
             return bound
         return constant_code(bound.evaluate(()))
@@ -143,12 +143,12 @@ class SizeCode:
         return b"".join(parts)
 
 
-def constant_code(value: int) -> SizeCode:
+def constant_code(value: int) -> SizeBytecode:
     """The code of a number."""
-    return SizeCode(((Op.CONSTANT, value),))
+    return SizeBytecode(((Op.CONSTANT, value),))
 
 
-def is_within(code: SizeCode, *, sizes: int, parameters: int) -> bool:
+def is_within(code: SizeBytecode, *, sizes: int, parameters: int) -> bool:
     """True if `code` uses no size or parameter beyond so many."""
     return all(number < sizes for number in code.operands(Op.SIZE)) and all(
         number < parameters for number in code.operands(Op.PARAMETER)
