@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from torch import fx
 
 from coilwork_frontend.random_state import random_state, restore
-from coilwork_tools.check_mode.compare import disagreement
-from coilwork_tools.check_mode.reference import Reference, copy_inputs, run_reference
+from coilwork_tools.check_mode.reference import Reference, copy_inputs, disagreement, run_reference
 from coilwork_tools.errors import DivergenceError
 
 

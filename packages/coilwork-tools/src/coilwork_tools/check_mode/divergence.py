@@ -15,8 +15,7 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpret import Step
 from coilwork_ir.program.nodes import Launch, Program, Return
 from coilwork_ir.streams import Copy
-from coilwork_tools.check_mode.compare import disagreement
-from coilwork_tools.check_mode.reference import Reference, copy_inputs, run_reference
+from coilwork_tools.check_mode.reference import Reference, copy_inputs, disagreement, run_reference
 from coilwork_tools.check_mode.stepping import Call, Stepper, culprits, describe, last_writers, writers
 from coilwork_tools.errors import DivergenceError
 
