@@ -1,12 +1,15 @@
 """Check mode: every call runs beside eager and float64; the first difference names the kernel
 that made it.
+
+Check mode for what was rewritten: a call beside the program as Dynamo captured it, before any rewrite or
+pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, fx
 
@@ -18,6 +21,8 @@ from coilwork_ir.streams import Copy
 from coilwork_tools.check_mode.reference import Reference, copy_inputs, disagreement, run_reference
 from coilwork_tools.check_mode.stepping import Call, Stepper, culprits, describe, last_writers, writers
 from coilwork_tools.errors import DivergenceError
+
+# ---- Check mode: every call runs beside eager and float64; the first difference names the kerne ----
 
 
 def add_check(
@@ -43,7 +48,7 @@ def add_check(
             found = _first_difference(stepped.program, results, given, reference, donated)
             if found is not None:
                 restore(numbers)
-                raise _error(found, gm, stepped, before, numbers, name)
+                raise _kernel_error(found, gm, stepped, before, numbers, name)
         finally:
             restore(afterwards)
         return results
@@ -84,7 +89,7 @@ def _first_difference(
     return None
 
 
-def _error(
+def _kernel_error(
     found: _Difference,
     gm: fx.GraphModule,
     stepped: Stepper,
@@ -162,3 +167,74 @@ class _Search:
             return
         if self.culprit is None and (detail := disagreement(ours, eager, wide)):
             self.culprit, self.buffer, self.detail = step, name, detail
+
+
+# ---- Check mode for what was rewritten: a call beside the program as Dynamo captured it, before ----
+
+
+class Rewritten(Protocol):
+    """A rewrite that was done: its name, and the user's lines where."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+
+
+def add_captured_check(
+    call: Callable[..., Any],
+    captured: fx.GraphModule,
+    *,
+    fired: Sequence[Rewritten],
+    passes: Sequence[str],
+    same_numbers: bool,
+) -> Callable[..., Any]:
+    """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `captured`
+    gives in eager.
+
+    Gradients are compared with the graphs behind the rewrites alone. Without `same_numbers`, `call` draws
+    other random numbers than eager, and what draws any cannot be compared.
+    """
+
+    def call_and_compare(*args: Any) -> Any:
+        before = copy_inputs(args)
+        numbers = random_state()
+        results = call(*args)
+        afterwards = random_state()
+        try:
+            restore(numbers)
+            reference = run_reference(captured, copy_inputs(before))
+            found = "" if numbers.has_moved() and not same_numbers else _difference(results, args, reference)
+        finally:
+            restore(afterwards)
+        if found:
+            raise _rewrite_error(found, fired, passes)
+        return results
+
+    return call_and_compare
+
+
+def _difference(results: Sequence[Any], inputs: Sequence[Any], reference: Reference) -> str:
+    triples = zip(results, reference.results, reference.wide_results, strict=True)
+    for position, (ours, eager, wide) in enumerate(triples):
+        if detail := disagreement(ours, eager, wide):
+            return f"result {position} is not eager's: {detail}"
+    triples = zip(inputs, reference.inputs, reference.wide_inputs, strict=True)
+    for position, (ours, eager, wide) in enumerate(triples):
+        if detail := disagreement(ours, eager, wide):
+            return f"input {position} afterwards is not eager's: {detail}"
+    return ""
+
+
+def _rewrite_error(found: str, fired: Sequence[Rewritten], passes: Sequence[str]) -> DivergenceError:
+    done = [f"{one.name} at {', '.join(one.sources) or 'an unknown line'}" for one in fired]
+    names = list(dict.fromkeys(one.name for one in fired))
+    without = [f'options={{"skip_rewrites": {names!r}}}'] if names else []
+    without += ["no passes"] if passes else []
+    return DivergenceError(
+        "diverged",
+        f"a graph that was rewritten: {found}",
+        reason="rewritten by " + "; ".join([*done, *(f"pass {name}" for name in passes)]),
+        remedy=f"{', '.join(without)} to leave out what is at fault",
+    )
