@@ -19,7 +19,7 @@ from coilwork_ir.program.interpret import Step
 from coilwork_ir.program.nodes import Launch, Program, Return
 from coilwork_ir.streams import Copy
 from coilwork_tools.check_mode.reference import Reference, copy_inputs, disagreement, run_reference
-from coilwork_tools.check_mode.stepping import Call, Stepper, culprits, describe, last_writers, writers
+from coilwork_tools.check_mode.stepper import Call, Stepper, culprits, describe, last_writers, writers
 from coilwork_tools.errors import DivergenceError
 
 # ---- Check mode: every call runs beside eager and float64; the first difference names the kerne ----

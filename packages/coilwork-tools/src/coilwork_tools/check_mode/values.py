@@ -15,7 +15,7 @@ from coilwork_frontend.torch_compat.tensors import version_of
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpret import Step
 from coilwork_ir.program.nodes import Program, Return
-from coilwork_tools.check_mode.stepping import Call, Stepper, culprits, describe, writers
+from coilwork_tools.check_mode.stepper import Call, Stepper, culprits, describe, writers
 from coilwork_tools.errors import NotFiniteError
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from coilwork_ir.program.nodes import Program
 from coilwork_tools.check_mode.checks import Checks
 from coilwork_tools.check_mode.divergence import add_check
-from coilwork_tools.check_mode.stepping import Call, Launcher, make_stepper
+from coilwork_tools.check_mode.stepper import Call, Launcher, make_stepper
 from coilwork_tools.check_mode.values import (
     Wanted,
     add_eager_result_checks,
