@@ -11,13 +11,13 @@ from torch import Tensor, fx
 from coilwork_ir.program.nodes import Program
 from coilwork_tools.check_mode.checks import Checks
 from coilwork_tools.check_mode.divergence import add_check
-from coilwork_tools.check_mode.stepper import Call, Launcher, make_stepper
-from coilwork_tools.check_mode.values import (
+from coilwork_tools.check_mode.finite_checks import (
     Wanted,
     add_eager_result_checks,
     add_kernel_checks,
     add_result_checks,
 )
+from coilwork_tools.check_mode.stepper import Call, Launcher, make_stepper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
