@@ -22,8 +22,7 @@ from coilwork_frontend.torch_compat.autograd import forget_tracing
 from coilwork_frontend.torch_compat.operators import called_with_effects, makes_token
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
-from coilwork_tools.explain.compiled_graph import CompiledGraph
-from coilwork_tools.explain.report import CompileReport
+from coilwork_tools.explain.report import CompiledGraph, CompileReport
 from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.splitting import Level, Part, split_at
 
