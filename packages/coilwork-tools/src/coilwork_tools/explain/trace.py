@@ -1,4 +1,7 @@
-"""Stage dumps: with `COILWORK_TRACE=dir` every stage's text is written to `dir/<graph id>/`."""
+"""Stage dumps: with `COILWORK_TRACE=dir` every stage's text is written to `dir/<graph id>/`.
+
+How far the builds and searches of a graph's kernels are, in the log.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from typing import Final
 
 from coilwork_frontend.errors import OptionError
 from coilwork_runtime.executor.choice import Loadable
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
+
+# ---- Stage dumps: with `COILWORK_TRACE=dir` every stage's text is written to `dir/<graph id>/` ----
+
 
 log = logging.getLogger("coilwork")
 
@@ -69,3 +76,23 @@ def open_trace(root: str, graph_id: str) -> Trace:
             remedy="a folder that this user may write to, or no trace",
         ) from error
     return Trace(folder)
+
+
+# ---- How far the builds and searches of a graph's kernels are, in the log ----
+
+
+def log_progress(graph_id: str, done: int, total: int) -> None:
+    """Log how many kernels of a graph are ready."""
+    log.debug("graph %s: %d of %d kernels ready", graph_id, done, total)
+
+
+def log_search(graph_id: str, kernel: str, trials: int, best: Trial) -> None:
+    """Log the best configuration of a kernel after some trials."""
+    log.info(
+        "graph %s: kernel %s: %.4g us after %d configurations: %s",
+        graph_id,
+        kernel,
+        1e3 * (best.milliseconds or 0.0),
+        trials,
+        ", ".join(f"{name}={value}" for name, value in best.config.items()),
+    )
