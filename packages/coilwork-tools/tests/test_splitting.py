@@ -9,8 +9,7 @@ import torch
 from torch import fx
 
 from coilwork_ir.loc import Origin
-from coilwork_tools.op_fallback.parts import cut_around, cut_at
-from coilwork_tools.op_fallback.splitting import split_at
+from coilwork_tools.op_fallback.graph_parts import cut_around, cut_at, split_at
 
 aten = torch.ops.aten
 

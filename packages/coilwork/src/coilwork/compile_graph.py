@@ -42,7 +42,7 @@ from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.report import CompiledGraph, CompileReport, announce, read_report, report_program
 from coilwork_tools.explain.trace import log_progress, log_search
-from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
+from coilwork_tools.op_fallback.graph_parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")
