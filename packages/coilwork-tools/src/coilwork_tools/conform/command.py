@@ -24,7 +24,7 @@ def make_conform_command(backends: Registry[Backend[Any, KernelCompiler, Device]
         status is 1 if a case failed.
         """
         # the kits are no small import
-        from coilwork_tools.conform.kits import check_backend
+        from coilwork_tools.backend_conformance import check_backend
 
         if name not in backends.names():
             raise click.UsageError(f"there is no back end {name!r}; installed: {', '.join(backends.names())}")
