@@ -2,6 +2,8 @@
 `mappings`.
 
 A compiler's command line takes them in, and hands in its registries and options: needs `coilwork-tools[cli]`.
+
+The command `conform`, for a compiler's command line: needs `coilwork-tools[cli]`.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ from coilwork_ir.machine import TUNING, MachineModel, list_borrowed
 from coilwork_ir.registration import Registered, RegistrationError, Registry
 from coilwork_ir.target import Target
 from coilwork_ir.wrapper import Wrapper
+from coilwork_runtime import Device, KernelCompiler
 from coilwork_runtime.extensions import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.autotune.records import list_findings
 from coilwork_tools.explain.trace import MAPPING_SUFFIX
+
+# ---- Commands that tell what is installed, how it is set, and what was found: `info`, `options` ----
+
 
 Backends: TypeAlias = Registry[Backend[Any, Any, Any]]
 
@@ -203,3 +209,36 @@ def mappings(store: Any, folder: Path | None) -> None:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"{one.kernel}{MAPPING_SUFFIX}").write_text(f"{one.mapping}\n")
+
+
+# ---- The command `conform`, for a compiler's command line: needs `coilwork-tools[cli]` ----
+
+
+def make_conform_command(backends: Registry[Backend[Any, KernelCompiler, Device]]) -> click.Command:
+    """The command that tries one of `backends`."""
+
+    @click.command()
+    @click.argument("name", metavar="BACKEND")
+    def conform(name: str) -> None:
+        """Run all conformance kits against an installed back end, on its first device.
+
+        Every kind of kernel is generated, built and run, and compared with the reference interpreter; then
+        its device is tried: order, streams, events, memory, threads, faults. It takes some minutes. The exit
+        status is 1 if a case failed.
+        """
+        # the kits are no small import
+        from coilwork_tools.backend_conformance import check_backend
+
+        if name not in backends.names():
+            raise click.UsageError(f"there is no back end {name!r}; installed: {', '.join(backends.names())}")
+        failed = 0
+        for result in check_backend(backends.find(name)):
+            failed += len(result.failures)
+            counts = f"{result.passed} passed, {len(result.failures)} failed, {result.refused} refused"
+            click.echo(f"{result.kit}: {counts}")
+            for line in result.failures:
+                click.echo(f"  {line}")
+        if failed:
+            raise SystemExit(1)
+
+    return conform
