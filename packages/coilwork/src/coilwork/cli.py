@@ -23,7 +23,7 @@ from coilwork_tools.commands import (
     make_options_command,
     mappings,
 )
-from coilwork_tools.explain.uncompiled import uncompiled
+from coilwork_tools.explain.compile_coverage import uncompiled
 
 PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
 
