@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coilwork_tools.measuring import (
+from coilwork_tools.measurement import (
     cpu_peak_bytes,
     cpu_times_ms,
     cuda_peak_bytes,

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from coilwork_frontend.torch_compat.nesting import map_tensors, tensors_in
 from coilwork_tools.demo.worker import compile_function
-from coilwork_tools.measuring import (
+from coilwork_tools.measurement import (
     cpu_peak_bytes,
     cpu_times_ms,
     cuda_peak_bytes,
