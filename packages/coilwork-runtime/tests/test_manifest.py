@@ -40,9 +40,9 @@ from coilwork_runtime.manifest.kernel_manifest import (
     decode_manifest,
     encode_kernels,
     encode_manifest,
-    listing,
     text,
     u32,
+    write_list,
 )
 from coilwork_runtime.manifest.readable import cpp_kernel as CppKernel
 from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode
@@ -116,7 +116,7 @@ def test_kernels_keep_their_texts() -> None:
 
 
 def record(*fields: tuple[str, bytes]) -> bytes:
-    return listing(fields, lambda one: text(one[0]) + block(one[1]))
+    return write_list(fields, lambda one: text(one[0]) + block(one[1]))
 
 
 NAMED = (("name", b"k"), ("language", b"cpp"), ("entry", b"k"))
@@ -124,7 +124,7 @@ ARGUMENT = (("name", b"a"), ("role", b"in"), ("dtype", b"f32"))
 
 
 def args(*more: tuple[str, bytes], of: tuple[tuple[str, bytes], ...] = ARGUMENT) -> tuple[str, bytes]:
-    return "args", listing([record(*of, *more)], block)
+    return "args", write_list([record(*of, *more)], block)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,17 @@ def args(*more: tuple[str, bytes], of: tuple[tuple[str, bytes], ...] = ARGUMENT)
     [
         ((*NAMED, args(), ("colour", b"")), "colour"),
         ((*NAMED, args(("shade", b""))), "shade"),
-        ((*NAMED, args(), ("versions", listing([record(("depth", b""))], block))), "depth"),
+        ((*NAMED, args(), ("versions", write_list([record(("depth", b""))], block))), "depth"),
         ((*NAMED, args(), ("name", b"k")), "name"),
         (NAMED, "args"),
         ((*NAMED[:2], args()), "entry"),
         ((*NAMED, args(of=ARGUMENT[:2])), "dtype"),
         ((*NAMED, args(of=(*ARGUMENT[:1], ("role", b"idle"), *ARGUMENT[2:]))), "role"),
         ((*NAMED, args(of=(*ARGUMENT[:1], ("role", b"scratch"), *ARGUMENT[2:]))), "scratch"),
-        ((*NAMED, args(), ("grid", listing([SizeBytecode(((Op.SIZE, 0),))], SizeBytecode.encode))), "size"),
+        (
+            (*NAMED, args(), ("grid", write_list([SizeBytecode(((Op.SIZE, 0),))], SizeBytecode.encode))),
+            "size",
+        ),
         ((*NAMED, args(), ("traffic", SizeBytecode(((Op.CONSTANT, 0),)).encode() + b"!")), "traffic"),
     ],
 )

@@ -24,7 +24,7 @@ from coilwork_runtime import ConvolutionLibrary, DriverGraphs, ProductLibrary, l
 from coilwork_runtime.executor import slow_path
 from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.generated import TritonKernel
-from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, form_of, gpu_binding
+from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, encode_descriptor, encode_gpu_binding
 
 SPEC = TritonKernel(
     name="step",
@@ -71,7 +71,7 @@ def launcher(stub: StubGraphs, kernel: str = "kernel") -> Callable[..., None]:
     def launch(*args: Any) -> None:
         raise AssertionError("it is launched natively")
 
-    data = form_of(SPEC, [gpu_binding(SPEC, {}, entry)])
+    data = encode_descriptor(SPEC, [encode_gpu_binding(SPEC, {}, entry)])
     return Launcher(call=launch, form=lambda: data)
 
 

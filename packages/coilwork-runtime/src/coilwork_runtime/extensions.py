@@ -72,7 +72,7 @@ def load_extension(
             path = Path(prebuilt, library_name(name, texts))
             if path.exists():
                 try:
-                    return _remembered(name, import_from(name, path))
+                    return _register(name, import_from(name, path))
                 except ImportError:
                     # made for another C or C++ library; build one for this machine
                     pass
@@ -101,10 +101,10 @@ def _import(name: str, data: bytes) -> Any:
     with temporary_folder("extension") as folder:
         path = Path(folder, f"{name}.so")
         path.write_bytes(data)
-        return _remembered(name, import_from(name, path))
+        return _register(name, import_from(name, path))
 
 
-def _remembered(name: str, module: Any) -> Any:
+def _register(name: str, module: Any) -> Any:
     sys.modules[name] = module
     return module
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coilwork_runtime.manifest.kernel_manifest import KernelManifest, block, encode_manifest, i64, listing
+from coilwork_runtime.manifest.kernel_manifest import KernelManifest, block, encode_manifest, i64, write_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +45,21 @@ class GpuEntry:
     launch_ex_address: int = 0
 
 
-def cpu_form(manifest: KernelManifest, address: int) -> bytes:
+def encode_cpu_descriptor(manifest: KernelManifest, address: int) -> bytes:
     """The form of a C++ kernel whose entry is at `address`."""
-    return form_of(manifest, [_binding(False, address, manifest.values_of({}))])
+    return encode_descriptor(manifest, [_encode_binding(False, address, manifest.values_of({}))])
 
 
-def form_of(manifest: KernelManifest, bindings: Sequence[bytes]) -> bytes:
+def encode_descriptor(manifest: KernelManifest, bindings: Sequence[bytes]) -> bytes:
     """The form of a kernel with one binding, or with one for each of its versions."""
-    return block(encode_manifest(manifest)) + listing(bindings, bytes)
+    return block(encode_manifest(manifest)) + write_list(bindings, bytes)
 
 
-def gpu_binding(manifest: KernelManifest, config: Mapping[str, int], entry: GpuEntry) -> bytes:
+def encode_gpu_binding(manifest: KernelManifest, config: Mapping[str, int], entry: GpuEntry) -> bytes:
     """How a kernel is launched by `entry`, which was compiled in `config`."""
     return b"".join(
         (
-            _binding(True, entry.handle, manifest.values_of(config)),
+            _encode_binding(True, entry.handle, manifest.values_of(config)),
             struct.pack("<QQQ", entry.launch_address, entry.set_context_address, entry.context),
             struct.pack(
                 "<iIIQ", entry.device, entry.threads, entry.shared_bytes, entry.compiler_scratch_bytes
@@ -75,5 +75,5 @@ def gpu_binding(manifest: KernelManifest, config: Mapping[str, int], entry: GpuE
     )
 
 
-def _binding(is_gpu: bool, address: int, parameters: Sequence[int]) -> bytes:
-    return struct.pack("<BQ", is_gpu, address) + listing(parameters, i64)
+def _encode_binding(is_gpu: bool, address: int, parameters: Sequence[int]) -> bytes:
+    return struct.pack("<BQ", is_gpu, address) + write_list(parameters, i64)

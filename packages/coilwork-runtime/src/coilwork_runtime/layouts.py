@@ -130,11 +130,11 @@ def ensure_layout(
     if all(e == 1 or a == b for e, a, b in zip(size, value.stride(), stride, strict=True)) or 0 in size:
         return torch.as_strided(value, size, stride)
     if any(extent > 1 and step == 0 for extent, step in zip(size, stride, strict=True)):
-        return _repeated(value, size, stride)
+        return _expand_copy(value, size, stride)
     return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).copy_(value)
 
 
-def _repeated(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
+def _expand_copy(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
     """`value` in memory where several of its elements are one.
 
     A meta function may say so of the copy of an expanded tensor, whose elements are alike.
@@ -164,7 +164,7 @@ def ensure_aligned_layout(
     aligned copy.
     """
     value = ensure_layout(value, size, stride, dtype)
-    return _aligned_copy(value) if value.data_ptr() % ALIGNMENT_BYTES else value
+    return _copy_aligned(value) if value.data_ptr() % ALIGNMENT_BYTES else value
 
 
 def check_rank(value: torch.Tensor, name: str, rank: int) -> None:
@@ -195,11 +195,11 @@ def check_layout(
         value.shape == size
         and value.stride() == stride
         and value.dtype is dtype
-        and value.device == known_device(device)
+        and value.device == parse_device(device)
     ):
         return
     differences: list[str] = []
-    if value.device != known_device(device):
+    if value.device != parse_device(device):
         differences.append(f"device {value.device}, expected {device}")
     if value.dtype != dtype:
         differences.append(f"element type {value.dtype}, expected {dtype}")
@@ -224,7 +224,7 @@ def check_aligned_layout(
     check_layout(value, name, dtype, device, size, stride)
     if value.data_ptr() % ALIGNMENT_BYTES == 0:
         return value
-    return _aligned_copy(value.as_strided(size, stride))
+    return _copy_aligned(value.as_strided(size, stride))
 
 
 def check_memory(value: torch.Tensor, name: str) -> None:
@@ -250,11 +250,11 @@ def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
     """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     for value in values:
         if value.data_ptr() % ALIGNMENT_BYTES:
-            return [_aligned_copy(one) if one.data_ptr() % ALIGNMENT_BYTES else one for one in values]
+            return [_copy_aligned(one) if one.data_ptr() % ALIGNMENT_BYTES else one for one in values]
     return values
 
 
-def _aligned_copy(value: torch.Tensor) -> torch.Tensor:
+def _copy_aligned(value: torch.Tensor) -> torch.Tensor:
     """A copy in the same layout. Elements that are one in memory are so in the copy."""
     if 0 in value.stride() and value.numel():
         # Torch refuses to write to such elements, but each has its place in the line of memory that they
@@ -266,7 +266,7 @@ def _aligned_copy(value: torch.Tensor) -> torch.Tensor:
 
 
 @functools.cache
-def known_device(name: str) -> torch.device:
+def parse_device(name: str) -> torch.device:
     """`torch.device(name)`, where `cuda` without a number is the first one."""
     return torch.device("cuda:0" if name == "cuda" else name)
 

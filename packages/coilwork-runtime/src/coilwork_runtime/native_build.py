@@ -236,7 +236,7 @@ def compile_extension(
             path.write_text(text, encoding="utf-8")
         units = [name for name, _ in texts if name.endswith(".cpp")]
         words = split_command(command) if isinstance(command, str) else tuple(command)
-        compile_unit = partial(_compiled, words, folder, (*FLAGS, *flags, f"-I{include}"))
+        compile_unit = partial(_compile_unit, words, folder, (*FLAGS, *flags, f"-I{include}"))
         with Threads(len(units), "coilwork-extension") as threads:
             if not all(threads.map(compile_unit, units)):
                 return None
@@ -246,7 +246,7 @@ def compile_extension(
         return path.read_bytes() if linked and path.exists() else None
 
 
-def _compiled(command: Sequence[str], folder: str, arguments: Sequence[str], unit: str) -> bool:
+def _compile_unit(command: Sequence[str], folder: str, arguments: Sequence[str], unit: str) -> bool:
     return _succeeds([*command, *arguments, "-c", unit, "-o", f"{unit}.o"], folder)
 
 

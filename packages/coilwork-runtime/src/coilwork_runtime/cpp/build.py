@@ -47,7 +47,7 @@ _FOR_THE_WHOLE_FILE: Final = re.compile(r"^\s*#\s*(include|define|undef)\b", re.
 _OF_C: Final = re.compile(r'^extern "C" \{\n((?:[^{}\n]*;\n)*)\}\n', re.MULTILINE)
 
 
-def batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[KernelSpec, ...]]:
+def make_batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[KernelSpec, ...]]:
     """`kernels` in groups, each to be compiled in one go, about equally long, and as many as give all
     `workers` something to do.
     """
@@ -63,7 +63,7 @@ def batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[KernelSpe
     return [tuple(group) for group in groups if group]
 
 
-def joined(kernels: Iterable[KernelSpec]) -> str:
+def join_sources(kernels: Iterable[KernelSpec]) -> str:
     """One translation unit for all: what each defines lies in a namespace of its own, and the entries have
     their names in C.
 
@@ -225,7 +225,7 @@ class CppBuilder:
             return {}
         features = next(iter(specs.values())).features
         data, _ = compile_library(
-            toolchain, joined(specs.values()), features, self._folder_with_stub(toolchain)
+            toolchain, join_sources(specs.values()), features, self._folder_with_stub(toolchain)
         )
         if data is None:
             return {}
@@ -358,7 +358,7 @@ class CppLanguage:
             )
             if is_missing
         ]
-        groups = [group for group in batches(missing, self._workers) if len(group) > 1]
+        groups = [group for group in make_batches(missing, self._workers) if len(group) > 1]
         return {
             kernel.name: started
             for group in groups

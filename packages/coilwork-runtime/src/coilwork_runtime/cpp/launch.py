@@ -20,7 +20,7 @@ import torch
 
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import KernelLaunchError, raise_check
-from coilwork_runtime.launch_descriptor import Launcher, cpu_form
+from coilwork_runtime.launch_descriptor import Launcher, encode_cpu_descriptor
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 
 # ---- Loading a built C++ kernel and calling it with tensors ----
@@ -40,10 +40,10 @@ def load_launcher(manifest: KernelManifest, library: Path) -> Launcher:
     def report(failed: int) -> None:
         raise_check(manifest.name, manifest.checks, failed - 1)
 
-    form = cpu_form(manifest, ctypes.cast(function, ctypes.c_void_p).value or 0)
+    form = encode_cpu_descriptor(manifest, ctypes.cast(function, ctypes.c_void_p).value or 0)
     call = _call_of(manifest, function)
     if manifest.checks:
-        call = _checked(call, report)
+        call = _add_check(call, report)
     return Launcher(call=call, form=lambda: form, report=report)
 
 
@@ -77,10 +77,10 @@ def _call_of(manifest: KernelManifest, function: Callable[..., Any]) -> Callable
             return _CALLS[tensors](function)
         address_of = torch.Tensor.data_ptr
         return lambda *args: function(*map(address_of, args[:tensors]), *args[tensors:])
-    return _mixed_call(manifest, function)
+    return _make_mixed_call(manifest, function)
 
 
-def _mixed_call(manifest: KernelManifest, function: Callable[..., Any]) -> Callable[..., Any]:
+def _make_mixed_call(manifest: KernelManifest, function: Callable[..., Any]) -> Callable[..., Any]:
     """As `_call_of`, for arguments in any order and scratch memory."""
     given = [one for one in manifest.args if one.role != "scratch"]
     sizes_at = [position for position, one in enumerate(given) if one.role == "size"]
@@ -103,7 +103,7 @@ def _mixed_call(manifest: KernelManifest, function: Callable[..., Any]) -> Calla
     return call
 
 
-def _checked(call: Callable[..., Any], report: Callable[[int], None]) -> Callable[..., None]:
+def _add_check(call: Callable[..., Any], report: Callable[[int], None]) -> Callable[..., None]:
     def launch(*args: Any) -> None:
         failed = call(*args)
         if failed:

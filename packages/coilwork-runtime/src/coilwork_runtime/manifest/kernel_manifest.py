@@ -268,14 +268,14 @@ def text(value: str) -> bytes:
     return block(value.encode())
 
 
-def listing(values: Iterable[_T], write: Callable[[_T], bytes]) -> bytes:
+def write_list(values: Iterable[_T], write: Callable[[_T], bytes]) -> bytes:
     """Items behind their number."""
     parts = [write(value) for value in values]
     return u32(len(parts)) + b"".join(parts)
 
 
 def _texts(values: Sequence[str]) -> bytes:
-    return listing(values, text)
+    return write_list(values, text)
 
 
 def _read_texts(reader: Reader) -> tuple[str, ...]:
@@ -283,7 +283,7 @@ def _read_texts(reader: Reader) -> tuple[str, ...]:
 
 
 def _write_config(config: Mapping[str, int]) -> bytes:
-    return listing(config.items(), lambda pair: text(pair[0]) + i64(pair[1]))
+    return write_list(config.items(), lambda pair: text(pair[0]) + i64(pair[1]))
 
 
 def _read_config(reader: Reader) -> Mapping[str, int]:
@@ -291,7 +291,7 @@ def _read_config(reader: Reader) -> Mapping[str, int]:
 
 
 def _write_limits(limits: Sequence[tuple[SizeBytecode, SizeBytecode]]) -> bytes:
-    return listing(limits, lambda pair: pair[0].encode() + pair[1].encode())
+    return write_list(limits, lambda pair: pair[0].encode() + pair[1].encode())
 
 
 def _read_limits(reader: Reader) -> tuple[tuple[SizeBytecode, SizeBytecode], ...]:
@@ -321,21 +321,25 @@ MANIFEST_FIELDS: Final[_Table] = MappingProxyType(
         "language": _TEXT,
         "entry": _TEXT,
         "args": (
-            lambda args: listing(args, lambda one: block(_record(one, ARGUMENT_FIELDS))),
-            lambda reader: reader.listing(lambda one: _parsed(one.block(), ARGUMENT_FIELDS, KernelArgument)),
+            lambda args: write_list(args, lambda one: block(_record(one, ARGUMENT_FIELDS))),
+            lambda reader: reader.listing(
+                lambda one: _parse_record(one.block(), ARGUMENT_FIELDS, KernelArgument)
+            ),
         ),
         "parameters": _TEXTS,
         "grid": (
-            lambda grid: listing(grid, SizeBytecode.encode),
+            lambda grid: write_list(grid, SizeBytecode.encode),
             lambda reader: reader.listing(Reader.code),
         ),
         "configs": (
-            lambda configs: listing(configs, _write_config),
+            lambda configs: write_list(configs, _write_config),
             lambda reader: reader.listing(_read_config),
         ),
         "versions": (
-            lambda versions: listing(versions, lambda one: block(_record(one, VERSION_FIELDS))),
-            lambda reader: reader.listing(lambda one: _parsed(one.block(), VERSION_FIELDS, KernelVersion)),
+            lambda versions: write_list(versions, lambda one: block(_record(one, VERSION_FIELDS))),
+            lambda reader: reader.listing(
+                lambda one: _parse_record(one.block(), VERSION_FIELDS, KernelVersion)
+            ),
         ),
         "checks": _TEXTS,
         "features": _TEXTS,
@@ -357,14 +361,16 @@ def decode_manifest(data: bytes) -> KernelManifest:
     Raises:
         ValueError: the bytes are damaged, or have a field that this reader does not know.
     """
-    manifest = _parsed(data, MANIFEST_FIELDS, KernelManifest)
+    manifest = _parse_record(data, MANIFEST_FIELDS, KernelManifest)
     check_manifest(manifest)
     return manifest
 
 
 def encode_kernels(kernels: Iterable[KernelSpec]) -> bytes:
     """The file of `kernels`."""
-    return MAGIC + u32(SCHEMA) + listing(kernels, lambda one: block(encode_manifest(one)) + text(one.source))
+    return (
+        MAGIC + u32(SCHEMA) + write_list(kernels, lambda one: block(encode_manifest(one)) + text(one.source))
+    )
 
 
 def decode_kernels(data: bytes) -> tuple[KernelSpec, ...]:
@@ -382,10 +388,10 @@ def decode_kernels(data: bytes) -> tuple[KernelSpec, ...]:
     found = reader.listing(lambda one: (decode_manifest(one.block()), one.text()))
     if not reader.is_done:
         raise ValueError("something follows the last kernel")
-    return tuple(with_source(manifest, source) for manifest, source in found)
+    return tuple(attach_source(manifest, source) for manifest, source in found)
 
 
-def with_source(manifest: KernelManifest, source: str) -> KernelSpec:
+def attach_source(manifest: KernelManifest, source: str) -> KernelSpec:
     """`manifest` with its text."""
     return KernelSpec(**_values(manifest), source=source)
 
@@ -401,10 +407,10 @@ def _record(value: Any, table: _Table) -> bytes:
         for name, (write, _) in table.items()
         if getattr(value, name) != defaults[name]
     ]
-    return listing(present, lambda one: text(one[0]) + block(one[2](one[1])))
+    return write_list(present, lambda one: text(one[0]) + block(one[2](one[1])))
 
 
-def _parsed(data: bytes, table: _Table, kind: Callable[..., _T]) -> _T:
+def _parse_record(data: bytes, table: _Table, kind: Callable[..., _T]) -> _T:
     reader = Reader(data)
     found: dict[str, Any] = {}
     for _ in range(reader.u32()):

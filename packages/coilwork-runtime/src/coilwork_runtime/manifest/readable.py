@@ -87,7 +87,7 @@ def cpp_kernel(
         ValueError: an argument or an expression has another form.
     """
     names = Names(args, arg_names)
-    return _checked(
+    return _check_spec(
         KernelSpec(
             name=name,
             language="cpp",
@@ -129,7 +129,7 @@ def triton_kernel(
     arguments = names.arguments()
     extents = tuple(map(names.code, grid))
     read_versions = tuple(map(names.version, versions))
-    return _checked(
+    return _check_spec(
         KernelSpec(
             name=name,
             language="triton",
@@ -216,7 +216,7 @@ def _is_wrapped(text: str) -> bool:
     return False
 
 
-def _checked(spec: KernelSpec) -> KernelSpec:
+def _check_spec(spec: KernelSpec) -> KernelSpec:
     check_manifest(spec)
     return spec
 

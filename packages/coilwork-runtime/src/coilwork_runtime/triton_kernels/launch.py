@@ -13,7 +13,7 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.launch_descriptor import Launcher, form_of, gpu_binding
+from coilwork_runtime.launch_descriptor import Launcher, encode_descriptor, encode_gpu_binding
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
 from coilwork_runtime.manifest.size_bytecode import constant_code
@@ -122,7 +122,7 @@ class _Versions:
         self._asked += 1
         found = [kernel.binding_on(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
         known = [binding for binding in found if binding is not None]
-        return form_of(self._spec, known) if len(known) == len(found) else None
+        return encode_descriptor(self._spec, known) if len(known) == len(found) else None
 
 
 class _Kernel:
@@ -190,7 +190,7 @@ class _Kernel:
         call = self._call_on(device, chosen)
         if not self._devices:
             if chosen.kernel.entry is not None:
-                self.binding = gpu_binding(self._spec, chosen.config, chosen.kernel.entry)
+                self.binding = encode_gpu_binding(self._spec, chosen.config, chosen.kernel.entry)
             self.first_device = device
             self._bound = call
         self._devices[device] = call
@@ -208,7 +208,7 @@ class _Kernel:
                 return (
                     None
                     if one.kernel.entry is None
-                    else gpu_binding(self._spec, one.config, one.kernel.entry)
+                    else encode_gpu_binding(self._spec, one.config, one.kernel.entry)
                 )
         return self.binding if self.first_device == device else None
 
@@ -299,7 +299,7 @@ class _Kernel:
 
     def _form(self) -> bytes | None:
         """How the chosen configuration is launched on the first device; `None` before the first call."""
-        return None if self.binding is None else form_of(self._spec, [self.binding])
+        return None if self.binding is None else encode_descriptor(self._spec, [self.binding])
 
     def _roles(self) -> list[str]:
         return [a.role for a in self._spec.args if a.role in ("in", "out", "inout")]
