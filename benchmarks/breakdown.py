@@ -21,7 +21,7 @@ from benchmarks.models import Instance, Setting, Size, find_case, first_rows, in
 from benchmarks.training import training_step
 from coilwork_runtime import NativeProgram, load_native
 from coilwork_runtime.executor import choice
-from coilwork_runtime.executor.profiler import Taken
+from coilwork_runtime.executor.profiler import KindTime
 
 Call = Callable[[], Any]
 ROUNDS = 15
@@ -129,23 +129,23 @@ def _dynamo_alone(instance: Instance) -> Call:
     return lambda: compiled(*instance.inputs)
 
 
-def _phases(programs: Sequence[NativeProgram]) -> list[Taken]:
+def _phases(programs: Sequence[NativeProgram]) -> list[KindTime]:
     """The phases of all programs together."""
     phases = [program.stopwatch.phases() for program in programs]
     return [
-        Taken(kind=same[0].kind, count=len(same), microseconds=sum(one.microseconds for one in same))
+        KindTime(kind=same[0].kind, count=len(same), microseconds=sum(one.microseconds for one in same))
         for same in zip(*phases, strict=True)
     ]
 
 
-def _table(programs: Sequence[NativeProgram]) -> list[Taken]:
+def _table(programs: Sequence[NativeProgram]) -> list[KindTime]:
     """The instructions of all programs together, by kind."""
-    found: dict[str, list[Taken]] = {}
+    found: dict[str, list[KindTime]] = {}
     for program in programs:
         for one in program.stopwatch.kinds():
             found.setdefault(one.kind, []).append(one)
     summed = (
-        Taken(
+        KindTime(
             kind=kind,
             count=sum(one.count for one in same),
             microseconds=sum(one.microseconds for one in same),
@@ -155,6 +155,6 @@ def _table(programs: Sequence[NativeProgram]) -> list[Taken]:
     return sorted(summed, key=lambda one: -one.microseconds)
 
 
-def _line(one: Taken, *, indent: int = 2) -> str:
+def _line(one: KindTime, *, indent: int = 2) -> str:
     each = f"{one.count:6.1f} of {one.microseconds / one.count:7.3f}" if one.count else ""
     return f"{'':{indent}}{one.microseconds:8.1f} us  {each}  {one.kind}"

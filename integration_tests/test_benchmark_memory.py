@@ -27,7 +27,7 @@ from coilwork_cache import LocalStore, content_key
 from coilwork_ir.program.walk import buffers
 from coilwork_runtime.generated import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.autotune.candidate_selection import select_candidate
-from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Found, Trial
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import SearchResult, Trial
 from coilwork_runtime.triton_kernels.autotune.records import remember
 
 MAKE = Make(device=torch.device("cpu"))
@@ -258,7 +258,7 @@ def test_what_searches_tried_is_read_from_the_cache_and_forgotten(tmp_path: Path
         Trial(config={"XBLOCK": 256}, reason="does not build"),
     )
     store = LocalStore(tmp_path / "coilwork")
-    found = Found(best=best, proposed=(first, second), tried=(best, broken))
+    found = SearchResult(best=best, proposed=(first, second), tried=(best, broken))
     remember(store, spec, "a GPU", [7], found)
     (entry,) = read = searches(store.root)
     assert (entry["kernel"], entry["device"], entry["sizes"]) == ("k", "a GPU", [7])

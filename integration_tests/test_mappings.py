@@ -15,13 +15,8 @@ from coilwork.errors import OptionError
 from coilwork_ir.index import evaluate
 from coilwork_ir.kernel_source import search_space
 from coilwork_ir.mapping import format_mapping, parse_mapping
-from coilwork_runtime.triton_kernels.versions import (
-    close_mapping,
-    mapping_text,
-    read_choice,
-    read_values,
-    version_of,
-)
+from coilwork_runtime.triton_kernels.versions import close_mapping, read_choice, read_values, version_of
+from coilwork_runtime.triton_kernels.versions import format_mapping as mapping_text
 from integration_tests.emitted_kernels import kernels
 
 

@@ -13,7 +13,7 @@ from runtime_sample_kernels import rewrite, triton_kernel, version
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
     Bench,
     Config,
-    Found,
+    SearchResult,
     Space,
     Trial,
     descend,
@@ -22,7 +22,7 @@ from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
 
 WIDTHS = tuple(2**k for k in range(12))
 WARPS = (1, 2, 4, 8, 16)
-SPACE = Space.of(
+SPACE = Space.from_spec(
     rewrite(
         triton_kernel(),
         configs=({"XBLOCK": 64, "YBLOCK": 64, "num_warps": 4},),
@@ -58,7 +58,7 @@ class Table:
         assert one.milliseconds is not None and other.milliseconds is not None
         return one.milliseconds, other.milliseconds
 
-    def search(self, *starts: Config, most: int = 1000) -> Found | None:
+    def search(self, *starts: Config, most: int = 1000) -> SearchResult | None:
         bench = Bench(
             evaluate=self.evaluate,
             again=self.again or self.repeated,

@@ -6,7 +6,7 @@ from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space
 
-SPACE = Space.of(
+SPACE = Space.from_spec(
     rewrite(
         triton_kernel(),
         configs=({"XBLOCK": 64, "YBLOCK": 1, "num_warps": 1, "num_stages": 1},),
@@ -45,8 +45,8 @@ def test_double_steps_keep_what_a_thread_has_or_what_a_block_has_or_go_far() -> 
 
 def test_without_a_space_there_is_nothing_around() -> None:
     for closed in (triton_kernel(), rewrite(triton_kernel(), versions=())):
-        assert list(Space.of(closed).steps(config(512, 1, 4))) == []
-        assert list(Space.of(closed).double_steps(config(512, 1, 4))) == []
+        assert list(Space.from_spec(closed).steps(config(512, 1, 4))) == []
+        assert list(Space.from_spec(closed).double_steps(config(512, 1, 4))) == []
 
 
 def test_what_is_allowed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore, TuningCache
-from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Found, Trial
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, SearchResult, Trial
 from coilwork_runtime.triton_kernels.autotune.records import recall, record_key, remember
 
 SPEC = rewrite(
@@ -21,10 +21,10 @@ SPEC = rewrite(
 DEVICE = "a GPU"
 
 
-def found(x: int, warps: int = 4) -> Found:
+def found(x: int, warps: int = 4) -> SearchResult:
     proposed = Trial(config=SPEC.configs[0], milliseconds=2.0, registers=32, threads=128)
     best = Trial(config={"XBLOCK": x, "num_warps": warps}, milliseconds=1.0, registers=40, threads=128)
-    return Found(best=best, proposed=(proposed,), tried=(best,))
+    return SearchResult(best=best, proposed=(proposed,), tried=(best,))
 
 
 def config(x: int, warps: int = 4) -> Config:
@@ -96,7 +96,7 @@ def test_a_configuration_that_the_kernel_does_not_allow_is_not_taken() -> None:
     for wrong in (config(8192), config(64, 4), config(64, 8)):
         store = MemoryStore()
         trial = Trial(config=wrong, milliseconds=1.0)
-        remember(store, SPEC, DEVICE, [], Found(best=trial, proposed=(), tried=(trial,)))
+        remember(store, SPEC, DEVICE, [], SearchResult(best=trial, proposed=(), tried=(trial,)))
         assert recall(store, SPEC, DEVICE) == {}
 
 

@@ -19,7 +19,7 @@ from coilwork_runtime.triton_kernels.autotune.search import (
 )
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 
-SPACE = Space.of(
+SPACE = Space.from_spec(
     rewrite(triton_kernel(), versions=(version({"XBLOCK": (64, 128, 256, 512), "num_warps": (4, 8)}),))
 )
 

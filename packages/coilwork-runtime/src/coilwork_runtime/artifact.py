@@ -46,7 +46,7 @@ from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
 from coilwork_runtime.manifest.roles import parse_roles
 from coilwork_runtime.module_loader import Call, load_kernels
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, decode_binary, encode_binary
-from coilwork_runtime.triton_kernels.triton_interpreter import interpreting
+from coilwork_runtime.triton_kernels.triton_interpreter import is_interpreting
 from coilwork_runtime.version import __version__
 
 # ---- Reading an artefact: verify, check the device, load the binaries, and run; no compiler nee ----
@@ -97,7 +97,7 @@ def load_artifact(
     records = read_records(where)
     _check_runtime(where, records.runtime)
     facts = records.facts
-    if "gpu" in facts["devices"] and not torch.cuda.is_available() and not interpreting():
+    if "gpu" in facts["devices"] and not torch.cuda.is_available() and not is_interpreting():
         raise DeviceError(
             "missing-device",
             f"the artefact {where} was made for {', '.join(facts['targets'])}; torch sees no GPU here",
@@ -227,7 +227,7 @@ def _launcher(
         if machine != platform.machine() or not cpu_features() >= set(spec.features):
             return None
         return builder.load_library(spec, binaries[0][1])
-    if interpreting() or not runs_on(spec.target, describe_gpu(0).name):
+    if is_interpreting() or not runs_on(spec.target, describe_gpu(0).name):
         return None
     return builder.load_binaries(spec, [(config, _decode(path, image)) for config, image in binaries])
 
@@ -235,7 +235,7 @@ def _launcher(
 def adapt_to_machine(spec: KernelSpec) -> KernelSpec:
     """The kernel as it can be built here: without features that this CPU lacks, or for the present GPU."""
     if spec.is_triton:
-        return spec if interpreting() else replace(spec, target=describe_gpu(0).name)
+        return spec if is_interpreting() else replace(spec, target=describe_gpu(0).name)
     present = cpu_features()
     return replace(spec, features=tuple(name for name in spec.features if name in present))
 

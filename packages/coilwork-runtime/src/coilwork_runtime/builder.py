@@ -17,7 +17,7 @@ from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
 from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.build import Started, TritonBuilder, TritonLanguage
-from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool, shared_pool
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool, find_shared_pool
 from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
 from coilwork_runtime.triton_kernels.launch import Built
 
@@ -56,7 +56,7 @@ class Builder:
         self._store = store
         self._find_language = find_language
         self._cpp = CppBuilder(store)
-        pool, gpu = pool or shared_pool(), gpu or torch_gpu(store)
+        pool, gpu = pool or find_shared_pool(), gpu or torch_gpu(store)
         self._triton = TritonBuilder(store, pool, gpu, search=search, workers=self._workers)
         self._triton_language = TritonLanguage(self._triton, pool, gpu)
         self._languages: dict[str, Language] = {

@@ -154,13 +154,13 @@ def _copy_of(value: torch.Tensor) -> torch.Tensor:
 
 def _view_at(value: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     """A view of `base` with the place, type and bits of `value`."""
-    made = base if base.dtype == value.dtype else _all_elements(base, value.dtype)
+    made = base if base.dtype == value.dtype else _flatten_storage(base, value.dtype)
     made = made.as_strided(value.shape, value.stride(), value.storage_offset())
     made = made if made.is_conj() == value.is_conj() else made.conj()
     return made if made.is_neg() == value.is_neg() else negative_view(made)
 
 
-def _all_elements(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _flatten_storage(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The storage of `base` as elements of another type."""
     size = base.element_size()
     unit = math.lcm(size, dtype.itemsize)
@@ -360,7 +360,7 @@ def bind_roles(
     if found.gives < 0 and all(row.act is Act.DONATED for row in found.rows):
         return Bound(call, direct)
     goes_direct = direct is not None and all(row.act in _DIRECT for row in found.rows)
-    native = _in_native(call, found, functions, separate=False)
+    native = _bind_natively(call, found, functions, separate=False)
     if native is not None and (direct is None or direct is call):
         return Bound(native, native if goes_direct else None)
     made = native or InterpretedCall(call, found, functions)
@@ -376,7 +376,7 @@ def bind_separate(call: Direct, roles: str, functions: Mapping[str, Callable[...
     found = _read(roles, functions)
     if found.gives < 0 and all(row.act is Act.DONATED for row in found.rows):
         return call
-    native: Direct | None = _in_native(call, found, functions, separate=True)
+    native: Direct | None = _bind_natively(call, found, functions, separate=True)
     if native is not None:
         return native
     made = InterpretedCall(lambda args: call(*args), found, functions)
@@ -394,7 +394,7 @@ def _read(text: str, functions: Mapping[str, Callable[..., Any]]) -> Roles:
     return roles
 
 
-def _in_native(
+def _bind_natively(
     call: Callable[..., Any], roles: Roles, functions: Mapping[str, Callable[..., Any]], *, separate: bool
 ) -> Any:
     """The native interpreter of `roles` around `call`; None if the executor is not loaded."""

@@ -95,13 +95,13 @@ def guard_call(call: Call, operators: Call, kinds: TensorKinds) -> Call:
         extension = sys.modules.get(EXECUTOR)
         foreign = None if extension is None else extension.any_foreign(args, keys)
         if foreign is None:
-            foreign = _any_foreign(args, kinds)
+            foreign = _has_foreign(args, kinds)
         return run_checked(args) if foreign else call(args)
 
     return run
 
 
-def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
+def _has_foreign(args: list[Any], kinds: TensorKinds) -> bool:
     if are_operators_watched():
         return True
     if any(isinstance(value, _SYMBOLIC) or _is_foreign(value, kinds) for value in args):

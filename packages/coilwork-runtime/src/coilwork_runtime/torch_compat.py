@@ -173,7 +173,7 @@ def profiler_is_on() -> bool:
     return bool(getattr(_profiler, "_is_profiler_enabled", False))
 
 
-def recorded_range(name: str) -> AbstractContextManager[object]:
+def open_profiler_range(name: str) -> AbstractContextManager[object]:
     """A range of that name in what the profiler records; without the operator call that
     `record_function` is.
     """

@@ -109,7 +109,7 @@ class CppBuilder:
         self._kernels = KernelCache(store)
         self._lock = ForkedLock()
         self._flights: SingleFlight[Path] = SingleFlight()
-        self._made_folder: Path | None = None
+        self._kernel_folder: Path | None = None
         self._written: dict[str, Path] = {}
         # the keys of kernels whose libraries hold others, too
         self._shared: set[str] = set()
@@ -125,7 +125,7 @@ class CppBuilder:
         try:
             toolchain = find_toolchain()
         except MissingCompilerError:
-            launcher = self._stored_launcher(spec)
+            launcher = self._load_stored(spec)
             if launcher is None:
                 raise
             return launcher
@@ -152,7 +152,7 @@ class CppBuilder:
         except MissingCompilerError:
             # `build` says so
             return False
-        return self._file(key) is None and self._found(key) is None
+        return self._file(key) is None and self._find_library(key) is None
 
     def build_together(self, specs: Sequence[KernelSpec]) -> None:
         """Compile the kernels in one go, for `build` to load them; should they not compile so, it compiles
@@ -174,12 +174,12 @@ class CppBuilder:
         key = library_key(spec, toolchain)
         return self._flights.run(key, lambda: self._own_library(spec, key, toolchain)).read_bytes()
 
-    def _stored_launcher(self, spec: KernelSpec) -> Launcher | None:
+    def _load_stored(self, spec: KernelSpec) -> Launcher | None:
         """The launcher of what any compiler made of the kernel before; None if the store has nothing that
         loads.
         """
         named = (self._kernels.get(latest_key(spec)) or b"").decode(errors="replace")
-        path = self._found(named) if _KEY.fullmatch(named) else None
+        path = self._find_library(named) if _KEY.fullmatch(named) else None
         try:
             return None if path is None else load_launcher(spec, path)
         except (OSError, AttributeError):
@@ -193,7 +193,7 @@ class CppBuilder:
             return None
 
     def _library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
-        known = self._file(key) or self._found(key)
+        known = self._file(key) or self._find_library(key)
         return known or self._keep(key, self._compile(spec, key, toolchain))
 
     def _own_library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
@@ -201,7 +201,7 @@ class CppBuilder:
         library = self._library(spec, key, toolchain)
         return self._keep(key, self._compile(spec, key, toolchain)) if key in self._shared else library
 
-    def _found(self, key: str) -> Path | None:
+    def _find_library(self, key: str) -> Path | None:
         """The library of the kernel with this key as a file, if the store has it."""
         data = self._kernels.get(key)
         if data is None:
@@ -284,9 +284,9 @@ class CppBuilder:
         """Return where libraries lie; another one if it was removed."""
         # functools.cache would let two threads make a folder each, and the stub lies in one only
         with self._lock:
-            if self._made_folder is None or not is_usable(self._made_folder):
-                self._made_folder = new_folder("cpp")
-            return self._made_folder
+            if self._kernel_folder is None or not is_usable(self._kernel_folder):
+                self._kernel_folder = new_folder("cpp")
+            return self._kernel_folder
 
     def _write(self, data: bytes) -> Path:
         """A new file each time: the loader takes a path that it knows for the library that it knows.

@@ -39,20 +39,20 @@ def make_callback(call: RecordedCall) -> Callback:
     """
     find = find_operator(call.target)
     places = _Places()
-    positional = _Row([places.of(value) for value in call.args])
-    named = _Row([places.of(value) for value in call.kwargs.values()])
+    positional = _Row([places.find(value) for value in call.args])
+    named = _Row([places.find(value) for value in call.kwargs.values()])
     names = tuple(call.kwargs)
-    fixed = dict(zip(names, named.filled([], []), strict=True)) if named.is_fixed else None
+    fixed = dict(zip(names, named.fill([], []), strict=True)) if named.is_fixed else None
 
-    def made(tensors: list[torch.Tensor], sizes: list[int]) -> Any:
-        args = positional.filled(tensors, sizes)
+    def call_operator(tensors: list[torch.Tensor], sizes: list[int]) -> Any:
+        args = positional.fill(tensors, sizes)
         if fixed is not None:
             return find()(*args, **fixed)
-        return find()(*args, **dict(zip(names, named.filled(tensors, sizes), strict=True)))
+        return find()(*args, **dict(zip(names, named.fill(tensors, sizes), strict=True)))
 
     if not call.paths:
-        return made
-    return lambda tensors, sizes: _parts(made(tensors, sizes), call.paths)
+        return call_operator
+    return lambda tensors, sizes: _parts(call_operator(tensors, sizes), call.paths)
 
 
 def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
@@ -100,7 +100,7 @@ class _Places:
         self._tensors = 0
         self._sizes = 0
 
-    def of(self, value: Argument) -> _Fixed | _Tensor | _Integer | _Row:
+    def find(self, value: Argument) -> _Fixed | _Tensor | _Integer | _Row:
         """The place of `value`."""
         match value:
             case Slot() | Item():
@@ -110,7 +110,7 @@ class _Places:
                 self._sizes += 1
                 return _Integer(self._sizes - 1)
             case list():
-                return _Row([self.of(item) for item in value])
+                return _Row([self.find(item) for item in value])
             case _:
                 return _Fixed(value)
 
@@ -134,7 +134,7 @@ class _Row:
         """True if it is the same in every call."""
         return not (self._tensors or self._sizes or self._items or self._rows)
 
-    def filled(self, tensors: list[torch.Tensor], sizes: list[int]) -> list[Any]:
+    def fill(self, tensors: list[torch.Tensor], sizes: list[int]) -> list[Any]:
         """A new list with the arguments of a call."""
         row: list[Any] = self._template.copy()
         for place, number in self._tensors:
@@ -144,7 +144,7 @@ class _Row:
         for place, number in self._items:
             row[place] = tensors[number].item()
         for place, inner in self._rows:
-            row[place] = inner.filled(tensors, sizes)
+            row[place] = inner.fill(tensors, sizes)
         return row
 
 
@@ -251,14 +251,14 @@ def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route,
     address = 0 if name is None or quantized else torch_interface.symbol(name)
     if address and _same_as_double(call.target, bound):
         try:
-            return Route.FUNCTION, _by_function(address, schema, bound, torch_interface)
+            return Route.FUNCTION, _encode_function_call(address, schema, bound, torch_interface)
         except Unplanned:
             # the dispatcher has forms for more
             pass
-    return Route.DISPATCHER, _by_dispatcher(schema, bound, torch_interface)
+    return Route.DISPATCHER, _encode_dispatcher_call(schema, bound, torch_interface)
 
 
-def _by_function(
+def _encode_function_call(
     address: int,
     schema: Schema,
     bound: tuple[tuple[Parameter, Argument], ...],
@@ -279,7 +279,7 @@ def _by_function(
     return head + _listing(results) + _listing(values)
 
 
-def _by_dispatcher(
+def _encode_dispatcher_call(
     schema: Schema, bound: tuple[tuple[Parameter, Argument], ...], torch_interface: TorchInterface
 ) -> bytes:
     kinds = {"Tensor": 0, "int": 1, "bool": 1, "List[Tensor]": 2}

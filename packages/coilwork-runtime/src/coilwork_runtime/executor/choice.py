@@ -146,7 +146,7 @@ def drive(
     """
     wanted = options.executor
 
-    def in_python() -> Call:
+    def load_in_python() -> Call:
         return load_interpreted(graph.program, launchers=launchers, constants=graph.constants)
 
     reason, is_faulty = "" if wanted == "python" else graph.refusal, False
@@ -156,7 +156,7 @@ def drive(
                 graph.program,
                 launchers=launchers,
                 constants=graph.constants,
-                fallback=in_python,
+                fallback=load_in_python,
                 operators=graph.operators,
                 kinds=graph.kinds,
                 store=store,
@@ -182,7 +182,7 @@ def drive(
         warn(graph.name, "the native executor", reason or "as was asked for")
     elif reason:
         log.debug("graph %s is driven by Python: %s", graph.name, reason)
-    call = guard_call(in_python(), graph.operators or refuse_operators, graph.kinds)
+    call = guard_call(load_in_python(), graph.operators or refuse_operators, graph.kinds)
     return Driven(call=call, executor="python", reason=reason, python_calls={})
 
 
@@ -195,14 +195,14 @@ def _native(program: NativeProgram) -> Driven:
 
 def _products(graph: Loadable, options: ExecutorOptions) -> ProductLibrary | None:
     """Return who computes matrix products instead of ATen."""
-    if not _by_library(graph, options, options.products):
+    if not _uses_library(graph, options, options.products):
         return None
     return ProductLibrary(required=options.products == "cublaslt")
 
 
 def _convolutions(graph: Loadable, options: ExecutorOptions) -> ConvolutionLibrary | None:
     """Return who computes convolutions instead of ATen."""
-    if not _by_library(graph, options, options.convolutions):
+    if not _uses_library(graph, options, options.convolutions):
         return None
     return ConvolutionLibrary(required=options.convolutions == "cudnn")
 
@@ -216,7 +216,7 @@ def _is_on(graph: Loadable, types: tuple[str, ...]) -> bool:
     return any(device.partition(":")[0] in types for device in graph.devices)
 
 
-def _by_library(graph: Loadable, options: ExecutorOptions, wanted: str) -> bool:
+def _uses_library(graph: Loadable, options: ExecutorOptions, wanted: str) -> bool:
     """Tell if a library is called directly: where results should be eager's to the last bit, or the same
     whatever is beside them, only if it is asked for."""
     return (

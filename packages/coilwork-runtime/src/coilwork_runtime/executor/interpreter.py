@@ -231,7 +231,7 @@ class _Maker:
         )
         return sizes, strides
 
-    def _fixed(self, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _constant_layout(self, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The sizes and the strides of a layout that is the same in every call."""
         sizes, strides = (
             tuple(self._part.constants[number & ~CONSTANT] for number in numbers)
@@ -355,7 +355,7 @@ class _Maker:
         place, dtype = self._slots[slot], layout.dtype
         allocate, where = _find_allocator(layout.device)
         if _is_fixed(layout):
-            make = functools.partial(allocate, *self._fixed(layout), dtype, *where)
+            make = functools.partial(allocate, *self._constant_layout(layout), dtype, *where)
 
             def allocate_fixed(frame: Frame) -> None:
                 frame[place] = make()
@@ -381,7 +381,7 @@ class _Maker:
         dtype = layout.dtype
         if _is_fixed(layout) and offset_register & CONSTANT:
             start = self._rest[offset - self._first_kept]
-            see = find_pool_part(start, *self._fixed(layout), dtype)
+            see = find_pool_part(start, *self._constant_layout(layout), dtype)
 
             def carve_fixed(frame: Frame) -> None:
                 frame[place] = see(frame[pool])
@@ -401,7 +401,7 @@ class _Maker:
         place, source, offset = self._slots[slot], self._slots[source_slot], self._registers[register]
         dtype = layout.dtype
         sizes, strides = self._layout(layout)
-        fixed_sizes, fixed_strides = self._fixed(layout) if _is_fixed(layout) else ((), ())
+        fixed_sizes, fixed_strides = self._constant_layout(layout) if _is_fixed(layout) else ((), ())
 
         def see_fixed(frame: Frame) -> None:
             frame[place] = reinterpret(frame[source], fixed_sizes, fixed_strides, frame[offset])
@@ -539,7 +539,7 @@ class _Maker:
 
         return require
 
-    def _nested(self, nested: Nested, carried: Sequence[int] = ()) -> Callable[[Frame], Sequence[Any]]:
+    def _run_nested(self, nested: Nested, carried: Sequence[int] = ()) -> Callable[[Frame], Sequence[Any]]:
         """Return what runs a nested program; `carried` are the places of its first operands, if
         they change.
         """
@@ -556,7 +556,7 @@ class _Maker:
         self, slot: int, then: Nested, otherwise: Nested, outputs: Sequence[tuple[int, Layout]]
     ) -> Action:
         predicate, places = self._slots[slot], [self._slots[one] for one, _ in outputs]
-        run_then, run_otherwise = self._nested(then), self._nested(otherwise)
+        run_then, run_otherwise = self._run_nested(then), self._run_nested(otherwise)
         settle = self._settle_own(outputs)
 
         def choose(frame: Frame) -> None:
@@ -571,7 +571,7 @@ class _Maker:
     def _loop(self, condition: Nested, body: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
         places = [self._slots[slot] for slot, _ in outputs]
         first = [self._slots[number] for _, number in body.operands[: len(places)]]
-        decide, step = self._nested(condition, places), self._nested(body, places)
+        decide, step = self._run_nested(condition, places), self._run_nested(body, places)
         settle = self._settle_own(outputs)
 
         def loop(frame: Frame) -> None:
@@ -589,7 +589,7 @@ class _Maker:
 
     def _run(self, nested: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
         """A subprogram, whose results are memory of its own."""
-        run, places = self._nested(nested), [self._slots[slot] for slot, _ in outputs]
+        run, places = self._run_nested(nested), [self._slots[slot] for slot, _ in outputs]
         settled = [self._settle(slot, layout, False) for slot, layout in outputs]
 
         def run_part(frame: Frame) -> None:
@@ -618,7 +618,7 @@ class _Maker:
         place, dtype = self._slots[slot], layout.dtype
         ensure = ensure_aligned_layout if is_aligned else ensure_layout
         if _is_fixed(layout):
-            fixed_sizes, fixed_strides = self._fixed(layout)
+            fixed_sizes, fixed_strides = self._constant_layout(layout)
 
             def settle_fixed(frame: Frame) -> None:
                 frame[place] = ensure(frame[place], fixed_sizes, fixed_strides, dtype)

@@ -77,20 +77,20 @@ class LifetimeChecker:
         run = runs[-1]
         match event:
             case "alloc":
-                self._allocated(run, name, _needed(tensor, name), place)
+                self._allocate(run, name, _require_alive(tensor, name), place)
             case "carve":
-                _carve(run, name, _needed(tensor, name), place)
+                _carve(run, name, _require_alive(tensor, name), place)
             case "view" | "result":
-                _hold(run, name, _needed(tensor, name), place)
+                _hold(run, name, _require_alive(tensor, name), place)
             case "taken":
                 _let_go(run, name)
             case "free":
-                _freed(run, name, tensor, place)
+                _free(run, name, tensor, place)
             case "return":
-                run.returned.add(_address(_needed(tensor, name)))
+                run.returned.add(_address(_require_alive(tensor, name)))
             case "leave":
                 runs.pop()
-                _left(run)
+                _check_leaks(run)
             case _:
                 pass
 
@@ -100,7 +100,7 @@ class LifetimeChecker:
             runs = self._threads.runs = []
         return runs
 
-    def _allocated(self, run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
+    def _allocate(self, run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
         address = _address(tensor)
         if address in run.blocks:
             others = ", ".join(f"%{one}" for one in sorted(run.blocks[address].holders))
@@ -172,14 +172,14 @@ def _let_go(run: _Run, name: str) -> list[_Piece]:
     return gone
 
 
-def _freed(run: _Run, name: str, tensor: torch.Tensor | None, place: str) -> None:
+def _free(run: _Run, name: str, tensor: torch.Tensor | None, place: str) -> None:
     if tensor is None:
         raise LifetimeError("freed-twice", f"%{name} is freed and not alive", reason=f"in {place}")
     for piece in _let_go(run, name):
         _poison(tensor, piece.start, piece.end)
 
 
-def _left(run: _Run) -> None:
+def _check_leaks(run: _Run) -> None:
     leaks = [block for address, block in run.blocks.items() if address not in run.returned]
     if leaks:
         names = ", ".join(f"%{name}" for block in leaks for name in sorted(block.holders))
@@ -196,7 +196,7 @@ def _poison(tensor: torch.Tensor, start: int, end: int) -> None:
     memory.set_(tensor.untyped_storage())[start:end].fill_(POISON)
 
 
-def _needed(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
+def _require_alive(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
     if tensor is None:
         raise LifetimeError("not-alive", f"%{name} is used and not alive")
     return tensor

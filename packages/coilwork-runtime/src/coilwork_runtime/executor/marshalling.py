@@ -64,7 +64,7 @@ def dispatcher_value(parameter: Parameter, value: Argument, code: Codes) -> byte
         Unplanned: its C interface has no form for it.
     """
     try:
-        return _dispatched(parameter.type, repeated(parameter, value), code)
+        return _encode_for_dispatcher(parameter.type, repeat_scalar(parameter, value), code)
     except Unplanned as error:
         raise Unplanned(f"argument {parameter.name}: {parameter.type}: {error}") from error
 
@@ -75,7 +75,7 @@ def function_value(parameter: Parameter, value: Argument, code: Codes) -> bytes:
     Raises:
         Unplanned: it has no form there.
     """
-    kind, value = parameter.type, repeated(parameter, value)
+    kind, value = parameter.type, repeat_scalar(parameter, value)
     if str(kind) == "Optional[List[int]]":
         # a pointer to a pointer, then a count
         listed = [] if value is None else value
@@ -91,7 +91,7 @@ def function_value(parameter: Parameter, value: Argument, code: Codes) -> bytes:
     return _scalar(kind, value, code)
 
 
-def repeated(parameter: Parameter, value: Argument) -> Argument:
+def repeat_scalar(parameter: Parameter, value: Argument) -> Argument:
     """A single number where a list of fixed length is expected stands for all of its items."""
     if parameter.type.name == "List" and parameter.length and isinstance(value, int | float | Size):
         return [value] * parameter.length
@@ -103,13 +103,17 @@ def is_exact(value: Argument) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) <= EXACT_INTEGER)
 
 
-def _dispatched(kind: Type, value: Argument, code: Codes) -> bytes:
+def _encode_for_dispatcher(kind: Type, value: Argument, code: Codes) -> bytes:
     if kind.element is not None and kind.name == "Optional":
         return (
-            _code(Kind.NONE) if value is None else _code(Kind.SOME) + _dispatched(kind.element, value, code)
+            _code(Kind.NONE)
+            if value is None
+            else _code(Kind.SOME) + _encode_for_dispatcher(kind.element, value, code)
         )
     if kind.element is not None and kind.name == "List" and isinstance(value, list):
-        return _code(Kind.LIST) + _listing([_dispatched(kind.element, item, code) for item in value])
+        return _code(Kind.LIST) + _listing(
+            [_encode_for_dispatcher(kind.element, item, code) for item in value]
+        )
     if kind.name == "number":
         raise Unplanned("torch's C dispatcher takes no Scalar")
     if kind.name == "Device" and isinstance(value, torch.device):

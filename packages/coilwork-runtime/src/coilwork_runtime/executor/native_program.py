@@ -123,7 +123,10 @@ def load_native(
         check_replacements(replacements, read_program(data)[1])
     extension = executor_extension(store, may_build=may_build)
     tables = read_tables(data)
-    product_library, convolution_library = _opened(products, extension), _opened(convolutions, extension)
+    product_library, convolution_library = (
+        _open_library(products, extension),
+        _open_library(convolutions, extension),
+    )
     plans = tuple(
         plan_call(
             call,
@@ -168,7 +171,7 @@ def load_native(
     )
 
 
-def _opened(library: CalledLibrary | None, extension: Any) -> int:
+def _open_library(library: CalledLibrary | None, extension: Any) -> int:
     """The address of the opened library; 0 if there is none to open, or it is not to be had and
     not required.
     """
@@ -259,7 +262,7 @@ def _kernel(
 
 def _lazily(make: Callable[[], Call]) -> Call:
     @functools.cache
-    def made() -> Call:
+    def make_once() -> Call:
         return make()
 
-    return lambda args: made()(args)
+    return lambda args: make_once()(args)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from coilwork_runtime.executor.call_plans import CallPlan, Route
-from coilwork_runtime.torch_compat import profiler_is_on, recorded_range
+from coilwork_runtime.torch_compat import open_profiler_range, profiler_is_on
 
 # ---- What the instructions of a native program take, by kind: what its host time is spent on ----
 
@@ -52,7 +52,7 @@ _ROUTES: Final[Mapping[Route, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class KindTime:
     """What instructions of one kind took in a call, on average.
 
     Attributes:
@@ -88,22 +88,26 @@ class Stopwatch:
         phases, _ = self._call.times()
         return phases[0][0] if phases else 0
 
-    def phases(self) -> tuple[Taken, ...]:
+    def phases(self) -> tuple[KindTime, ...]:
         """The parts of a call, in order: its instructions are one of them."""
         phases, _ = self._call.times()
         calls = max(1, self.calls)
         return tuple(
-            Taken(kind=name, count=1, microseconds=spent / calls / 1e3)
+            KindTime(kind=name, count=1, microseconds=spent / calls / 1e3)
             for name, (_, spent) in zip(PHASES, phases, strict=False)
         )
 
-    def kinds(self) -> tuple[Taken, ...]:
+    def kinds(self) -> tuple[KindTime, ...]:
         """The instructions by kind, the longest first."""
-        return _summed(((kind, times, spent) for kind, _, times, spent in self._rows()), max(1, self.calls))
+        return _sum_by_kind(
+            ((kind, times, spent) for kind, _, times, spent in self._rows()), max(1, self.calls)
+        )
 
-    def places(self) -> tuple[Taken, ...]:
+    def places(self) -> tuple[KindTime, ...]:
         """The instructions by what they do: each kernel and operator by itself, the longest first."""
-        return _summed(((place, times, spent) for _, place, times, spent in self._rows()), max(1, self.calls))
+        return _sum_by_kind(
+            ((place, times, spent) for _, place, times, spent in self._rows()), max(1, self.calls)
+        )
 
     def _rows(self) -> Iterator[tuple[str, str, int, int]]:
         """Kind, what is done, how often, and nanoseconds, of each instruction that ran."""
@@ -119,14 +123,14 @@ class Stopwatch:
         return f"{plan.target}, {plan.library or _ROUTES[plan.route]}"
 
 
-def _summed(rows: Iterable[tuple[str, int, int]], calls: int) -> tuple[Taken, ...]:
+def _sum_by_kind(rows: Iterable[tuple[str, int, int]], calls: int) -> tuple[KindTime, ...]:
     counts: dict[str, int] = defaultdict(int)
     spent_ns: dict[str, int] = defaultdict(int)
     for kind, times, spent in rows:
         counts[kind] += times
         spent_ns[kind] += spent
     found = (
-        Taken(kind=kind, count=counts[kind] / calls, microseconds=spent_ns[kind] / calls / 1e3)
+        KindTime(kind=kind, count=counts[kind] / calls, microseconds=spent_ns[kind] / calls / 1e3)
         for kind in counts
     )
     return tuple(sorted(found, key=lambda one: -one.microseconds))
@@ -166,7 +170,7 @@ class Observation:
     def begin(self, name: str, *, is_launch: bool, stream: int) -> None:
         """Tell them."""
         if profiler_is_on():
-            within: AbstractContextManager[object] = recorded_range(name if is_launch else PREFIX + name)
+            within: AbstractContextManager[object] = open_profiler_range(name if is_launch else PREFIX + name)
             self._stack.enter_context(within)
         if is_launch:
             enter, leave = launch_hooks()

@@ -145,20 +145,20 @@ def read_heading(reader: ProgramReader) -> Tables:
     version = reader.u32()
     if version != VERSION:
         raise ValueError(f"they are of version {version}, and this runtime reads {VERSION}")
-    if reader.u32() != reader.left():
+    if reader.u32() != reader.remaining():
         raise ValueError("they are cut short")
-    reader.strings = reader.listing(lambda: reader.raw(reader.u32()).decode("utf-8", "surrogatepass"))
-    keys = reader.listing(reader.text)
-    kernels = reader.listing(reader.text)
-    calls = reader.listing(lambda: _call(reader))
+    reader.strings = reader.read_list(lambda: reader.raw(reader.u32()).decode("utf-8", "surrogatepass"))
+    keys = reader.read_list(reader.text)
+    kernels = reader.read_list(reader.text)
+    calls = reader.read_list(lambda: _call(reader))
     return Tables(keys=tuple(keys), kernels=tuple(kernels), calls=tuple(calls))
 
 
 def _call(reader: ProgramReader) -> RecordedCall:
     target, implements = reader.text(), reader.text()
-    args = reader.listing(lambda: _argument(reader))
-    kwargs = reader.listing(lambda: (reader.text(), _argument(reader)))
-    out = reader.listing(lambda: (reader.text(), Slot(reader.u32(), True)))
+    args = reader.read_list(lambda: _argument(reader))
+    kwargs = reader.read_list(lambda: (reader.text(), _argument(reader)))
+    out = reader.read_list(lambda: (reader.text(), Slot(reader.u32(), True)))
     return RecordedCall(
         target=target,
         implements=implements,
@@ -167,7 +167,7 @@ def _call(reader: ProgramReader) -> RecordedCall:
         device=reader.text(),
         wanted=reader.u32(),
         single=bool(reader.u8()),
-        paths=tuple(tuple(path) for path in reader.listing(lambda: reader.listing(reader.u32))),
+        paths=tuple(tuple(path) for path in reader.read_list(lambda: reader.read_list(reader.u32))),
     )
 
 
@@ -184,7 +184,7 @@ def _argument(reader: ProgramReader) -> Argument:
         lambda: getattr(torch, reader.text()),
         lambda: getattr(torch, reader.text()),
         lambda: torch.device(reader.text()),
-        lambda: reader.listing(lambda: _argument(reader)),
+        lambda: reader.read_list(lambda: _argument(reader)),
         lambda: Item(_slot(reader)),
     )
     return readers[reader.u8()]()
@@ -213,12 +213,12 @@ class ProgramReader:
 
     def raw(self, size: int) -> bytes:
         """The next `size` bytes."""
-        if size > self.left():
+        if size > self.remaining():
             raise ValueError("they end too early")
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many bytes follow."""
         return len(self._data) - self._at
 
@@ -261,7 +261,7 @@ class ProgramReader:
         """A string, by its number."""
         return self.strings[self.u32()]
 
-    def listing(self, read: Callable[[], _T]) -> list[_T]:
+    def read_list(self, read: Callable[[], _T]) -> list[_T]:
         """A count, and as many of what `read` reads."""
         return [read() for _ in range(self.u32())]
 
@@ -372,7 +372,7 @@ def read_program(data: bytes) -> tuple[Tables, tuple[Part, ...]]:
         tables = read_heading(reader)
         count = reader.u32()
         parts = tuple(_PartReader(reader, tables, count).read() for _ in range(count))
-        if not parts or reader.left():
+        if not parts or reader.remaining():
             raise ValueError("they hold no program, or something behind it")
         return tables, parts
 
@@ -405,14 +405,14 @@ class _PartReader:
         """The part."""
         into = self._in
         name = into.text()
-        self._slots = into.listing(into.text)
+        self._slots = into.read_list(into.text)
         self._variables = into.below(CONSTANT)
-        self._constants = into.listing(into.i64)
-        outer = into.listing(self._variable)
-        inputs = into.listing(self._input)
-        known = into.listing(lambda: (self._slot(), into.below(len(self._tables.keys))))
-        self._layouts = into.listing(self._layout)
-        steps = into.listing(self._step)
+        self._constants = into.read_list(into.i64)
+        outer = into.read_list(self._variable)
+        inputs = into.read_list(self._input)
+        known = into.read_list(lambda: (self._slot(), into.below(len(self._tables.keys))))
+        self._layouts = into.read_list(self._layout)
+        steps = into.read_list(self._step)
         if not steps or steps[-1].code is not Code.RETURN:
             raise ValueError("a program does not end in a return")
         return Part(
@@ -471,17 +471,17 @@ class _PartReader:
         sizes, strides = (tuple(self._register() for _ in range(rank)) for _ in range(2))
         return Layout(dtype, device, sizes, strides)
 
-    def _laid_out(self) -> Layout:
+    def _layout_reference(self) -> Layout:
         return self._layouts[self._in.u32()]
 
-    def _nested(self) -> Nested:
+    def _nested_program(self) -> Nested:
         into = self._in
         part = into.below(self._parts)
-        operands = into.listing(lambda: (True, self._register()) if self._flag() else (False, self._slot()))
-        return Nested(part, tuple(operands), tuple(into.listing(self._register)))
+        operands = into.read_list(lambda: (True, self._register()) if self._flag() else (False, self._slot()))
+        return Nested(part, tuple(operands), tuple(into.read_list(self._register)))
 
     def _slot_and_layout(self) -> tuple[int, Layout]:
-        return self._slot(), self._laid_out()
+        return self._slot(), self._layout_reference()
 
     def _step(self) -> Step:
         code = Code(self._in.u8())
@@ -497,7 +497,7 @@ class _PartReader:
     def _compute(self) -> tuple[Any, ...]:
         into = self._in
         return (
-            into.listing(lambda: (self._operation(), self._variable(), self._register(), self._register())),
+            into.read_list(lambda: (self._operation(), self._variable(), self._register(), self._register())),
         )
 
     def _bind(self) -> tuple[Any, ...]:
@@ -505,10 +505,10 @@ class _PartReader:
 
     def _place(self) -> tuple[Any, ...]:
         """A slot, its layout, and a flag: aligned or plain."""
-        return self._slot(), self._laid_out(), self._flag()
+        return self._slot(), self._layout_reference(), self._flag()
 
     def _carve(self) -> tuple[Any, ...]:
-        return self._slot(), self._slot(), self._register(), self._laid_out(), self._flag()
+        return self._slot(), self._slot(), self._register(), self._layout_reference(), self._flag()
 
     def _view(self) -> tuple[Any, ...]:
         into = self._in
@@ -517,20 +517,20 @@ class _PartReader:
             self._slot(),
             into.below_byte(3),
             self._register(),
-            self._laid_out(),
+            self._layout_reference(),
             self._flag(),
         )
 
     def _launch(self) -> tuple[Any, ...]:
         into = self._in
         kernel = self._tables.kernels[into.u32()]
-        return kernel, into.listing(self._slot), into.listing(self._register)
+        return kernel, into.read_list(self._slot), into.read_list(self._register)
 
     def _call(self) -> tuple[Any, ...]:
         into = self._in
         call = self._tables.calls[into.u32()]
-        outputs = into.listing(lambda: self._value(self._variable))
-        binds = into.listing(lambda: (self._variable(), into.below(len(outputs)), into.u32()))
+        outputs = into.read_list(lambda: self._value(self._variable))
+        binds = into.read_list(lambda: (self._variable(), into.below(len(outputs)), into.u32()))
         return call, outputs, binds
 
     def _require(self) -> tuple[Any, ...]:
@@ -540,10 +540,10 @@ class _PartReader:
         return self._slot(), *self._while()
 
     def _while(self) -> tuple[Any, ...]:
-        return self._nested(), self._nested(), self._in.listing(self._slot_and_layout)
+        return self._nested_program(), self._nested_program(), self._in.read_list(self._slot_and_layout)
 
     def _run(self) -> tuple[Any, ...]:
-        return self._nested(), self._in.listing(self._slot_and_layout)
+        return self._nested_program(), self._in.read_list(self._slot_and_layout)
 
     def _stream(self) -> tuple[Any, ...]:
         return self._in.below_byte(6), self._in.u32(), self._in.u32(), self._in.text()
@@ -563,8 +563,8 @@ _OPERANDS: Final[Mapping[Code, Callable[[_PartReader], tuple[Any, ...]]]] = {
     Code.REQUIRE: _PartReader._require,
     Code.COND: _PartReader._cond,
     Code.WHILE: _PartReader._while,
-    Code.FREE: lambda part: (part._in.listing(part._slot),),
-    Code.RETURN: lambda part: (part._in.listing(lambda: part._value(part._register)),),
+    Code.FREE: lambda part: (part._in.read_list(part._slot),),
+    Code.RETURN: lambda part: (part._in.read_list(lambda: part._value(part._register)),),
     Code.SETTLE: _PartReader._place,
     Code.STREAM: _PartReader._stream,
     Code.RUN: _PartReader._run,

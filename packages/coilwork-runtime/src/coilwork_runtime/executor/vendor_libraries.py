@@ -168,7 +168,9 @@ def convolution_bytes(call: RecordedCall, library: ConvolutionLibrary | None) ->
         transposed = shape[3]
         given = {_SUMS if transposed else _IMAGE: value, _WEIGHT: weight}
         computed = [_IMAGE if transposed else _SUMS]
-        return None if bias is not None else _said(given, computed, (*shape[:3], shape[5]), device)
+        return (
+            None if bias is not None else _encode_convolution(given, computed, (*shape[:3], shape[5]), device)
+        )
     if call.implements == _GRADIENTS and len(call.args) == 11:
         gradient, value, weight, _, *shape, mask = call.args
         transposed = shape[3]
@@ -176,15 +178,19 @@ def convolution_bytes(call: RecordedCall, library: ConvolutionLibrary | None) ->
         given |= {_IMAGE: gradient, _SUMS: value} if transposed else {_IMAGE: value, _SUMS: gradient}
         computed = [_SUMS if transposed else _IMAGE, _WEIGHT, _NONE]
         wanted = [role if want is True else _NONE for role, want in zip(computed, mask, strict=True)]
-        return None if mask[2] is not False else _said(given, wanted, (*shape[:3], shape[5]), device)
+        return (
+            None
+            if mask[2] is not False
+            else _encode_convolution(given, wanted, (*shape[:3], shape[5]), device)
+        )
     return None
 
 
-def _said(
+def _encode_convolution(
     given: Mapping[int, Argument], computed: Sequence[int], shape: Sequence[Argument], device: int
 ) -> bytes | None:
     stride, padding, dilation, groups = shape
-    lists = [_listed(values, stride) for values in (stride, padding, dilation)]
+    lists = [_list_numbers(values, stride) for values in (stride, padding, dilation)]
     if not all(isinstance(value, Slot) for value in given.values()) or not isinstance(groups, int):
         return None
     if any(values is None for values in lists):
@@ -198,7 +204,7 @@ def _said(
     return bytes((_CONVOLUTION,)) + slots + roles + numbers + struct.pack("<qi", groups, device)
 
 
-def _listed(values: Argument, like: Argument) -> list[int] | None:
+def _list_numbers(values: Argument, like: Argument) -> list[int] | None:
     """One number for each dimension of space; `None` where some are only known in a call."""
     if not isinstance(values, list) or not values or not all(type(value) is int for value in values):
         return None

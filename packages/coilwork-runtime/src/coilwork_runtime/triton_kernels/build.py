@@ -29,7 +29,7 @@ from coilwork_runtime.languages import Building
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
-from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, identity
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, config_key
 from coilwork_runtime.triton_kernels.autotune.records import recall
 from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.compilation import (
@@ -38,16 +38,16 @@ from coilwork_runtime.triton_kernels.compilation import (
     WorkerError,
     WorkerPool,
     binary_from_reply,
-    candidate,
-    candidates,
     decode_binary,
     encode_binary,
     gpu_target,
+    make_candidate,
+    make_candidates,
     triton_version,
 )
 from coilwork_runtime.triton_kernels.gpu import Gpu
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
-from coilwork_runtime.triton_kernels.triton_interpreter import interpreting, make_interpreted
+from coilwork_runtime.triton_kernels.triton_interpreter import is_interpreting, make_interpreted
 from coilwork_runtime.triton_kernels.versions import keep_versions
 
 # ---- In which order kernels are built: those that take longest first, so that no worker is left ----
@@ -60,7 +60,7 @@ _PRODUCT: Final = 40
 _THREADS: Final = 32
 
 
-def expected_work(candidate: Candidate) -> float:
+def estimate_work(candidate: Candidate) -> float:
     """How long a candidate takes to compile, in no unit: its statements, as often as a thread has elements.
 
     Of 163 candidates of models, nine in ten were within a factor of two of it; products take less than it
@@ -77,7 +77,7 @@ def expected_work(candidate: Candidate) -> float:
 # ---- Which kernels are the same but for their names and what they are launched with, so that on ----
 
 
-def shared_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
+def group_equal_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
     """By name of each of `specs`, the first of them with the same text: that one's is compiled.
 
     Which one is first depends on the graph alone, so a graph that is compiled again finds its binaries. A
@@ -183,16 +183,16 @@ class TritonBuilder:
         device = self._gpu.here() if spec.is_open else ""
         known = recall(self._store, spec, device) if device else {}
         if () in known:
-            return (candidate(spec, known[()], target, version, text=text),)
-        proposed = {identity(config) for config in spec.configs}
-        others = {identity(config): config for config in known.values()}
-        guesses = candidates(spec, target, version, text=text)
+            return (make_candidate(spec, known[()], target, version, text=text),)
+        proposed = {config_key(config) for config in spec.configs}
+        others = {config_key(config): config for config in known.values()}
+        guesses = make_candidates(spec, target, version, text=text)
         if self._search is None and best_guess_does(spec):
             guesses = keep_versions(spec, guesses)
         return (
             *guesses,
             *(
-                candidate(spec, others[key], target, version, text=text)
+                make_candidate(spec, others[key], target, version, text=text)
                 for key in others
                 if key not in proposed
             ),
@@ -251,15 +251,15 @@ class TritonBuilder:
             for candidate, answer in zip(wanted, answers, strict=True)
             if isinstance(answer, GpuBinary)
         ]
-        untried = set(map(identity, spec.configs)) - {identity(one.config) for one in wanted}
+        untried = set(map(config_key, spec.configs)) - {config_key(one.config) for one in wanted}
         if not built and untried:
-            proposed = candidates(spec, gpu_target(spec), triton_version())
+            proposed = make_candidates(spec, gpu_target(spec), triton_version())
             return self.usable(spec, proposed, [self.compile(spec, one) for one in proposed])
         if not built:
             raise next(answer for answer in answers if isinstance(answer, KernelBuildError))
         return built
 
-    def interpreted(self, spec: KernelSpec) -> Launcher:
+    def interpret(self, spec: KernelSpec) -> Launcher:
         """A launcher that runs the kernel in Triton's interpreter.
 
         Raises:
@@ -273,7 +273,7 @@ class TritonBuilder:
         fails.
         """
         target, version = gpu_target(spec), triton_version()
-        wanted = [candidate(spec, config, target, version) for config in configs]
+        wanted = [make_candidate(spec, config, target, version) for config in configs]
         with Threads(self._workers, "coilwork-search") as threads:
             return list(threads.map(lambda one: self.compile(spec, one, timeout_s=LONGEST_BUILD_S), wanted))
 
@@ -281,7 +281,7 @@ class TritonBuilder:
         with self._lock:
             known = self._built.get(candidate.key)
         if known is None:
-            known = self._stored(candidate.key)
+            known = self._read_stored(candidate.key)
         if known is None:
             known = binary_from_reply(*self._pool.compile(candidate.request, timeout_s=timeout_s))
             self._kernels.put(candidate.key, encode_binary(known))
@@ -289,7 +289,7 @@ class TritonBuilder:
             self._built[candidate.key] = known
         return known
 
-    def _stored(self, key: str) -> GpuBinary | None:
+    def _read_stored(self, key: str) -> GpuBinary | None:
         data = self._kernels.get(key)
         if data is None:
             return None
@@ -317,9 +317,9 @@ class TritonLanguage:
 
     def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
         """As `Language.start`."""
-        if interpreting():
+        if is_interpreting():
             return {
-                spec.name: Building([threads.submit(self._builder.interpreted, spec)], lambda parts: parts[0])
+                spec.name: Building([threads.submit(self._builder.interpret, spec)], lambda parts: parts[0])
                 for spec in specs
             }
         started = self.start_candidates(specs, threads)
@@ -331,10 +331,10 @@ class TritonLanguage:
 
     def start_candidates(self, kernels: Sequence[KernelSpec], threads: Threads) -> Started:
         """Begin to compile the candidates of all kernels, the largest first, those of equal texts once."""
-        texts = shared_texts(kernels)
+        texts = group_equal_texts(kernels)
         found = {spec.name: self._builder.candidates(spec, texts[spec.name]) for spec in kernels}
         work = {one.key: (spec, one) for spec in kernels for one in found[spec.name]}
-        ordered = sorted(work.values(), key=lambda pair: -expected_work(pair[1]))
+        ordered = sorted(work.values(), key=lambda pair: -estimate_work(pair[1]))
         futures = {one.key: threads.submit(self._builder.compile, spec, one) for spec, one in ordered}
         return {name: (wanted, [futures[one.key] for one in wanted]) for name, wanted in found.items()}
 

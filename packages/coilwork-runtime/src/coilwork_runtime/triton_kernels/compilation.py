@@ -136,14 +136,14 @@ def gpu_target(spec: KernelSpec) -> GpuTarget:
     )
 
 
-def candidates(
+def make_candidates(
     spec: KernelSpec, target: GpuTarget, version: str, *, text: KernelSpec | None = None
 ) -> tuple[Candidate, ...]:
     """Return what to compile, in the order of `spec.configs`; `text` as in `candidate`."""
-    return tuple(candidate(spec, config, target, version, text=text) for config in spec.configs)
+    return tuple(make_candidate(spec, config, target, version, text=text) for config in spec.configs)
 
 
-def candidate(
+def make_candidate(
     spec: KernelSpec,
     config: Mapping[str, int],
     target: GpuTarget,
@@ -434,7 +434,7 @@ class WorkerPool:
 
 
 @functools.cache
-def shared_pool() -> WorkerPool:
+def find_shared_pool() -> WorkerPool:
     """The pool of this process: starting a worker costs a third of a second, so builders share them."""
     pool = WorkerPool()
     atexit.register(pool.close)

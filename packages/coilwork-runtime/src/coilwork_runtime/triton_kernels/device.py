@@ -19,11 +19,11 @@ from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.manifest.size_bytecode import SizeBytecode, constant_code
 from coilwork_runtime.triton_kernels.build import TritonBuilder
 from coilwork_runtime.triton_kernels.compilation import (
-    candidate,
     decode_binary,
     encode_binary,
+    find_shared_pool,
     gpu_target,
-    shared_pool,
+    make_candidate,
     triton_version,
 )
 from coilwork_runtime.triton_kernels.driver import Kernel
@@ -35,7 +35,7 @@ class TritonCompiler:
     """Compiles kernels in the first of their configurations. `store` keeps what is built."""
 
     def __init__(self, store: Store | None) -> None:
-        self._builder = TritonBuilder(store, shared_pool(), torch_gpu(store))
+        self._builder = TritonBuilder(store, find_shared_pool(), torch_gpu(store))
 
     def key(self, spec: KernelSpec) -> str:
         """Triton's version.
@@ -52,7 +52,7 @@ class TritonCompiler:
             KernelBuildError: it does not compile.
             MissingTritonError: Triton is not installed.
         """
-        first = candidate(spec, spec.configs[0], gpu_target(spec), triton_version())
+        first = make_candidate(spec, spec.configs[0], gpu_target(spec), triton_version())
         built = self._builder.compile(spec, first)
         if isinstance(built, KernelBuildError):
             raise built

@@ -23,12 +23,12 @@ from coilwork_runtime.triton_kernels.autotune.candidate_selection import (
     select_candidate,
     selection_key,
 )
-from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, identity
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, config_key
 from coilwork_runtime.triton_kernels.autotune.records import magnitudes, recall, remember
 from coilwork_runtime.triton_kernels.autotune.search import Ready, Search, Workshop, search
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
-from coilwork_runtime.triton_kernels.versions import mapping_text, select_version, version_of
+from coilwork_runtime.triton_kernels.versions import format_mapping, select_version, version_of
 
 _Call = Callable[..., None]
 _T = TypeVar("_T")
@@ -120,7 +120,7 @@ class _Versions:
         if device is None:
             return None
         self._asked += 1
-        found = [kernel.binding_on(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
+        found = [kernel.bind_to_device(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
         known = [binding for binding in found if binding is not None]
         return encode_descriptor(self._spec, known) if len(known) == len(found) else None
 
@@ -179,14 +179,14 @@ class _Kernel:
     def _prepare(self, device: int, args: Sequence[Any]) -> _Call:
         """Load the candidates on the current device `device`, choose one, and make its launcher."""
         loaded = self._load(device)
-        chosen = self._recalled(device, loaded, args)
+        chosen = self._recall(device, loaded, args)
         if chosen is None and self._gpu.capturing() and (len(loaded) > 1 or self._explore is not None):
             # launches that are recorded cannot be timed: the best guess then, without settling for it
             return self._call_on(device, loaded[0])
         if chosen is None and self._explore is not None:
-            chosen = self._searched(self._explore, device, loaded, args)
+            chosen = self._search(self._explore, device, loaded, args)
         if chosen is None:
-            chosen = self._chosen(device, loaded, args)
+            chosen = self._select(device, loaded, args)
         call = self._call_on(device, chosen)
         if not self._devices:
             if chosen.kernel.entry is not None:
@@ -196,7 +196,7 @@ class _Kernel:
         self._devices[device] = call
         return call
 
-    def binding_on(self, device: int, *, guess: bool = False) -> bytes | None:
+    def bind_to_device(self, device: int, *, guess: bool = False) -> bytes | None:
         """How it is launched on `device`, if that is the first it is used on. With `guess`, in its best guess
         if no call has settled it yet.
         """
@@ -227,7 +227,7 @@ class _Kernel:
             raise refusals[0]
         return loaded
 
-    def _recalled(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded | None:
+    def _recall(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded | None:
         """Return what a search found earlier for such sizes on such a device, if it is loaded."""
         if self._explore is None and len(loaded) == 1:
             return loaded[0]
@@ -235,9 +235,9 @@ class _Kernel:
         found = known.get(tuple(magnitudes(_sizes(args))))
         if found is None:
             return None
-        return next((one for one in loaded if identity(one.config) == identity(found)), None)
+        return next((one for one in loaded if config_key(one.config) == config_key(found)), None)
 
-    def _chosen(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
+    def _select(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
         """The fastest of `loaded`, but for those that spill where others do not."""
         worth = [loaded[index] for index in drop_spilling([one.kernel.spill_bytes for one in loaded])]
         if len(worth) == 1:
@@ -249,11 +249,11 @@ class _Kernel:
             measure=self._gpu.measure,
             store=self._store,
             key=selection_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
-            mappings=[mapping_text(self._spec, one.config) for one in worth],
+            mappings=[format_mapping(self._spec, one.config) for one in worth],
         )
         return worth[index]
 
-    def _searched(
+    def _search(
         self, explore: Explore, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]
     ) -> _Loaded | None:
         """The best configuration around `loaded`, which is remembered; None if nothing could be timed.
@@ -267,7 +267,7 @@ class _Kernel:
         shelf: dict[Any, _Loaded] = {}
 
         def ready(one: _Loaded) -> Ready:
-            shelf[identity(one.config)] = one
+            shelf[config_key(one.config)] = one
             return Ready(
                 config=one.config,
                 call=partial(self._call_on(device, one), *expendable),
@@ -287,7 +287,7 @@ class _Kernel:
         found = search(
             self._spec.name,
             [ready(one) for one in loaded],
-            Space.of(self._spec),
+            Space.from_spec(self._spec),
             Workshop(compile=explore.compile, load=load),
             limits=explore.search,
             measure=self._gpu.measure_cold,
@@ -295,7 +295,7 @@ class _Kernel:
         if found is None:
             return None
         remember(self._store, self._spec, self._gpu.name(device), _sizes(args), found)
-        return shelf[identity(found.best.config)]
+        return shelf[config_key(found.best.config)]
 
     def _form(self) -> bytes | None:
         """How the chosen configuration is launched on the first device; `None` before the first call."""
@@ -311,7 +311,7 @@ class _Kernel:
         sizes_of = _sizes_reader(spec)
         codes = [code.bind(values) for code in (*spec.grid, *[constant_code(1)] * (3 - len(spec.grid)))]
         grid_for = _keep_last(lambda sizes: tuple(code.evaluate(sizes) for code in codes))
-        tensor = next(k for k, a in enumerate(_given(spec)) if a.is_pointer)
+        tensor = next(k for k, a in enumerate(_list_passed(spec)) if a.is_pointer)
         arguments_for = _scratch_adder(spec, values, device)
         first, current_device, raw_stream = self._first, self._gpu.current, self._gpu.stream
 
@@ -327,16 +327,16 @@ class _Kernel:
         return launch
 
 
-def _given(spec: KernelSpec) -> list[KernelArgument]:
+def _list_passed(spec: KernelSpec) -> list[KernelArgument]:
     """The arguments that callers pass: all but scratch memory."""
     return [one for one in spec.args if one.role != "scratch"]
 
 
 def _sizes_reader(spec: KernelSpec) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
     """A function from what a launcher is given to the sizes among it."""
-    places = [k for k, one in enumerate(_given(spec)) if one.role == "size"]
-    if places == list(range(len(_given(spec)) - len(places), len(_given(spec)))):
-        start = len(_given(spec)) - len(places)
+    places = [k for k, one in enumerate(_list_passed(spec)) if one.role == "size"]
+    if places == list(range(len(_list_passed(spec)) - len(places), len(_list_passed(spec)))):
+        start = len(_list_passed(spec)) - len(places)
         return lambda args: args[start:]
     return lambda args: tuple(args[k] for k in places)
 

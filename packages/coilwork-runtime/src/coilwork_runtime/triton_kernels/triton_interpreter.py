@@ -75,13 +75,13 @@ def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
     import numpy
 
     arrays = [numpy.moveaxis(block.handle.data, operation.axis, 0) for block in blocks]
-    results = _scanned(arrays, _whole_levels(operation, blocks))
+    results = _scan(arrays, _whole_levels(operation, blocks))
     return _tensors(
         operation, [numpy.ascontiguousarray(numpy.moveaxis(x, 0, operation.axis)) for x in results], blocks
     )
 
 
-def _scanned(arrays: Arrays, combine: Combine) -> Arrays:
+def _scan(arrays: Arrays, combine: Combine) -> Arrays:
     """Inclusive prefixes along the first axis: those of the pairs are every second one (Ladner and Fischer,
     1980).
     """
@@ -90,7 +90,7 @@ def _scanned(arrays: Arrays, combine: Combine) -> Arrays:
     if len(arrays[0]) == 1:
         return arrays
     firsts = [x[0::2] for x in arrays]
-    at_seconds = _scanned(combine(firsts, [x[1::2] for x in arrays]), combine)
+    at_seconds = _scan(combine(firsts, [x[1::2] for x in arrays]), combine)
     # before the first pair there is nothing: it meets the last, for blocks must stay powers of two, and is
     # put back below
     at_firsts = combine([numpy.roll(x, 1, axis=0) for x in at_seconds], firsts)
@@ -132,7 +132,7 @@ def _tensors(operation: Any, arrays: Arrays, like: Sequence[Any]) -> list[Any]:
 
 
 @contextmanager
-def repaired_interpreter(options: Any) -> Iterator[None]:
+def repair_interpreter(options: Any) -> Iterator[None]:
     """Triton's interpreter with `options` (an `InterpreterOptions`) and these repairs, in Triton 3.6 to 3.7:
 
     - A comparison gives booleans. As it comes, the result is labelled with the operands' type and, where a
@@ -249,7 +249,7 @@ def _small_bits(values: Any, dtype: torch.dtype) -> Any:
 _ONE_AT_A_TIME: Final = threading.RLock()
 
 
-def interpreting(environ: Mapping[str, str] = os.environ) -> bool:
+def is_interpreting(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell if Triton is told to interpret."""
     return environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
@@ -288,7 +288,7 @@ def make_interpreted(spec: KernelSpec) -> Launcher:
         }
         given |= {name: scalar_argument(given_sizes[name], dtype) for name, dtype in sizes.items()}
         # the interpreter patches triton.language while it runs, and has one builder
-        with _ONE_AT_A_TIME, repaired_interpreter(options):
+        with _ONE_AT_A_TIME, repair_interpreter(options):
             try:
                 function[extents](**given, **constants_of(config))
             except InterpreterError as error:

@@ -111,7 +111,7 @@ def keep_versions(spec: KernelSpec, guesses: Sequence[_T]) -> tuple[_T, ...]:
     return tuple(found.values())
 
 
-def mapping_text(spec: KernelSpec, config: Mapping[str, int]) -> str | None:
+def format_mapping(spec: KernelSpec, config: Mapping[str, int]) -> str | None:
     """How `spec` runs in `config`: the closed mapping; None if the kernel tells none."""
     number = version_of(spec, config)
     return close_mapping(spec.versions[number].mapping, config) if spec.versions else None

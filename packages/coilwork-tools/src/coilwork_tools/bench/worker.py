@@ -152,26 +152,26 @@ def measure(script: str, name: str, backend: str, *, backward: bool, place: str 
         if cuda:
             torch.cuda.synchronize()
         first_call_s = time.perf_counter() - start
-    fewest = sum(map(_stored_bytes, (*subject.tensors, *results)))
+    fewest = sum(map(_count_bytes, (*subject.tensors, *results)))
     finding = Finding(backend=backend, device=str(device), first_call_s=first_call_s, fewest_bytes=fewest)
     fallback = [str(w.message) for w in caught if w.category.__name__ == "CoilworkFallbackWarning"]
     failure, error, eager_error = judge(script, name, results, backward=backward)
     if fallback or failure:
-        return _with(finding, failure=(fallback or [failure])[0], error=error, eager_error=eager_error)
+        return _update(finding, failure=(fallback or [failure])[0], error=error, eager_error=eager_error)
     source = torch.empty(max(fewest // 2, 1), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     calls: dict[str, Callable[[], object]] = {
         "copy": lambda: target.copy_(source),
         "call": lambda: subject.call(compiled),
     }
-    finding = _with(finding, error=error, eager_error=eager_error)
+    finding = _update(finding, error=error, eager_error=eager_error)
     for call in calls.values():
         call()
     if not cuda:
         copy_us, busy_us = (statistics.median(cpu_times_ms(c, repeats=REPEATS)) * 1e3 for c in calls.values())
-        return _with(finding, copy_us=copy_us, busy_us=busy_us, peak_bytes=cpu_peak_bytes(calls["call"]))
+        return _update(finding, copy_us=copy_us, busy_us=busy_us, peak_bytes=cpu_peak_bytes(calls["call"]))
     activity = gpu_activities(calls, repeats=REPEATS)
-    return _with(
+    return _update(
         finding,
         copy_us=statistics.median(a.busy_ms for a in activity["copy"]) * 1e3,
         busy_us=statistics.median(a.busy_ms for a in activity["call"]) * 1e3,
@@ -218,7 +218,7 @@ def distance(values: list[Tensor], exact: list[Tensor]) -> float:
     return float((square / scale) ** 0.5 if scale else square**0.5)
 
 
-def _with(finding: Finding, **more: Any) -> Finding:
+def _update(finding: Finding, **more: Any) -> Finding:
     return Finding(**asdict(finding) | more)
 
 
@@ -228,7 +228,7 @@ def _widen(value: Tensor) -> Tensor:
     return value.detach().double().requires_grad_(value.requires_grad)
 
 
-def _stored_bytes(value: Tensor) -> int:
+def _count_bytes(value: Tensor) -> int:
     count = value.element_size()
     for extent, stride in zip(value.shape, value.stride(), strict=True):
         count *= extent if stride else min(extent, 1)

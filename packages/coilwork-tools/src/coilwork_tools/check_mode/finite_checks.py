@@ -123,12 +123,12 @@ def add_kernel_checks(stepped: Stepper, wanted: Wanted, name: str) -> Call:
             reason=f"it is {whose}: no kernel before wrote such a value\n  kernel  {who}",
         )
 
-    def before(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
+    def check_reads(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
         for buffer in stepped.read(step):
             if fault := wanted.fault(tensors[buffer]):
                 refuse(culprits(stepped, program, step, buffer), buffer, fault, read=True)
 
-    def after(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
+    def check_writes(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
         for buffer in stepped.list_written(step):
             if buffer in tensors and (fault := wanted.fault(tensors[buffer])):
                 refuse(culprits(stepped, program, step, buffer), buffer, fault, read=False)
@@ -136,7 +136,7 @@ def add_kernel_checks(stepped: Stepper, wanted: Wanted, name: str) -> Call:
     def call_and_check(args: list[Any]) -> Sequence[Any]:
         given = list(args)
         args.clear()
-        results = stepped.run(given, before=before, after=after)
+        results = stepped.run(given, before=check_reads, after=check_writes)
         if found := wanted.first_fault(enumerate(results)):
             position, fault = found
             raise NotFiniteError(

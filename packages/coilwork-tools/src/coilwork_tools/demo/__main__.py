@@ -88,7 +88,7 @@ def status(title: str) -> Iterator[Callable[[str], None]]:
 
 
 class Measurement:
-    """One worker process. `until_ready` and `finish` show its progress and raise WorkerError if it ends
+    """One worker process. `wait_until_ready` and `finish` show its progress and raise WorkerError if it ends
     badly.
     """
 
@@ -116,7 +116,7 @@ class Measurement:
         self._timer.daemon = True
         self._timer.start()
 
-    def until_ready(self, update: Callable[[str], None]) -> None:
+    def wait_until_ready(self, update: Callable[[str], None]) -> None:
         """Wait until the worker waits for the next round."""
         for line in self._process.stdout or ():
             if line.strip() == READY:
@@ -168,7 +168,7 @@ def measure_inference(
             running[backend] = measurement
             with status(measurement.title) as update:
                 try:
-                    measurement.until_ready(update)
+                    measurement.wait_until_ready(update)
                 except WorkerError as error:
                     del running[backend]
                     found[backend] = error
@@ -177,7 +177,7 @@ def measure_inference(
                 update(f"round {turn + 1} of {ROUNDS}")
                 for measurement in running.values():
                     measurement.next_round()
-                    measurement.until_ready(update)
+                    measurement.wait_until_ready(update)
         for backend, measurement in running.items():
             with status(measurement.title) as update:
                 found[backend] = measurement.finish(update)

@@ -311,7 +311,7 @@ class Stepped:
     again_ms: float
 
 
-def training_step(model: torch.nn.Module, ids: Tensor, backend: str, *, repeat: bool) -> Stepped:
+def run_training_step(model: torch.nn.Module, ids: Tensor, backend: str, *, repeat: bool) -> Stepped:
     """Forward with loss, backward, AdamW; forward and optimizer step through `backend`."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, eps=EPSILON)
 
@@ -348,12 +348,12 @@ def train(backend: str, device: str) -> Findings:
     say("building the model")
     model, ids = build_model(device).train(), tokens(TRAINING_TOKENS, device)
     say("float64 reference step")
-    exact = training_step(copy.deepcopy(model).double(), ids, "eager", repeat=False).results
+    exact = run_training_step(copy.deepcopy(model).double(), ids, "eager", repeat=False).results
     gc.collect()  # two gigabytes that the optimizer held
     say("eager step")
-    eager = training_step(copy.deepcopy(model), ids, "eager", repeat=True)
+    eager = run_training_step(copy.deepcopy(model), ids, "eager", repeat=True)
     say("compiling forward, backward and AdamW")
-    stepped = training_step(model, ids, backend, repeat=True)
+    stepped = run_training_step(model, ids, backend, repeat=True)
     say("comparing")
     return Findings(
         first_call_s=stepped.seconds,

@@ -98,20 +98,20 @@ class _Placement:
         least = self.writes
         for operand in node.all_input_nodes:
             if operand in self.level:
-                least = least.join(self._behind(operand))
+                least = least.join(self._levels_after(operand))
         if has_effects(node):
             least = least.join(self.effects)
         if writes_memory(node):
             least = least.join(self.all)
         self.level[node] = least.called if node in self.cut else least.compiled
-        behind = self._behind(node)
+        behind = self._levels_after(node)
         self.all = self.all.join(behind)
         if has_effects(node):
             self.effects = self.effects.join(behind)
         if writes_memory(node):
             self.writes = self.writes.join(behind)
 
-    def _behind(self, node: fx.Node) -> _Least:
+    def _levels_after(self, node: fx.Node) -> _Least:
         level = self.level[node]
         return _Least(level + 1, level) if node in self.cut else _Least(level, level)
 

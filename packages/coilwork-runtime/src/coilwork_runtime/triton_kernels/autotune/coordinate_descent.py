@@ -40,7 +40,7 @@ class Space:
     limits: tuple[tuple[SizeBytecode, SizeBytecode], ...] = ()
 
     @staticmethod
-    def of(spec: KernelSpec) -> Space:
+    def from_spec(spec: KernelSpec) -> Space:
         """The space that the first version of a kernel declares; without one, there is nothing around its
         candidates.
         """
@@ -63,7 +63,7 @@ class Space:
         """One parameter, one value up or down."""
         for name in self.values:
             for direction in (1, -1):
-                yield from self._moved(config, {name: direction})
+                yield from self._move(config, {name: direction})
 
     def double_steps(self, config: Config) -> Iterator[Config]:
         """Two at once: a block and the warps that share it, one side of a block for another, or one parameter
@@ -72,17 +72,17 @@ class Space:
         blocks = [name for name in self.values if name not in OPTIONS]
         for name in blocks:
             for direction in (1, -1):
-                yield from self._moved(config, {name: direction, WARPS: direction})
+                yield from self._move(config, {name: direction, WARPS: direction})
         for grown, shrunk in itertools.permutations(blocks, 2):
-            yield from self._moved(config, {grown: 1, shrunk: -1})
+            yield from self._move(config, {grown: 1, shrunk: -1})
         for name in self.values:
             for direction in (2, -2):
-                yield from self._moved(config, {name: direction})
+                yield from self._move(config, {name: direction})
         for name in blocks:
             for direction in (2, -2):
-                yield from self._moved(config, {name: direction, WARPS: direction // 2})
+                yield from self._move(config, {name: direction, WARPS: direction // 2})
 
-    def _moved(self, config: Config, directions: Mapping[str, int]) -> Iterator[Config]:
+    def _move(self, config: Config, directions: Mapping[str, int]) -> Iterator[Config]:
         changed = dict(config)
         for name, direction in directions.items():
             known = self.values.get(name, ())
@@ -124,7 +124,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """What a search found: the best trial, those of the candidates, and the others in the order of time."""
 
     best: Trial
@@ -149,7 +149,7 @@ class Bench:
     over: Callable[[], bool]
 
 
-def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int) -> Found | None:
+def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int) -> SearchResult | None:
     """The best configuration found with `most` trials beyond those of `proposed`; None if nothing could be
     timed.
 
@@ -158,7 +158,7 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
     current = fastest(proposed)
     if current is None:
         return None
-    seen = {identity(trial.config) for trial in proposed}
+    seen = {config_key(trial.config) for trial in proposed}
     tried: list[Trial] = []
     while not bench.over():
         after = None
@@ -166,7 +166,7 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
             wanted = _fresh(around(current.config), seen, most - len(tried))
             if not wanted:
                 continue
-            seen |= {identity(config) for config in wanted}
+            seen |= {config_key(config) for config in wanted}
             trials = bench.evaluate(wanted, current)
             tried += trials
             after = _better(trials, current, bench)
@@ -176,7 +176,7 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
         if after is None:
             break
         current = after
-    return Found(best=current, proposed=tuple(proposed), tried=tuple(tried))
+    return SearchResult(best=current, proposed=tuple(proposed), tried=tuple(tried))
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
@@ -190,14 +190,14 @@ def fastest(trials: Iterable[Trial]) -> Trial | None:
     return best if least < timed[0][0] * (1 - GAIN) else timed[0][1]
 
 
-def identity(config: Config) -> tuple[tuple[str, int], ...]:
+def config_key(config: Config) -> tuple[tuple[str, int], ...]:
     """The same for the same configuration, whatever the order of its parameters."""
     return tuple(sorted(config.items()))
 
 
 def _fresh(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]], room: int) -> list[Config]:
     """At most `room` of `configs`, none of them seen, none twice."""
-    found = {identity(config): config for config in configs if identity(config) not in seen}
+    found = {config_key(config): config for config in configs if config_key(config) not in seen}
     return list(found.values())[: max(0, room)]
 
 

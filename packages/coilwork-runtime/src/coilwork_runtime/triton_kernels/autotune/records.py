@@ -13,8 +13,14 @@ from typing import Any, Final
 
 from coilwork_cache import Store, TuningCache, content_key
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec, encode_manifest
-from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Found, Space, Trial, identity
-from coilwork_runtime.triton_kernels.versions import mapping_text, read_choice
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
+    Config,
+    SearchResult,
+    Space,
+    Trial,
+    config_key,
+)
+from coilwork_runtime.triton_kernels.versions import format_mapping, read_choice
 
 FORMAT: Final = 4
 
@@ -51,7 +57,7 @@ def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[t
     if entries is None:
         tuning.delete(key)
         return {}
-    space = Space.of(spec)
+    space = Space.from_spec(spec)
     found = {tuple(entry["magnitudes"]): config_for(spec, entry["mapping"]) for entry in entries}
     return {
         sizes: config for sizes, config in found.items() if config is not None and _is_of(spec, space, config)
@@ -67,7 +73,7 @@ def config_for(spec: KernelSpec, mapping: str) -> Config | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class SearchFinding:
     """What a search found of a kernel, for sizes of one magnitude: the closed mapping, and how much faster it
     was than the proposed one.
     """
@@ -88,11 +94,11 @@ def list_searches(store: Store) -> Iterator[Mapping[str, Any]]:
             yield record
 
 
-def list_findings(store: Store) -> Iterator[Finding]:
+def list_findings(store: Store) -> Iterator[SearchFinding]:
     """Return what searches found, as the records in `store` say."""
     for record in list_searches(store):
         for entry in record["searches"]:
-            yield Finding(
+            yield SearchFinding(
                 kernel=str(record.get("kernel")),
                 device=str(record.get("device")),
                 sizes=tuple(entry["sizes"]),
@@ -114,11 +120,11 @@ def _is_of(spec: KernelSpec, space: Space, config: Config) -> bool:
         for name in config
         if name not in space.values
     )
-    return identity(config) in map(identity, spec.configs) or (given and space.allows(config))
+    return config_key(config) in map(config_key, spec.configs) or (given and space.allows(config))
 
 
 def remember(
-    store: Store | None, spec: KernelSpec, device_name: str, sizes: Sequence[int], found: Found
+    store: Store | None, spec: KernelSpec, device_name: str, sizes: Sequence[int], found: SearchResult
 ) -> None:
     """Keep what was found, beside what is known for other sizes."""
     tuning, key = TuningCache(store), record_key(spec, device_name)
@@ -129,7 +135,7 @@ def remember(
     fresh: dict[str, Any] = {
         "magnitudes": own,
         "sizes": list(sizes),
-        "mapping": mapping_text(spec, found.best.config),
+        "mapping": format_mapping(spec, found.best.config),
         "best": _plain(spec, found.best),
         "proposed": [_plain(spec, trial) for trial in found.proposed],
         "tried": [_plain(spec, trial) for trial in found.tried],
@@ -139,7 +145,7 @@ def remember(
 
 def _plain(spec: KernelSpec, trial: Trial) -> dict[str, Any]:
     measured = (field.name for field in fields(trial) if field.name != "config")
-    found: dict[str, Any] = {"mapping": mapping_text(spec, trial.config)}
+    found: dict[str, Any] = {"mapping": format_mapping(spec, trial.config)}
     return found | {name: getattr(trial, name) for name in measured}
 
 

@@ -16,11 +16,11 @@ from coilwork_runtime.errors import KernelBuildError, KernelLaunchError
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import (
     Bench,
     Config,
-    Found,
+    SearchResult,
     Space,
     Trial,
+    config_key,
     descend,
-    identity,
 )
 from coilwork_runtime.triton_kernels.compilation import GpuBinary
 
@@ -99,9 +99,9 @@ def search(
     limits: Search,
     measure: Measure,
     clock: Callable[[], float] = time.monotonic,
-) -> Found | None:
+) -> SearchResult | None:
     """The best configuration of the kernel `name` around `candidates`; None if none of these can be timed."""
-    shelf = {identity(one.config): one.call for one in candidates}
+    shelf = {config_key(one.config): one.call for one in candidates}
     started = clock()
 
     def evaluate(configs: Sequence[Config], current: Trial) -> list[Trial]:
@@ -115,7 +115,7 @@ def search(
             except KernelLaunchError as error:
                 trials.append(Trial(config=config, reason=f"does not load: {_first_line(error)}"))
                 continue
-            shelf[identity(config)] = ready.call
+            shelf[config_key(config)] = ready.call
             hopeless = explain_hopeless(ready.trial(), current)
             trials.append(
                 replace(ready.trial(), reason=hopeless)
@@ -128,7 +128,7 @@ def search(
         seen: tuple[list[float], list[float]] = ([], [])
         for _ in range(TURNS):
             for trial, times in zip((one, other), seen):
-                repeated = time_trial(trial, shelf[identity(trial.config)], measure)
+                repeated = time_trial(trial, shelf[config_key(trial.config)], measure)
                 times.append(float("inf") if repeated.milliseconds is None else repeated.milliseconds)
         return min(seen[0]), min(seen[1])
 
@@ -148,8 +148,9 @@ def explain_hopeless(trial: Trial, current: Trial) -> str:
     """
     if trial.spill_bytes > current.spill_bytes:
         return f"spills {trial.spill_bytes} bytes per thread, the best {current.spill_bytes}"
-    if resident_threads(trial) < LEAST_RESIDENCE * resident_threads(current):
-        return f"{resident_threads(trial)} threads of {trial.registers} registers fit, of the best {resident_threads(current)}"
+    own, best = resident_threads(trial), resident_threads(current)
+    if own < LEAST_RESIDENCE * best:
+        return f"{own} threads of {trial.registers} registers fit, of the best {best}"
     return ""
 
 
