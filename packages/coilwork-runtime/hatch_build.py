@@ -63,8 +63,8 @@ def _platform() -> str:
 
 
 def _import_native_build(root: Path) -> ModuleType:
-    """Import `coilwork_runtime.native_build` and its imports without the package around it, whose requirements
-    may be missing.
+    """Import `coilwork_runtime.native_build` and its imports without the package, whose requirements may be
+    missing.
     """
     folder = Path(root, PACKAGE)
     if not Path(folder, "native_build.py").exists():

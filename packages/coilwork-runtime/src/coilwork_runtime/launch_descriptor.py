@@ -6,7 +6,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coilwork_runtime.manifest.kernel_manifest import KernelManifest, block, encode_manifest, i64, write_list
+from coilwork_runtime.manifest.kernel_manifest import KernelManifest, encode_manifest
+from coilwork_runtime.wire_format import block, i64, join_items, write_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ def encode_cpu_descriptor(manifest: KernelManifest, address: int) -> bytes:
 
 def encode_descriptor(manifest: KernelManifest, bindings: Sequence[bytes]) -> bytes:
     """The form of a kernel with one binding, or with one for each of its versions."""
-    return block(encode_manifest(manifest)) + write_list(bindings, bytes)
+    return block(encode_manifest(manifest)) + join_items(bindings)
 
 
 def encode_gpu_binding(manifest: KernelManifest, config: Mapping[str, int], entry: GpuEntry) -> bytes:

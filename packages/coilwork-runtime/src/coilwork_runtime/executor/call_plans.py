@@ -24,6 +24,7 @@ from coilwork_runtime.executor.vendor_libraries import (
     convolution_bytes,
     product_bytes,
 )
+from coilwork_runtime.wire_format import join_items, text, u32
 
 # ---- Calls of operators in Python, with what is the same in every call laid out beforehand ----
 
@@ -216,11 +217,11 @@ def plan_call(
         route, head = _native(call, torch_interface)
         reason = ""
     except Unplanned as error:
-        route, head, reason = Route.PYTHON, _u32(0) + _u32(0), str(error)
-    tail = _listing([_u32(slot.number) for slot in call.slots()])
-    tail += _listing([_u32(size.number) for size in call.sizes()])
+        route, head, reason = Route.PYTHON, u32(0) + u32(0), str(error)
+    tail = join_items([u32(slot.number) for slot in call.slots()])
+    tail += join_items([u32(size.number) for size in call.sizes()])
     product, convolution = product_bytes(call, products), convolution_bytes(call, convolutions)
-    tail += _u32(call.wanted) + bytes((call.single,)) + (product or convolution or _NO_LIBRARY)
+    tail += u32(call.wanted) + bytes((call.single,)) + (product or convolution or _NO_LIBRARY)
     return CallPlan(
         target=call.target,
         route=route,
@@ -235,7 +236,7 @@ def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route,
     """The route, and what the plan says of it: results, then values."""
     if call.target in NUMBER_READS:
         (slot,) = call.slots()
-        return Route.ITEM, _u32(0) + _listing([bytes((1,)) + _u32(slot.number)])
+        return Route.ITEM, u32(0) + join_items([bytes((1,)) + u32(slot.number)])
     if call.paths:
         raise Unplanned("it returns lists beside other results, which torch's C interface does not")
     schema = find_schema(call.target)
@@ -276,7 +277,7 @@ def _encode_function_call(
         raise Unplanned("it has too many arguments")
     results = [] if schema.writes_in_place else [bytes((str(r) != "Tensor",)) for r in schema.results]
     head = address.to_bytes(8, "little") + bytes((schema.writes_in_place,))
-    return head + _listing(results) + _listing(values)
+    return head + join_items(results) + join_items(values)
 
 
 def _encode_dispatcher_call(
@@ -295,7 +296,7 @@ def _encode_dispatcher_call(
     if len(bound) > MOST_VALUES:
         raise Unplanned("it has too many arguments")
     values = [dispatcher_value(parameter, value, torch_interface.code) for parameter, value in bound]
-    return _text(schema.name) + _text(schema.overload) + _listing(results) + _listing(values)
+    return text(schema.name) + text(schema.overload) + join_items(results) + join_items(values)
 
 
 def bind(call: RecordedCall, schema: Schema) -> Iterator[tuple[Parameter, Argument]]:
@@ -358,16 +359,3 @@ def _slots(value: Argument) -> Iterator[Slot]:
     elif isinstance(value, list):
         for item in value:
             yield from _slots(item)
-
-
-def _u32(number: int) -> bytes:
-    return number.to_bytes(4, "little")
-
-
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return _u32(len(data)) + data
-
-
-def _listing(items: list[bytes]) -> bytes:
-    return _u32(len(items)) + b"".join(items)

@@ -5,7 +5,7 @@ native/program/model.hpp for the codes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -13,6 +13,7 @@ import torch
 
 from coilwork_runtime.c_shim import Parameter, Type
 from coilwork_runtime.executor.program_reader import Argument, Size, Slot
+from coilwork_runtime.wire_format import i64, join_items, text, u32
 
 Codes = Callable[[str], int | None]
 """What a function of torch's C interface that names a constant returns, e.g. `aoti_torch_dtype_float32`;
@@ -81,12 +82,12 @@ def function_value(parameter: Parameter, value: Argument, code: Codes) -> bytes:
         listed = [] if value is None else value
         if not isinstance(listed, list):
             raise Unplanned("an optional list is not given as one")
-        items = _listing([_scalar(INTEGER, item, code) for item in listed])
+        items = join_items([_scalar(INTEGER, item, code) for item in listed])
         return _code(Kind.NONE) + _code(Kind.NONE) if value is None else _code(Kind.INTS_AT) + items
     if kind.name == "Optional" and kind.element is not None:
         return _pointer(kind.element, value, code)
     if kind.name == "List" and kind.element is not None and isinstance(value, list):
-        items = _listing([_scalar(kind.element, item, code) for item in value])
+        items = join_items([_scalar(kind.element, item, code) for item in value])
         return _code(_LISTS.get(kind.element.name, Kind.TENSORS)) + items
     return _scalar(kind, value, code)
 
@@ -111,7 +112,7 @@ def _encode_for_dispatcher(kind: Type, value: Argument, code: Codes) -> bytes:
             else _code(Kind.SOME) + _encode_for_dispatcher(kind.element, value, code)
         )
     if kind.element is not None and kind.name == "List" and isinstance(value, list):
-        return _code(Kind.LIST) + _listing(
+        return _code(Kind.LIST) + join_items(
             [_encode_for_dispatcher(kind.element, item, code) for item in value]
         )
     if kind.name == "number":
@@ -131,15 +132,15 @@ def _pointer(element: Type, value: Argument, code: Codes) -> bytes:
         case _, None:
             return _code(Kind.NONE)
         case "Tensor", Slot(number):
-            return _code(Kind.TENSOR_AT) + _u32(number)
+            return _code(Kind.TENSOR_AT) + u32(number)
         case "int", _:
             return _code(Kind.INT_AT) + _scalar(element, value, code)
         case "float" | "number", _:
             return _code(Kind.REAL_AT) + _scalar(element, value, code)
         case "bool", bool():
-            return _code(Kind.CODE_AT) + _i64(value)
+            return _code(Kind.CODE_AT) + i64(value)
         case "ScalarType" | "Layout" | "MemoryFormat", _:
-            return _code(Kind.CODE_AT) + _i64(_torch_code(value, code))
+            return _code(Kind.CODE_AT) + i64(_torch_code(value, code))
         case _:
             raise Unplanned(f"an optional {element} has no C form")
 
@@ -147,25 +148,24 @@ def _pointer(element: Type, value: Argument, code: Codes) -> bytes:
 def _scalar(kind: Type, value: Argument, code: Codes) -> bytes:
     match kind.name, value:
         case "Tensor", Slot(number):
-            return _code(Kind.TENSOR) + _u32(number)
+            return _code(Kind.TENSOR) + u32(number)
         case "Tensor", None:
             # derivatives hand on what the forward had none of, by a tensor that is undefined
             return _code(Kind.UNDEFINED)
         case "int", Size(number):
-            return _code(Kind.SIZE) + _u32(number)
+            return _code(Kind.SIZE) + u32(number)
         case "int", int():
-            return _code(Kind.INT) + _i64(value)
+            return _code(Kind.INT) + i64(value)
         case "float" | "number", Size(number):
-            return _code(Kind.REAL_OF_SIZE) + _u32(number)
+            return _code(Kind.REAL_OF_SIZE) + u32(number)
         case "float" | "number", int() | float():
             return _code(Kind.REAL) + struct.pack("<d", float(value))
         case "bool", bool():
-            return _code(Kind.BOOL) + _i64(value)
+            return _code(Kind.BOOL) + i64(value)
         case "str", str():
-            data = value.encode()
-            return _code(Kind.TEXT) + _u32(len(data)) + data
+            return _code(Kind.TEXT) + text(value)
         case "ScalarType" | "Layout" | "MemoryFormat", _:
-            return _code(Kind.CODE) + _i64(_torch_code(value, code))
+            return _code(Kind.CODE) + i64(_torch_code(value, code))
         case _:
             raise Unplanned(f"a {type(value).__name__} has no C form there")
 
@@ -197,15 +197,3 @@ def _device(value: torch.device, code: Codes) -> bytes:
 
 def _code(kind: Kind) -> bytes:
     return bytes((kind,))
-
-
-def _u32(number: int) -> bytes:
-    return number.to_bytes(4, "little")
-
-
-def _i64(number: int) -> bytes:
-    return int(number).to_bytes(8, "little", signed=True)
-
-
-def _listing(items: Sequence[bytes]) -> bytes:
-    return _u32(len(items)) + b"".join(items)

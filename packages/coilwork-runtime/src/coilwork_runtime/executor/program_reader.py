@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import torch
 
 from coilwork_runtime.errors import ProgramBytesError
+from coilwork_runtime.wire_format import ByteReader
 
 # ---- Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.encoding ----
 
@@ -203,32 +204,12 @@ def _leaves(value: Argument) -> Iterator[Argument]:
         yield value
 
 
-class ProgramReader:
-    """A place in the bytes of a program, and the numbers and texts from there on."""
+class ProgramReader(ByteReader):
+    """Reads the bytes of a program; texts stand there as numbers of `strings`."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
+        super().__init__(data)
         self.strings: list[str] = []
-
-    def raw(self, size: int) -> bytes:
-        """The next `size` bytes."""
-        if size > self.remaining():
-            raise ValueError("they end too early")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def remaining(self) -> int:
-        """How many bytes follow."""
-        return len(self._data) - self._at
-
-    def u8(self) -> int:
-        """A byte."""
-        return self.raw(1)[0]
-
-    def u32(self) -> int:
-        """Four bytes."""
-        return int.from_bytes(self.raw(4), "little")
 
     def below_byte(self, limit: int) -> int:
         """A byte, a number below `limit`."""
@@ -244,26 +225,9 @@ class ProgramReader:
             raise ValueError(f"they count to {limit}, and say {number}")
         return number
 
-    def i32(self) -> int:
-        """Four bytes, two's complement."""
-        return int.from_bytes(self.raw(4), "little", signed=True)
-
-    def i64(self) -> int:
-        """Eight bytes, two's complement."""
-        return int.from_bytes(self.raw(8), "little", signed=True)
-
-    def f64(self) -> float:
-        """Eight bytes, IEEE 754."""
-        value: float = struct.unpack("<d", self.raw(8))[0]
-        return value
-
     def text(self) -> str:
         """A string, by its number."""
         return self.strings[self.u32()]
-
-    def read_list(self, read: Callable[[], _T]) -> list[_T]:
-        """A count, and as many of what `read` reads."""
-        return [read() for _ in range(self.u32())]
 
 
 # ---- Reading the parts of a program out of its bytes: the program itself and those nested in it ----

@@ -1,28 +1,24 @@
-"""`KernelManifest`: all that launching a kernel and reporting on it takes, but its text and its binary.
+"""Kernel manifests: what launching a kernel and reporting on it takes, as a value and as bytes.
 
-`KernelSpec` is a manifest with the text, for those who build kernels. The rest of what a kernel needs is of
-one process (addresses, chosen configurations) and lies in `launch_forms.py`.
+`KernelManifest` has neither the kernel's text nor its binary; `KernelSpec` adds the text, for those who build
+kernels. Addresses and chosen configurations belong to one process and stand in `launch_descriptor.py`.
 
-Manifests as bytes: records of named fields, so that a reader can refuse by name what it does not know.
-
-A record is `u32` number of fields, then of each its name and its payload, both as `u32` length and bytes,
-in the order of the tables below; a field with its default value is left out. Payloads: text as UTF-8,
-numbers as `i64`, lists as `u32` length and items, code as `SizeCode.encode` has it. Several kernels with
-their texts are a file: `MAGIC`, `u32 SCHEMA`, `u32` number of kernels, then of each its manifest and its
-text, as `u32` length and bytes.
+As bytes, a manifest is a record of named fields, so that a reader refuses by name what it does not know: the
+number of fields, then of each its name and its payload, in the order of the tables below. A field with its
+default value is left out. A file of kernels is `MAGIC`, `SCHEMA`, and a list of manifests with their texts.
+`wire_format.py` says how numbers, texts and lists are written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
 from coilwork_runtime.manifest.size_bytecode import PUSHES, Op, SizeBytecode, is_within
-
-# ---- `KernelManifest`: all that launching a kernel and reporting on it takes, but its text and  ----
-
+from coilwork_runtime.wire_format import ByteReader, block, i64, text, u32, write_list
 
 Role = Literal["in", "out", "inout", "size", "scratch"]
 ROLES: Final = ("in", "out", "inout", "size", "scratch")
@@ -175,7 +171,7 @@ def check_manifest(manifest: KernelManifest) -> None:
         raise ValueError(f"code of kernel {manifest.name} uses a size or parameter that it has not got")
 
 
-# ---- Manifests as bytes: records of named fields, so that a reader can refuse by name what it d ----
+# ---- as bytes ----
 
 
 MAGIC: Final = b"coilwork-kernels"
@@ -184,124 +180,67 @@ SCHEMA: Final = 1
 
 _T = TypeVar("_T")
 _Write = Callable[[Any], bytes]
-_Read = Callable[["Reader"], Any]
+_Read = Callable[["ManifestReader"], Any]
 
 
-class Reader:
-    """A place in bytes, which nothing beyond their end is read from."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def raw(self, size: int) -> bytes:
-        """The next bytes.
-
-        Raises:
-            ValueError: there are fewer.
-        """
-        self._at += size
-        if self._at > len(self._data):
-            raise ValueError("they end too early")
-        return self._data[self._at - size : self._at]
+class ManifestReader(ByteReader):
+    """Reads the payloads of fields."""
 
     @property
     def is_done(self) -> bool:
         """True at the end."""
-        return self._at == len(self._data)
+        return not self.remaining()
 
     def rest(self) -> bytes:
-        """All that follows."""
-        return self.raw(len(self._data) - self._at)
-
-    def u8(self) -> int:
-        """The next byte."""
-        return self.raw(1)[0]
-
-    def u32(self) -> int:
-        """The next number of four bytes."""
-        return int.from_bytes(self.raw(4), "little")
-
-    def i64(self) -> int:
-        """The next number of eight bytes."""
-        return int.from_bytes(self.raw(8), "little", signed=True)
-
-    def block(self) -> bytes:
-        """Bytes behind their length."""
-        return self.raw(self.u32())
+        """Read all that follows."""
+        return self.raw(self.remaining())
 
     def text(self) -> str:
-        """Text behind its length."""
+        """Read text behind its length."""
         return self.block().decode()
 
-    def listing(self, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
-        """Items behind their number."""
-        return tuple(read(self) for _ in range(self.u32()))
+    def texts(self) -> tuple[str, ...]:
+        """Read a list of texts."""
+        return tuple(self.read_list(self.text))
 
     def code(self) -> SizeBytecode:
-        """Code for sizes."""
-        return SizeBytecode(self.listing(Reader.step))
+        """Read code for sizes."""
+        return SizeBytecode(tuple(self.read_list(self._step)))
 
-    def step(self) -> tuple[Op, int]:
-        """One step of code."""
+    def _step(self) -> tuple[Op, int]:
         op = Op(self.u8())
         return op, self.i64() if op in PUSHES else 0
 
+    def config(self) -> Mapping[str, int]:
+        """Read a configuration."""
+        return dict(self.read_list(lambda: (self.text(), self.i64())))
 
-def u32(value: int) -> bytes:
-    """Four bytes."""
-    return value.to_bytes(4, "little")
-
-
-def i64(value: int) -> bytes:
-    """Eight bytes, two's complement."""
-    return value.to_bytes(8, "little", signed=True)
+    def limits(self) -> tuple[tuple[SizeBytecode, SizeBytecode], ...]:
+        """Read limits, pairs of code."""
+        return tuple(self.read_list(lambda: (self.code(), self.code())))
 
 
-def block(data: bytes) -> bytes:
-    """Bytes behind their length."""
-    return u32(len(data)) + data
-
-
-def text(value: str) -> bytes:
-    """Text behind its length."""
-    return block(value.encode())
-
-
-def write_list(values: Iterable[_T], write: Callable[[_T], bytes]) -> bytes:
-    """Items behind their number."""
-    parts = [write(value) for value in values]
-    return u32(len(parts)) + b"".join(parts)
-
-
-def _texts(values: Sequence[str]) -> bytes:
+def _write_texts(values: Sequence[str]) -> bytes:
     return write_list(values, text)
-
-
-def _read_texts(reader: Reader) -> tuple[str, ...]:
-    return reader.listing(Reader.text)
 
 
 def _write_config(config: Mapping[str, int]) -> bytes:
     return write_list(config.items(), lambda pair: text(pair[0]) + i64(pair[1]))
 
 
-def _read_config(reader: Reader) -> Mapping[str, int]:
-    return dict(reader.listing(lambda one: (one.text(), one.i64())))
-
-
 def _write_limits(limits: Sequence[tuple[SizeBytecode, SizeBytecode]]) -> bytes:
     return write_list(limits, lambda pair: pair[0].encode() + pair[1].encode())
 
 
-def _read_limits(reader: Reader) -> tuple[tuple[SizeBytecode, SizeBytecode], ...]:
-    return reader.listing(lambda one: (one.code(), one.code()))
-
-
 _TEXT: Final[tuple[_Write, _Read]] = (str.encode, lambda reader: reader.rest().decode())
-_TEXTS: Final[tuple[_Write, _Read]] = (_texts, _read_texts)
-_CODE: Final[tuple[_Write, _Read]] = (SizeBytecode.encode, Reader.code)
+_TEXTS: Final[tuple[_Write, _Read]] = (_write_texts, ManifestReader.texts)
+_CODE: Final[tuple[_Write, _Read]] = (SizeBytecode.encode, ManifestReader.code)
 _Table = Mapping[str, tuple[_Write, _Read]]
+
+
+def _read_records(reader: ManifestReader, *, table: _Table, kind: Callable[..., _T]) -> tuple[_T, ...]:
+    return tuple(reader.read_list(lambda: _parse_record(reader.block(), table, kind)))
+
 
 ARGUMENT_FIELDS: Final[_Table] = MappingProxyType(
     {
@@ -313,7 +252,7 @@ ARGUMENT_FIELDS: Final[_Table] = MappingProxyType(
     }
 )
 VERSION_FIELDS: Final[_Table] = MappingProxyType(
-    {"guard": _CODE, "mapping": _TEXT, "limits": (_write_limits, _read_limits)}
+    {"guard": _CODE, "mapping": _TEXT, "limits": (_write_limits, ManifestReader.limits)}
 )
 MANIFEST_FIELDS: Final[_Table] = MappingProxyType(
     {
@@ -321,25 +260,21 @@ MANIFEST_FIELDS: Final[_Table] = MappingProxyType(
         "language": _TEXT,
         "entry": _TEXT,
         "args": (
-            lambda args: write_list(args, lambda one: block(_record(one, ARGUMENT_FIELDS))),
-            lambda reader: reader.listing(
-                lambda one: _parse_record(one.block(), ARGUMENT_FIELDS, KernelArgument)
-            ),
+            lambda args: write_list(args, lambda one: block(_encode_record(one, ARGUMENT_FIELDS))),
+            partial(_read_records, table=ARGUMENT_FIELDS, kind=KernelArgument),
         ),
         "parameters": _TEXTS,
         "grid": (
             lambda grid: write_list(grid, SizeBytecode.encode),
-            lambda reader: reader.listing(Reader.code),
+            lambda reader: tuple(reader.read_list(reader.code)),
         ),
         "configs": (
             lambda configs: write_list(configs, _write_config),
-            lambda reader: reader.listing(_read_config),
+            lambda reader: tuple(reader.read_list(reader.config)),
         ),
         "versions": (
-            lambda versions: write_list(versions, lambda one: block(_record(one, VERSION_FIELDS))),
-            lambda reader: reader.listing(
-                lambda one: _parse_record(one.block(), VERSION_FIELDS, KernelVersion)
-            ),
+            lambda versions: write_list(versions, lambda one: block(_encode_record(one, VERSION_FIELDS))),
+            partial(_read_records, table=VERSION_FIELDS, kind=KernelVersion),
         ),
         "checks": _TEXTS,
         "features": _TEXTS,
@@ -352,7 +287,7 @@ MANIFEST_FIELDS: Final[_Table] = MappingProxyType(
 
 def encode_manifest(manifest: KernelManifest) -> bytes:
     """The record of `manifest`; of a `KernelSpec` without the text."""
-    return _record(manifest, MANIFEST_FIELDS)
+    return _encode_record(manifest, MANIFEST_FIELDS)
 
 
 def decode_manifest(data: bytes) -> KernelManifest:
@@ -379,16 +314,16 @@ def decode_kernels(data: bytes) -> tuple[KernelSpec, ...]:
     Raises:
         ValueError: the bytes are damaged, of another schema, or have a field that this reader does not know.
     """
-    reader = Reader(data)
+    reader = ManifestReader(data)
     if reader.raw(len(MAGIC)) != MAGIC:
         raise ValueError("they do not begin like kernels")
     schema = reader.u32()
     if schema != SCHEMA:
         raise ValueError(f"they are of schema {schema}, and this runtime reads {SCHEMA}")
-    found = reader.listing(lambda one: (decode_manifest(one.block()), one.text()))
+    pairs = reader.read_list(lambda: (decode_manifest(reader.block()), reader.text()))
     if not reader.is_done:
         raise ValueError("something follows the last kernel")
-    return tuple(attach_source(manifest, source) for manifest, source in found)
+    return tuple(attach_source(manifest, source) for manifest, source in pairs)
 
 
 def attach_source(manifest: KernelManifest, source: str) -> KernelSpec:
@@ -400,7 +335,7 @@ def _values(manifest: KernelManifest) -> dict[str, Any]:
     return {name: getattr(manifest, name) for name in MANIFEST_FIELDS}
 
 
-def _record(value: Any, table: _Table) -> bytes:
+def _encode_record(value: Any, table: _Table) -> bytes:
     defaults = {field.name: field.default for field in fields(value)}
     present = [
         (name, getattr(value, name), write)
@@ -411,18 +346,18 @@ def _record(value: Any, table: _Table) -> bytes:
 
 
 def _parse_record(data: bytes, table: _Table, kind: Callable[..., _T]) -> _T:
-    reader = Reader(data)
-    found: dict[str, Any] = {}
+    reader = ManifestReader(data)
+    values: dict[str, Any] = {}
     for _ in range(reader.u32()):
-        name, payload = reader.text(), Reader(reader.block())
-        if name not in table or name in found:
+        name, payload = reader.text(), ManifestReader(reader.block())
+        if name not in table or name in values:
             raise ValueError(f"the field {name!r} is not known, or there twice")
-        found[name] = table[name][1](payload)
+        values[name] = table[name][1](payload)
         if not payload.is_done:
             raise ValueError(f"something follows the field {name!r}")
     if not reader.is_done:
         raise ValueError("something follows the last field")
     try:
-        return kind(**found)
+        return kind(**values)
     except TypeError as error:
         raise ValueError(f"a field is missing: {error}") from error
