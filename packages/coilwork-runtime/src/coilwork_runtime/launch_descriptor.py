@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, encode_manifest
-from coilwork_runtime.wire_format import block, i64, join_items, write_list
+from coilwork_runtime.manifest.wire_format import block, i64, join_items, write_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

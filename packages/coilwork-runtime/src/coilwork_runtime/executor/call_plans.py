@@ -24,7 +24,7 @@ from coilwork_runtime.executor.vendor_libraries import (
     convolution_bytes,
     product_bytes,
 )
-from coilwork_runtime.wire_format import join_items, text, u32
+from coilwork_runtime.manifest.wire_format import join_items, text, u32
 
 # ---- Calls of operators in Python, with what is the same in every call laid out beforehand ----
 

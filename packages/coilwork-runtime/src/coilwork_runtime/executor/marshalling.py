@@ -13,7 +13,7 @@ import torch
 
 from coilwork_runtime.c_shim import Parameter, Type
 from coilwork_runtime.executor.program_reader import Argument, Size, Slot
-from coilwork_runtime.wire_format import i64, join_items, text, u32
+from coilwork_runtime.manifest.wire_format import i64, join_items, text, u32
 
 Codes = Callable[[str], int | None]
 """What a function of torch's C interface that names a constant returns, e.g. `aoti_torch_dtype_float32`;

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import torch
 
 from coilwork_runtime.errors import ProgramBytesError
-from coilwork_runtime.wire_format import ByteReader
+from coilwork_runtime.manifest.wire_format import ByteReader
 
 # ---- Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.encoding ----
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
 from coilwork_runtime.manifest.size_bytecode import PUSHES, Op, SizeBytecode, is_within
-from coilwork_runtime.wire_format import ByteReader, block, i64, text, u32, write_list
+from coilwork_runtime.manifest.wire_format import ByteReader, block, i64, text, u32, write_list
 
 Role = Literal["in", "out", "inout", "size", "scratch"]
 ROLES: Final = ("in", "out", "inout", "size", "scratch")
