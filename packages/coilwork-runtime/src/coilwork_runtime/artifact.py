@@ -1,6 +1,8 @@
-"""Reading an artefact: verify, check the device, load the binaries, and run; no compiler needed.
+"""Saved artefacts: a program, its kernels' binaries and its constants in one file, run without a compiler.
 
-Writing an artefact: build the kernels, then put program, binaries and constants into one file.
+`save_artifact` builds the kernels and writes the file. `load_artifact` verifies it, checks the device, loads
+the binaries, and runs the program as a compiled graph is run. Kernels that do not fit the machine are built
+again.
 """
 
 from __future__ import annotations
@@ -48,8 +50,6 @@ from coilwork_runtime.module_loader import Call, load_kernels
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, decode_binary, encode_binary
 from coilwork_runtime.triton_kernels.triton_interpreter import is_interpreting
 from coilwork_runtime.version import __version__
-
-# ---- Reading an artefact: verify, check the device, load the binaries, and run; no compiler nee ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +259,7 @@ def _decode(path: Path, image: bytes) -> GpuBinary:
         ) from error
 
 
-# ---- Writing an artefact: build the kernels, then put program, binaries and constants into one  ----
+# ---- saving ----
 
 
 def save_artifact(

@@ -1,9 +1,8 @@
 """The file of an artefact: a zip archive of named records, each with its SHA-256 in a manifest.
 
-`manifest.json` holds `format`, `runtime` (version that wrote it), `records` (name -> SHA-256) and `facts`
-(what the records are); `manifest.sha256` its own digest. Nothing is pickled, and nothing is unpacked to disk.
-
-Tensors as raw bytes and back: what a generated module's constants are saved as.
+`manifest.json` holds `format`, `runtime` (the version that wrote it), `records` (name -> SHA-256) and
+`facts` (what the records are); `manifest.sha256` is its own digest. Constants are records of raw bytes.
+Nothing is pickled, and nothing is unpacked to disk.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ import torch
 
 from coilwork_runtime.dtypes import dtype_name, torch_dtype
 from coilwork_runtime.errors import ArtifactError
-
-# ---- The file of an artefact: a zip archive of named records, each with its SHA-256 in a manife ----
-
 
 FORMAT: Final = 7
 # The record of the program as bytes.
@@ -159,7 +155,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-# ---- Tensors as raw bytes and back: what a generated module's constants are saved as ----
+# ---- constants ----
 
 
 def describe_constant(value: torch.Tensor) -> dict[str, Any]:

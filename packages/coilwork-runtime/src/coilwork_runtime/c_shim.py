@@ -1,20 +1,10 @@
-"""Operator schemas as values: names, types and defaults of parameters, types of results.
+"""Operators as torch's C interface knows them: schemas, C types, and C functions of single operators.
 
-What a parameter of an operator's schema is in the C functions that torch exports for single operators.
-
-The per-operator functions of torch's C interface that programs call instead of the dispatcher.
-
-They cost half of what the dispatcher costs, and they are the only way to operators with `Scalar` arguments,
-which the dispatcher's C interface cannot carry. Their C parameters follow from the operator's schema.
-Generated C++ declares the functions of this table by hand; every one is exported by libtorch_cpu from 2.11
-on, and the tests of `coilwork-cpp-wrapper` compare all of them with torch's headers. The native executor
-finds further ones in the headers (`executor/operator_functions.py`).
-
-C functions of single operators: which there are, and what their parameters are, as torch's own headers
-declare.
-
-They cost half of what the dispatcher costs, and take `Scalar` arguments, which the dispatcher's C interface
-does not. A function is used only if its declaration is what the operator's schema asks for.
+A function of its own costs half of what the dispatcher costs, and is the only way to operators with `Scalar`
+arguments, which the dispatcher's C interface cannot carry. Its C parameters follow from the operator's
+schema. Generated C++ declares the functions of `C_FUNCTIONS` by hand; every one is exported by libtorch_cpu
+from 2.11 on, and the tests of `coilwork-cpp-wrapper` compare them with torch's headers. The native executor
+finds further ones in the headers, and uses a function only if its declaration is what the schema asks for.
 """
 
 from __future__ import annotations
@@ -30,8 +20,6 @@ from typing import Any, Final, Literal
 import torch
 
 from coilwork_runtime.torch_compat import operator_schema
-
-# ---- Operator schemas as values: names, types and defaults of parameters, types of results ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +123,7 @@ def _schema(target: str) -> Schema:
     )
 
 
-# ---- What a parameter of an operator's schema is in the C functions that torch exports for sing ----
+# ---- C types ----
 
 
 SIMPLE_TYPES: Final[Mapping[str, str]] = MappingProxyType(
@@ -172,7 +160,7 @@ def c_types(kind: Type) -> tuple[str, ...] | None:
             return None
 
 
-# ---- The per-operator functions of torch's C interface that programs call instead of the dispat ----
+# ---- functions that generated C++ declares ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +230,7 @@ NUMBER_READS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
 """Operator overloads that read a tensor's number, for which there is a C function of another form."""
 
 
-# ---- C functions of single operators: which there are, and what their parameters are, as torch' ----
+# ---- functions in the headers of torch ----
 
 
 FOLDER: Final = Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/generated"

@@ -1,12 +1,8 @@
-"""Tensors as a caller is to have them: copies, views, and whose writes are counted together.
+"""The calling convention of a program: the roles of its inputs and results, applied around its call.
 
-One call of a program with the roles of its inputs and results: rows before it, the program, rows after it.
-
-The native interpreter does the same (`executor/native/running/roles.hpp`); a test runs every row by both.
-
-A driver's call with the roles of its inputs and results, and who interprets them.
-
-The native executor does, once it is loaded, whoever drives the program; else Python does.
+Rows before the call replace inputs, rows after it make results. The native executor interprets them once it
+is loaded (`executor/native/call/roles.hpp`), else `InterpretedCall` does; a test runs every row by both. The
+functions on tensors come first: copies, views, and tensors whose writes are counted together.
 """
 
 from __future__ import annotations
@@ -33,9 +29,6 @@ from coilwork_runtime.torch_compat import (
     transform_facts,
     write_creation,
 )
-
-# ---- Tensors as a caller is to have them: copies, views, and whose writes are counted together ----
-
 
 ALIGNMENT_BYTES: Final = 16
 
@@ -175,7 +168,7 @@ def _flatten_storage(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     )
 
 
-# ---- One call of a program with the roles of its inputs and results: rows before it, the progra ----
+# ---- one call in Python ----
 
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -322,7 +315,7 @@ _RESULTS: Final[Mapping[Act, Callable[[Row, Any, _Values], Any]]] = MappingProxy
 )
 
 
-# ---- A driver's call with the roles of its inputs and results, and who interprets them ----
+# ---- binding ----
 
 
 Direct = Callable[..., Sequence[Any]]

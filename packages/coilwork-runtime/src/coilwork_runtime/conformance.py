@@ -1,8 +1,6 @@
-"""A conformance kit for devices: loading, launches in order, streams and events, memory, many threads,
-faults, time.
+"""A conformance kit for devices: launches in order, streams, events, memory, threads, faults, time.
 
-It takes two kernels, which the caller has made for the device, and compares what they do with torch on the
-CPU.
+The caller makes two kernels for the device; the kit compares what they do with torch on the CPU.
 """
 
 from __future__ import annotations

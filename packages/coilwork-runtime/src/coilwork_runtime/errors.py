@@ -1,15 +1,13 @@
-"""Errors of the runtime. Each says what failed, why, and what to do; codes are stable.
+"""Errors of the runtime, and the errors of failed checks inside kernels.
 
-Run-time checks inside kernels, such as an index out of range: from the failed check's number to an
-exception.
+A runtime error says what failed, why, and what to do; its code is stable. A check inside a kernel, such as
+an index out of range, raises the error that its message names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
-
-# ---- Errors of the runtime. Each says what failed, why, and what to do; codes are stable ----
 
 
 class RuntimeFault(Exception):
@@ -115,7 +113,7 @@ class LifetimeError(RuntimeFault):
     """
 
 
-# ---- Run-time checks inside kernels, such as an index out of range: from the failed check's num ----
+# ---- checks inside kernels ----
 
 
 def raise_check(kernel: str, checks: Sequence[str], number: int) -> NoReturn:

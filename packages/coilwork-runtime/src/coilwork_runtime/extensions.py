@@ -1,7 +1,6 @@
-"""Extension modules written in C++: those that a wheel brings, else built once per machine, kept in the
-store, loaded from there.
+"""Extension modules in C++: taken from the wheel, from the store, or built once per machine.
 
-What the native executor costs where it is used for the first time: building, reading, bytes on disk.
+`measure_executor` reports what building and loading the native executor costs.
 """
 
 from __future__ import annotations
@@ -33,9 +32,6 @@ from coilwork_runtime.native_build import (
     read_sources,
 )
 from coilwork_runtime.threads import ForkedLock
-
-# ---- Extension modules written in C++: those that a wheel brings, else built once per machine,  ----
-
 
 _LOADING: Final = ForkedLock()
 PACKAGE: Final = Path(__file__).parent
@@ -139,7 +135,7 @@ def _build_with(toolchain: Toolchain, texts: Texts) -> bytes | None:
     return compile_extension(toolchain.words, texts, scratch=scratch_folder())
 
 
-# ---- What the native executor costs where it is used for the first time: building, reading, byt ----
+# ---- cost of the executor ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

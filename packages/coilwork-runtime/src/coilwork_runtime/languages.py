@@ -1,8 +1,8 @@
-"""What building and launching takes: a `Language`, made of a `KernelCompiler` and a `Device` where a back end
-brings these.
+"""Languages that kernels are written in: the protocols, and a language made of a compiler and a device.
 
-A language of a back end's: what its compiler makes of a kernel is kept in the store, and its device
-launches it.
+A `Language` builds and launches kernels. The runtime has two of its own, in `cpp/build.py` and
+`triton_kernels/build.py`. A back end brings a `KernelCompiler` and a `Device`, of which `DeviceLanguage`
+makes one that keeps binaries in the store.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec, encode_manifest
 from coilwork_runtime.threads import Threads
-
-# ---- What building and launching takes: a `Language`, made of a `KernelCompiler` and a `Device` ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ class Device(Protocol):
         ...
 
 
-# ---- A language of a back end's: what its compiler makes of a kernel is kept in the store, and  ----
+# ---- languages of back ends ----
 
 
 class DeviceLanguage:

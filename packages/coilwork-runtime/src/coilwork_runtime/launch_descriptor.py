@@ -1,4 +1,8 @@
-"""How a kernel is launched without Python: its manifest and what belongs to this process, as one form."""
+"""Launchers, and launch descriptors: how the native executor launches a kernel without Python.
+
+A descriptor is the kernel's manifest and, for each of its versions, a binding: the addresses of this process
+and the values of the chosen configuration.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tensors as generated modules handle them: allocated, checked, and seen under other layouts.
 
-Recognising inputs whose layouts were checked before, all of them in one cheap call.
+Checks refuse inputs that differ from what a graph was compiled for. `LayoutMemory` recognises the layouts of
+inputs that passed their checks before, all in one cheap call.
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ __all__ = [
     "reinterpret",
     "reinterpret_dtype",
 ]
-
-
-# ---- Tensors as generated modules handle them: allocated, checked, and seen under other layouts ----
 
 
 Sizes = Sequence[int]
@@ -277,7 +275,7 @@ def _span(size: Sizes, stride: Sizes) -> int:
     return sum((extent - 1) * step for extent, step in zip(size, stride, strict=True)) + 1
 
 
-# ---- Recognising inputs whose layouts were checked before, all of them in one cheap call ----
+# ---- layouts that were checked before ----
 
 
 MOST_LESSONS: Final = 8

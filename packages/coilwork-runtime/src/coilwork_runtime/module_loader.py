@@ -1,6 +1,7 @@
-"""From bytes to kernels, and from the text of a generated module to its callable.
+"""Load kernels from bytes and generated modules from text, and run a module standalone.
 
-Running a generated module by itself: made-up inputs, time and bandwidth.
+A generated module is a view for people. Run as a script, it builds its kernels, calls itself on made-up
+inputs, and prints time and bandwidth of each kernel.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ModuleTextError, ProgramBytesError
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
-
-# ---- From bytes to kernels, and from the text of a generated module to its callable ----
-
 
 Call = Callable[[list[Any]], Sequence[Any]]
 MakeCall = Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], Call]
@@ -106,7 +104,7 @@ def _incomplete(name: str, what: str) -> ModuleTextError:
     )
 
 
-# ---- Running a generated module by itself: made-up inputs, time and bandwidth ----
+# ---- standalone runs ----
 
 
 Sizes = Sequence[int]

@@ -1,10 +1,8 @@
-"""Compilers and other programs: how a variable names them, and how one is run, in every state of the process.
+"""Running a C++ compiler, and building the extension modules of this package with it.
 
-Imports nothing of torch's or ours, since a wheel is built without them.
-
-Compiling extension modules: what both a process that lacks one and the build of a wheel do.
-
-Imports nothing of torch's, nor of ours what does, since a wheel is built without them.
+`run_tool` runs a compiler or another program in every state of the process. `compile_extension` makes a
+library of C++ texts. The build of a wheel imports this module, so it needs neither torch nor another
+package.
 """
 
 from __future__ import annotations
@@ -27,9 +25,6 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from coilwork_runtime.threads import Threads
-
-# ---- Compilers and other programs: how a variable names them, and how one is run, in every stat ----
-
 
 if sys.platform == "linux":
     import fcntl
@@ -165,7 +160,7 @@ def _overdue(command: Sequence[str], longest_s: float) -> TimeoutError:
     return TimeoutError(f"{command[0]} has not ended after {longest_s:.0f} s")
 
 
-# ---- Compiling extension modules: what both a process that lacks one and the build of a wheel d ----
+# ---- extension modules ----
 
 
 # Measured: -O2 takes a quarter longer to compile, and programs run as fast.

@@ -1,13 +1,8 @@
-"""Streams and events as programs use them: forked, recorded, waited for and joined; on devices without any,
-nothing.
+"""Streams and events of programs: fork, record, wait, join. On devices without streams these do nothing.
 
-`None` is the stream that a call begins on, torch's current one, and whatever there is of a device that has no
-streams: what it is given is done, or in order, anyhow.
-
-The streams and events of one call of a program, by their numbers in its bytes: the native executor asks
-for what it does to them.
-
-Called by name from native/running/running.hpp.
+`None` stands for the stream that a call begins on, torch's current one, and for every stream and event of a
+device that has none. `CallStreams` keeps those of one call by their numbers in the program's bytes; the
+native executor calls its methods by name (native/running/running.hpp).
 """
 
 from __future__ import annotations
@@ -17,8 +12,6 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 import torch
-
-# ---- Streams and events as programs use them: forked, recorded, waited for and joined; on devic ----
 
 
 def _has_streams(device: torch.device) -> bool:
@@ -73,7 +66,7 @@ def on_stream(stream: torch.Stream | None, function: Callable[..., Any], *args: 
         return function(*args, **kwargs)
 
 
-# ---- The streams and events of one call of a program, by their numbers in its bytes: the native ----
+# ---- streams of one call ----
 
 
 class CallStreams:

@@ -1,8 +1,8 @@
-"""Threads and locks in every state of a process: one whose main thread has ended, one that forks.
+"""Threads and locks that work in every state of a process, and work that threads share.
 
-Imports nothing of torch's or ours, since a wheel is built without them.
-
-Work that several threads may ask for at the same time, done by the first and shared with the others.
+`Threads` runs work at once where Python starts no threads any more, `ForkedLock` is free in a forked child,
+and `SingleFlight` does work once that several threads ask for at the same time. The build of a wheel imports
+this module, so it needs neither torch nor another package.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
-
-# ---- Threads and locks in every state of a process: one whose main thread has ended, one that f ----
-
 
 T = TypeVar("T")
 
@@ -86,7 +83,7 @@ class ForkedLock:
             lock.release()
 
 
-# ---- Work that several threads may ask for at the same time, done by the first and shared with  ----
+# ---- single flight ----
 
 
 class SingleFlight(Generic[T]):

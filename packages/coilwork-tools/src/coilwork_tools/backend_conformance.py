@@ -1,4 +1,4 @@
-"""All conformance kits against one back end: its generator's kernels, run by its own compiler and device."""
+"""Run all conformance kits against one back end: its generator's kernels, by its own compiler and device."""
 
 from __future__ import annotations
 

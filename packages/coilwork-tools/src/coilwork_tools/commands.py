@@ -1,9 +1,7 @@
-"""Commands that tell what is installed, how it is set, and what was found: `info`, `options`, `executor`,
-`mappings`.
+"""Commands for a compiler's command line: `info`, `options`, `executor`, `mappings`, `conform`.
 
-A compiler's command line takes them in, and hands in its registries and options: needs `coilwork-tools[cli]`.
-
-The command `conform`, for a compiler's command line: needs `coilwork-tools[cli]`.
+They tell what is installed, how it is set and what was found, and show that a back end keeps its contract.
+The command line hands in its registries and options. Needs `coilwork-tools[cli]`.
 """
 
 from __future__ import annotations
@@ -29,9 +27,6 @@ from coilwork_runtime import Device, KernelCompiler
 from coilwork_runtime.extensions import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.autotune.records import list_findings
 from coilwork_tools.explain.trace import MAPPING_SUFFIX
-
-# ---- Commands that tell what is installed, how it is set, and what was found: `info`, `options` ----
-
 
 Backends: TypeAlias = Registry[Backend[Any, Any, Any]]
 
@@ -211,7 +206,7 @@ def mappings(store: Any, folder: Path | None) -> None:
             (folder / f"{one.kernel}{MAPPING_SUFFIX}").write_text(f"{one.mapping}\n")
 
 
-# ---- The command `conform`, for a compiler's command line: needs `coilwork-tools[cli]` ----
+# ---- conform ----
 
 
 def make_conform_command(backends: Registry[Backend[Any, KernelCompiler, Device]]) -> click.Command:

@@ -1,6 +1,4 @@
-"""Measurements of one callable: time, memory, launches. Nothing here knows which compiler made
-the callable.
-"""
+"""Measure one callable: time, memory, launches. Nothing here knows which compiler made it."""
 
 from __future__ import annotations
 

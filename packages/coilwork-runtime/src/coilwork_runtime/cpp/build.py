@@ -1,9 +1,8 @@
-"""Several C++ kernels in one run of the compiler: starting it and the linker takes as long as compiling a
-small kernel does.
+"""C++ kernels from their text to a launcher: through the store, then the compiler.
 
-From the source of a C++ kernel to a launcher: through the store, then the compiler.
-
-C++ kernels: several to a compiler run, and launched as functions of the process.
+Starting the compiler and the linker takes as long as compiling a small kernel, so that several kernels share
+a translation unit and a library. `CppLanguage` builds the kernels of a program so; `CppCompiler` makes one
+library per kernel, for back ends that run C++ in their own way.
 """
 
 from __future__ import annotations
@@ -33,9 +32,6 @@ from coilwork_runtime.languages import Building
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
-
-# ---- Several C++ kernels in one run of the compiler: starting it and the linker takes as long a ----
-
 
 MOST_TOGETHER: Final = 48
 # Characters: from here on starting the compiler matters little, and kernels in one file compile one after the
@@ -94,7 +90,7 @@ def _fits(kernel: KernelSpec, group: Sequence[KernelSpec]) -> bool:
     return kernel.features == group[0].features and all(kernel.entry != one.entry for one in group)
 
 
-# ---- From the source of a C++ kernel to a launcher: through the store, then the compiler ----
+# ---- builder ----
 
 
 _KEY: Final = re.compile("[0-9a-f]+")
@@ -318,7 +314,7 @@ def library_key(spec: KernelSpec, toolchain: Toolchain) -> str:
     return content_key("kernel", "cpp", spec.source, flags, toolchain.version, platform.machine())
 
 
-# ---- C++ kernels: several to a compiler run, and launched as functions of the process ----
+# ---- language and compiler ----
 
 
 class CppLanguage:

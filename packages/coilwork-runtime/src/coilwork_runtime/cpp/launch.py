@@ -1,7 +1,6 @@
-"""Loading a built C++ kernel and calling it with tensors.
+"""Load a built C++ kernel and call it: as a launcher over tensors, and through the processor as a `Device`.
 
-The processor as a `Device`: work is done when it is launched, so that streams and events have nothing to
-order.
+The processor does work when it is launched, so that its streams and events have nothing to order.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import KernelLaunchError, raise_check
 from coilwork_runtime.launch_descriptor import Launcher, encode_cpu_descriptor
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
-
-# ---- Loading a built C++ kernel and calling it with tensors ----
 
 
 def load_launcher(manifest: KernelManifest, library: Path) -> Launcher:
@@ -112,7 +109,7 @@ def _add_check(call: Callable[..., Any], report: Callable[[int], None]) -> Calla
     return launch
 
 
-# ---- The processor as a `Device`: work is done when it is launched, so that streams and events  ----
+# ---- the processor as a device ----
 
 
 @dataclass(frozen=True, slots=True)

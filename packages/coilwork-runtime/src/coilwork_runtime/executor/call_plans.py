@@ -1,7 +1,7 @@
-"""Calls of operators in Python, with what is the same in every call laid out beforehand.
+"""How each call of an operator is made: by its own C function, by the dispatcher, or in Python.
 
-How each call of an operator is made: by its own C function, by the dispatcher's C function, or
-in Python.
+`plan_call` chooses the route and writes the plan that the native executor reads. `make_callback` is the call
+in Python, with what is the same in every call laid out beforehand.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from coilwork_runtime.executor.vendor_libraries import (
     product_bytes,
 )
 from coilwork_runtime.manifest.wire_format import join_items, text, u32
-
-# ---- Calls of operators in Python, with what is the same in every call laid out beforehand ----
-
 
 Callback = Callable[[list[torch.Tensor], list[int]], Any]
 
@@ -149,7 +146,7 @@ class _Row:
         return row
 
 
-# ---- How each call of an operator is made: by its own C function, by the dispatcher's C functio ----
+# ---- plans ----
 
 
 # Room on the stack of the native executor.

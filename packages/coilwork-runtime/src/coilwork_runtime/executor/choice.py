@@ -1,4 +1,4 @@
-"""Who runs a program: the native executor, or the interpreter in Python, which does the same."""
+"""Choose what runs a program: the native executor, or the interpreter in Python, which does the same."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checking what a program does with memory, while it does it: every allocation, view, result and free against
-the names alive.
+"""Check what a program does with memory while it runs: each allocation, view and free against the live
+names.
 
 Memory is filled with ones, which floats read as nan, when it is allocated and when the last name that holds
-it is freed: a kernel that reads what nobody wrote, or what is no longer there, spoils its results at once.
+it is freed. A kernel that reads what nobody wrote, or what is freed, spoils its results at once.
 """
 
 from __future__ import annotations

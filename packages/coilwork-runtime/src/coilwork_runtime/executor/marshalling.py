@@ -1,5 +1,5 @@
-"""Arguments of operators in the form that the native executor passes on. See `Value` in
-native/program/model.hpp for the codes.
+"""Marshal arguments of operators for the native executor. See `Value` in native/program/model.hpp for the
+codes.
 """
 
 from __future__ import annotations

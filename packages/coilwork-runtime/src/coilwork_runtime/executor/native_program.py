@@ -1,4 +1,4 @@
-"""From a program's bytes to its callable."""
+"""Load a program's bytes for the native executor: plans of its calls, kernels, libraries, and its callable."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What the instructions of a native program take, by kind: what its host time is spent on.
+"""What the native executor tells of itself: time by kind of instruction, ranges for profilers, launch hooks.
 
-What profilers hear of the native executor: a range per program and per kernel, and Triton's launch hooks.
-
-Called by name from native/call/observing.hpp, and only while somebody listens. Kernels on GPUs have their own
-names in a profile in any case.
+A `Stopwatch` measures what the host time of a program is spent on. The native executor calls `enter` by name
+(native/call/observing.hpp), and only while somebody listens; kernels on GPUs have their own names in a
+profile in any case.
 """
 
 from __future__ import annotations
@@ -17,9 +16,6 @@ from typing import Any, Final
 
 from coilwork_runtime.executor.call_plans import CallPlan, Route
 from coilwork_runtime.torch_compat import open_profiler_range, profiler_is_on
-
-# ---- What the instructions of a native program take, by kind: what its host time is spent on ----
-
 
 PHASES: Final = ("inputs", "beginning", "instructions", "results")
 _KINDS: Final[Mapping[int, str]] = {
@@ -136,7 +132,7 @@ def _sum_by_kind(rows: Iterable[tuple[str, int, int]], calls: int) -> tuple[Kind
     return tuple(sorted(found, key=lambda one: -one.microseconds))
 
 
-# ---- What profilers hear of the native executor: a range per program and per kernel, and Triton ----
+# ---- ranges and launch hooks ----
 
 
 PREFIX: Final = "coilwork: "

@@ -1,10 +1,7 @@
-"""Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.encoding` describes the
-form.
+"""Read a program's bytes: its tables with the calls of operators, and its parts instruction by instruction.
 
-Reading the parts of a program out of its bytes: the program itself and those nested in it, instruction by
-instruction. `coilwork_wrapper.native.encoding` describes the form.
-
-Who reads this knows that every number is within what the part has.
+The first part is the program, the others are nested in it. Every number is checked against what its part
+has. `coilwork_wrapper.native.encoding` describes the form.
 """
 
 from __future__ import annotations
@@ -20,9 +17,6 @@ import torch
 
 from coilwork_runtime.errors import ProgramBytesError
 from coilwork_runtime.manifest.wire_format import ByteReader
-
-# ---- Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.encoding ----
-
 
 MAGIC: Final = b"coilwork"
 VERSION: Final = 5
@@ -230,7 +224,7 @@ class ProgramReader(ByteReader):
         return self.strings[self.u32()]
 
 
-# ---- Reading the parts of a program out of its bytes: the program itself and those nested in it ----
+# ---- parts ----
 
 
 CONSTANT: Final = 1 << 31

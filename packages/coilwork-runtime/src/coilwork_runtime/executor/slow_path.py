@@ -1,7 +1,6 @@
-"""What the native executor leaves to Python because it is rare: refusals in the words of the Python path,
-retries, questions.
+"""The slow path of the native executor: refusals in the words of the Python path, retries, questions.
 
-Its functions are called by name from native/call/python_side.hpp.
+Native code calls these functions by name (native/call/python_side.hpp).
 """
 
 from __future__ import annotations

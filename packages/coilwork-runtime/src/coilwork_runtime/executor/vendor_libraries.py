@@ -1,33 +1,14 @@
-"""Libraries that the native executor calls itself, in place of ATen's operators.
+"""What the native executor calls of the device's vendor itself: cuBLASLt, cuDNN, and graphs of the driver.
 
-Matrix products that the native executor may hand to cuBLASLt itself: which calls, and under which settings
-of torch.
+ATen works out descriptors, asks for an algorithm and looks after a workspace in every call. The executor
+does so once per shape (native/libraries/). Results may differ from ATen's in the last bits, where the
+library is asked in another way or ATen would take an engine that does not repeat its bits; they are the same
+in every call. ATen does what is refused here.
 
-ATen works out descriptors, asks for an algorithm and looks after a workspace in every call. The executor does
-so once per shape (native/libraries/products.hpp). Results may differ from ATen's in the last bits, where the
-library is asked for an algorithm in another way; they are the same in every call. What is refused is done by
-ATen.
-
-A call says that it implements a product, of two matrices or of batches of them, or one with an activation:
-    its arguments are those of ATen's
-operators.
-
-Convolutions that the native executor may hand to cuDNN itself: which calls, and under which settings of
-torch.
-
-A call says that it implements a convolution, or its gradients; its arguments are those of ATen's operators.
-
-ATen looks for a plan, describes tensors and looks after a workspace in every call. The executor works a plan
-out once per shape (native/libraries/convolutions.hpp). Results may differ from ATen's in the last bits where
-ATen would take an engine that does not give the same bits in every call, which is never taken here. What is
-refused is done by ATen.
-
-Work that is the same in call after call, handed to the GPU's driver as graphs instead of piece by piece.
-
-The native executor listens to a program's calls (native/replay/replay.hpp): stretches of launches, products
-and convolutions in its capture regions that did not change become graphs, which the driver takes in about the
-time of two launches. Each call still works out all of it; what is not word for word the same is done as if
-there were no graphs. So graphs need no fixed sizes, inputs or memory, and hold none.
+The executor listens to a program's calls (native/replay/replay.hpp). Stretches of launches, products and
+convolutions in its capture regions that did not change become driver graphs, which the driver takes in about
+the time of two launches. Each call still works out all of it, and does what is not word for word the same as
+if there were no graphs. So graphs need no fixed sizes, inputs or memory, and hold none.
 """
 
 from __future__ import annotations
@@ -39,8 +20,6 @@ from typing import Any, ClassVar, Final
 
 from coilwork_runtime.executor.program_reader import Argument, RecordedCall, Slot
 from coilwork_runtime.torch_compat import convolution_settings, product_settings
-
-# ---- Libraries that the native executor calls itself, in place of ATen's operators ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +61,7 @@ class CalledLibrary:
         return int(index or 0) if kind == "cuda" else -1
 
 
-# ---- Matrix products that the native executor may hand to cuBLASLt itself: which calls, and und ----
+# ---- matrix products ----
 
 
 _PRODUCT: Final = 1
@@ -136,7 +115,7 @@ def _is(number: int, value: Argument) -> bool:
     return isinstance(value, int | float) and value == number
 
 
-# ---- Convolutions that the native executor may hand to cuDNN itself: which calls, and under whi ----
+# ---- convolutions ----
 
 
 _CONVOLUTION: Final = 2
@@ -211,7 +190,7 @@ def _list_numbers(values: Argument, like: Argument) -> list[int] | None:
     return values if len(values) == len(like) else None
 
 
-# ---- Work that is the same in call after call, handed to the GPU's driver as graphs instead of  ----
+# ---- driver graphs ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,8 @@
-"""In which order kernels are built: those that take longest first, so that no worker is left alone with one
-at the end.
+"""Triton kernels from their text to a launcher: through the store, then one worker process per candidate.
 
-Which kernels are the same but for their names and what they are launched with, so that one binary serves
-all of them.
-
-Kernels that have so little to do that their best guess is as good as any configuration.
-
-From the source of a Triton kernel to a launcher: through the store, then worker processes, one per
-candidate.
-
-Triton kernels: their candidates compile in processes of a pool, or Triton interprets them.
+Kernels of equal text share a binary. Large candidates are compiled first, so that no worker is left alone
+with one at the end. A kernel with very little to do is compiled in its best guess alone. `TritonLanguage`
+builds the kernels of a program so, or has Triton interpret them.
 """
 
 from __future__ import annotations
@@ -50,9 +43,6 @@ from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
 from coilwork_runtime.triton_kernels.triton_interpreter import is_interpreting, make_interpreted
 from coilwork_runtime.triton_kernels.versions import keep_versions
 
-# ---- In which order kernels are built: those that take longest first, so that no worker is left ----
-
-
 # What a build takes however small the kernel, in statements of one element per thread.
 _ALWAYS: Final = 400
 # What a statement that multiplies matrices is worth in others.
@@ -74,7 +64,7 @@ def estimate_work(candidate: Candidate) -> float:
     return _ALWAYS + (len(lines) + _PRODUCT * products) * max(1.0, elements)
 
 
-# ---- Which kernels are the same but for their names and what they are launched with, so that on ----
+# ---- equal texts ----
 
 
 def group_equal_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
@@ -106,7 +96,7 @@ def _statements(spec: KernelSpec) -> str:
     return ast.dump(module)
 
 
-# ---- Kernels that have so little to do that their best guess is as good as any configuration ----
+# ---- small work ----
 
 
 # Half a microsecond of an H200's memory, one of an A100's. Such a kernel takes about two, nearly all of which
@@ -135,7 +125,7 @@ def best_guess_does(spec: KernelSpec) -> bool:
     )
 
 
-# ---- From the source of a Triton kernel to a launcher: through the store, then worker processes ----
+# ---- builder ----
 
 
 # A configuration that takes longer to compile is not worth waiting for.
@@ -300,7 +290,7 @@ class TritonBuilder:
             return None
 
 
-# ---- Triton kernels: their candidates compile in processes of a pool, or Triton interprets them ----
+# ---- language ----
 
 
 # By name of a kernel, its candidates and what compiles them.

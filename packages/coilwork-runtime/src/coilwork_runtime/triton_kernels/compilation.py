@@ -1,9 +1,8 @@
-"""What to compile for a Triton kernel: its candidates, each as a request to a worker, and their keys.
+"""Compile Triton kernels in worker processes: the request for each candidate, the pool, the binary.
 
-A compiled Triton kernel, and the bytes it is stored as.
-
-Worker processes that compile Triton kernels: started when needed, several at once, replaced
-when they die.
+A candidate is one configuration of a kernel, with the request that a worker gets and the key of its answer.
+The pool starts workers when they are needed, several at once, and replaces those that die. A `GpuBinary` is
+what comes back, and has a form to store.
 """
 
 from __future__ import annotations
@@ -33,9 +32,6 @@ from coilwork_runtime.errors import KernelBuildError, MissingTritonError
 from coilwork_runtime.folders import scratch_folder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import worker
-
-# ---- What to compile for a Triton kernel: its candidates, each as a request to a worker, and th ----
-
 
 # Of what workers make of a request: raised, what was built before is built anew.
 FORMAT: Final = "5"
@@ -179,7 +175,7 @@ def constants_of(config: Mapping[str, int]) -> dict[str, int]:
     return {name: value for name, value in config.items() if name not in OPTIONS}
 
 
-# ---- A compiled Triton kernel, and the bytes it is stored as ----
+# ---- binaries ----
 
 
 MAGIC: Final = b"COILTRIT"
@@ -285,7 +281,7 @@ def decode_binary(data: bytes) -> GpuBinary:
     )
 
 
-# ---- Worker processes that compile Triton kernels: started when needed, several at once, replac ----
+# ---- the pool ----
 
 
 ATTEMPTS: Final = 2

@@ -1,10 +1,7 @@
 """The GPU driver's module API, through ctypes: from a binary in memory to a function that can be launched.
 
-These are the calls of a kernel's first launch on a device. The launches themselves go through `launcher.cpp`,
-or where that cannot be built, through `slow_kernel` here.
-
-The launcher written in C++: the wheel's, or built once and kept in the store; ctypes where it cannot be
-built.
+Launches go through the extension `launcher.cpp`, which the wheel brings or which is built once and kept in
+the store; where it cannot be built, through `slow_kernel` in Python.
 """
 
 from __future__ import annotations
@@ -24,9 +21,6 @@ from coilwork_runtime.errors import DeviceError, KernelLaunchError
 from coilwork_runtime.extensions import load_own_extension
 from coilwork_runtime.native_build import LAUNCHER
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, encode_binary
-
-# ---- The GPU driver's module API, through ctypes: from a binary in memory to a function that ca ----
-
 
 INVALID_CONTEXT: Final = 201
 MAX_DYNAMIC_SHARED_MEMORY: Final = 8
@@ -323,7 +317,7 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-# ---- The launcher written in C++: the wheel's, or built once and kept in the store; ctypes wher ----
+# ---- launching ----
 
 
 def make_kernel(

@@ -1,6 +1,4 @@
-"""What launching needs of a device: as a value, so that a vendor's package or a test can put another in its
-place.
-"""
+"""What launching needs of a GPU, as a value: a vendor's package or a test can put another in its place."""
 
 from __future__ import annotations
 

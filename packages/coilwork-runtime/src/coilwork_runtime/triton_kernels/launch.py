@@ -1,4 +1,4 @@
-"""Calling a compiled Triton kernel: on the device of its arguments, in its configuration, with its grid."""
+"""Launch a compiled Triton kernel: on the device of its arguments, in its configuration, with its grid."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""Reductions and scans of Triton's interpreter as trees over whole blocks.
+"""Triton kernels on CPU tensors in Triton's interpreter, for tests where there is no GPU.
 
-As it comes (Triton 3.6, 3.7), the interpreter calls a combine function once per element, in Python, for all
-but a few that it knows. Here, as on a GPU, a call combines all pairs of a level: some log2(length) calls for
-a reduction, twice that for a scan. Neighbours are combined, the earlier as the first operand, so combine
-functions need be associative only, not commutative.
-
-What Triton's interpreter does otherwise than Triton's compiler, put right while a kernel of ours runs in
-it.
-
-Running Triton kernels on CPU tensors in Triton's interpreter: for tests where there is no GPU.
+While a kernel of ours runs, the interpreter is repaired where it differs from Triton's compiler (3.6, 3.7).
+As it comes, it calls a combine function once per element, in Python, for all but a few that it knows. Here a
+call combines all pairs of a level, as on a GPU: some log2(length) calls for a reduction, twice that for a
+scan. The earlier neighbour is the first operand, so combine functions need be associative only, not
+commutative.
 """
 
 from __future__ import annotations
@@ -29,9 +25,6 @@ from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.compilation import constants_of
 from coilwork_runtime.triton_kernels.versions import keep_versions
 from coilwork_runtime.triton_kernels.worker import load_function
-
-# ---- Reductions and scans of Triton's interpreter as trees over whole blocks ----
-
 
 Arrays = Sequence[Any]
 """One NumPy array for each operand that is joined, all of one shape, with the combined axis first."""
@@ -128,7 +121,7 @@ def _tensors(operation: Any, arrays: Arrays, like: Sequence[Any]) -> list[Any]:
     return [operation.to_tensor(x, block.dtype) for x, block in zip(arrays, like, strict=True)]
 
 
-# ---- What Triton's interpreter does otherwise than Triton's compiler, put right while a kernel  ----
+# ---- repairs ----
 
 
 @contextmanager
@@ -243,7 +236,7 @@ def _small_bits(values: Any, dtype: torch.dtype) -> Any:
     return torch.from_numpy(values.copy()).to(dtype).view(torch.uint8).numpy()
 
 
-# ---- Running Triton kernels on CPU tensors in Triton's interpreter: for tests where there is no ----
+# ---- launching ----
 
 
 _ONE_AT_A_TIME: Final = threading.RLock()

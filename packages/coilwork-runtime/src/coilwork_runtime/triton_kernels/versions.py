@@ -1,15 +1,12 @@
-"""Mappings as a runtime reads them: text whose open numbers are the parameters of configurations.
+"""The versions of a Triton kernel, and their mappings: text whose open numbers a configuration closes.
 
     tile x0 by ?XBLOCK in 512 256 1024
     warps ?num_warps in 4 8
     limit `32*num_warps` at most `XBLOCK`
 
-With the numbers of a configuration it is closed: `tile x0 by 512`, `warps 4`, and that is what is remembered
-of a choice. `coilwork_ir.mapping` describes the language, and parses both; what is open is all that a launch
-needs to know of it.
-
-Kernels that have versions for some sizes, and one for all: which configurations are whose, and how a call
-chooses.
+With the numbers of a configuration a mapping is closed: `tile x0 by 512`, `warps 4`; that is what is
+remembered of a choice. `coilwork_ir.mapping` describes the language and parses both forms. A kernel may have
+versions for some sizes and one for all; each configuration belongs to one version.
 """
 
 from __future__ import annotations
@@ -20,9 +17,6 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-
-# ---- Mappings as a runtime reads them: text whose open numbers are the parameters of configurat ----
-
 
 _NUMBER: Final = re.compile(r"\?(\w+) in (\d+(?: \d+)*)")
 _LIMIT: Final = re.compile(r"limit `([^`]*)` at most `([^`]*)`")
@@ -75,7 +69,7 @@ def _pattern(text: str, seen: set[str]) -> str:
     return "".join((*parts, re.escape(text[at:])))
 
 
-# ---- Kernels that have versions for some sizes, and one for all: which configurations are whose ----
+# ---- versions ----
 
 
 # The compile-time parameter that tells versions apart: how many there are behind one.

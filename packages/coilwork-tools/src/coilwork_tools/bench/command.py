@@ -1,8 +1,7 @@
-"""A function of the user's under several backends, each in a fresh process with empty caches.
+"""The command `bench`: a function of the user's under several backends, each in a fresh process.
 
-The command `bench`, which a compiler's command line takes in: needs `coilwork-tools[cli]`.
-
-Its context's object says where backends stand that torch has not been told of: MODULE:FUNCTION by name.
+The context's object of the command says where backends stand that torch has not been told of,
+MODULE:FUNCTION by name. Needs `coilwork-tools[cli]`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ import click
 import torch
 
 from coilwork_tools.bench.worker import Finding
-
-# ---- A function of the user's under several backends, each in a fresh process with empty caches ----
 
 
 def measure_backends(
@@ -140,7 +137,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-# ---- The command `bench`, which a compiler's command line takes in: needs `coilwork-tools[cli]` ----
+# ---- the command ----
 
 
 @click.command()

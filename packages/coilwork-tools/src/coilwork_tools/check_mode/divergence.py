@@ -1,8 +1,7 @@
-"""Check mode: every call runs beside eager and float64; the first difference names the kernel
-that made it.
+"""Calls beside eager and float64: the first difference names the kernel that made it, or the rewrites.
 
-Check mode for what was rewritten: a call beside the program as Dynamo captured it, before any rewrite or
-pass.
+`add_check` compares a compiled graph, and looks for the kernel one launch at a time. `add_captured_check`
+compares with the graph as Dynamo captured it, before any rewrite or pass.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from coilwork_ir.streams import Copy
 from coilwork_tools.check_mode.reference import Reference, copy_inputs, disagreement, run_reference
 from coilwork_tools.check_mode.stepper import Call, Stepper, culprits, describe, last_writers, writers
 from coilwork_tools.errors import DivergenceError
-
-# ---- Check mode: every call runs beside eager and float64; the first difference names the kerne ----
 
 
 def add_check(
@@ -169,7 +166,7 @@ class _Search:
             self.culprit, self.buffer, self.detail = step, name, detail
 
 
-# ---- Check mode for what was rewritten: a call beside the program as Dynamo captured it, before ----
+# ---- before rewrites ----
 
 
 class Rewritten(Protocol):

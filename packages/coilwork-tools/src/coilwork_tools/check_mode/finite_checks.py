@@ -1,6 +1,4 @@
-"""Calls that end when a NaN or an infinity turns up: in what they return, or in what any kernel reads or
-writes.
-"""
+"""Refuse NaN and infinities: in the results of a call, or in what any of its kernels reads or writes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The captured graph run as it is and in float64, side by side, node after node.
-
-Is a value what eager computes? Floats are measured by eager's own distance from float64.
+"""The reference of check mode: a captured graph in eager and in float64, and what differs from them.
 
 Two correct programs in f32 differ in the order of their sums, and no fixed tolerance fits every model.
 Eager's error against float64 says how much rounding a value suffers at all; a right value is about as far
@@ -20,8 +18,6 @@ from torch import Tensor, fx
 from coilwork_frontend.random_state import RandomState, random_state
 from coilwork_frontend.torch_compat.nesting import leaves_of, map_leaves
 from coilwork_frontend.torch_compat.operators import draws_numbers
-
-# ---- The captured graph run as it is and in float64, side by side, node after node ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +159,7 @@ def copy_inputs(values: Sequence[Any]) -> list[Any]:
     return made
 
 
-# ---- Is a value what eager computes? Floats are measured by eager's own distance from float64 ----
+# ---- comparison ----
 
 
 # Eager's error is one draw of a scattered quantity, small by luck in small tensors.

@@ -1,4 +1,4 @@
-"""A compiled program one launch at a time, with its built kernels, and somebody who looks on."""
+"""Run a compiled program one launch at a time, with its built kernels, and an observer of each step."""
 
 from __future__ import annotations
 

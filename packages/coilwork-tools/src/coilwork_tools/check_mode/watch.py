@@ -1,6 +1,6 @@
-"""Puts the checks that a user asks for around a compiled call, or in its place.
+"""Put the checks that a user asks for around a compiled call, or in its place, and check a whole program.
 
-What `batch_invariant` promises of a whole program: no call of torch's whose sums run in an order that the
+`batch_invariant` is a check of a program: it has no call of torch's whose sums run in an order that the
 batch decides.
 """
 
@@ -26,8 +26,6 @@ from coilwork_tools.check_mode.finite_checks import (
 )
 from coilwork_tools.check_mode.stepper import Call, Launcher, make_stepper
 from coilwork_tools.errors import BatchVariantError
-
-# ---- Puts the checks that a user asks for around a compiled call, or in its place ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,7 @@ def watch_in_eager(call: Callable[..., Any], checks: Checks, name: str) -> Calla
     return add_eager_result_checks(call, wanted, name) if wanted else call
 
 
-# ---- What `batch_invariant` promises of a whole program: no call of torch's whose sums run in a ----
+# ---- batch invariance ----
 
 
 def check_batch_invariant(program: Program) -> None:

@@ -1,10 +1,6 @@
-"""What one compilation did, as data: written to the trace, and returned by the tools.
+"""The report of a compilation as data, its seconds by stage, and the compiled graph that carries it.
 
-How long the stages of one compilation took.
-
-Demands on sizes that compiling added: the report has them all, the log as much as can be read.
-
-A compiled graph: its callable, and the report of what was compiled.
+The report has every demand on sizes that compiling added; the log warns of the first few.
 """
 
 from __future__ import annotations
@@ -25,8 +21,6 @@ from coilwork_ir.program.walk import all_kernels, walk
 from coilwork_runtime import bind_roles
 from coilwork_runtime.executor.choice import Driven
 from coilwork_runtime.tensor_kinds import Call
-
-# ---- What one compilation did, as data: written to the trace, and returned by the tools ----
 
 
 @dataclass(slots=True)
@@ -218,7 +212,7 @@ def read_report(facts: Mapping[str, Any]) -> CompileReport:
     return replace(CompileReport(graph_id="", role=""), **facts)
 
 
-# ---- A compiled graph: its callable, and the report of what was compiled ----
+# ---- compiled graphs ----
 
 
 @dataclass(eq=False)

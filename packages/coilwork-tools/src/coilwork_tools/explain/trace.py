@@ -1,6 +1,5 @@
-"""Stage dumps: with `COILWORK_TRACE=dir` every stage's text is written to `dir/<graph id>/`.
-
-How far the builds and searches of a graph's kernels are, in the log.
+"""Traces and progress: every stage's text in `COILWORK_TRACE=dir`, builds and searches of kernels in the
+log.
 """
 
 from __future__ import annotations
@@ -13,9 +12,6 @@ from typing import Final
 from coilwork_frontend.errors import OptionError
 from coilwork_runtime.executor.choice import Loadable
 from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
-
-# ---- Stage dumps: with `COILWORK_TRACE=dir` every stage's text is written to `dir/<graph id>/` ----
-
 
 log = logging.getLogger("coilwork")
 
@@ -78,7 +74,7 @@ def open_trace(root: str, graph_id: str) -> Trace:
     return Trace(folder)
 
 
-# ---- How far the builds and searches of a graph's kernels are, in the log ----
+# ---- progress ----
 
 
 def log_progress(graph_id: str, done: int, total: int) -> None:

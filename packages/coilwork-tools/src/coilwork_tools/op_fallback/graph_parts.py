@@ -1,12 +1,9 @@
-"""A graph split where no program goes on: parts that are compiled, and calls between them that Python makes.
+"""A graph that no one program computes: its parts are compiled, and Python makes the calls between them.
 
-Parts and calls alternate in levels: the calls of a level come behind its part. What has no effect is computed
-as early as its operands allow, so that there are few parts. What has one stays in its place among the others
-that have one, and what overwrites memory stays behind all that comes before it.
-
-A graph that no one program computes: its parts are compiled, and Python makes the calls between them.
-
-What Python calls with graphs, as the rounds of a loop, it gets compiled as well.
+Parts and calls alternate in levels: the calls of a level come behind its part. A call without effects is
+computed as early as its operands allow, so that there are few parts. Calls with effects keep their order
+among each other, and a call that overwrites memory stays behind all that comes before it. Graphs that Python
+calls, as the rounds of a loop, are compiled as well.
 """
 
 from __future__ import annotations
@@ -38,8 +35,6 @@ from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
 from coilwork_tools.explain.report import CompiledGraph, CompileReport
 from coilwork_tools.op_fallback.faults import FaultKinds
-
-# ---- A graph split where no program goes on: parts that are compiled, and calls between them th ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +219,7 @@ def _list_tellers(
     return found
 
 
-# ---- A graph that no one program computes: its parts are compiled, and Python makes the calls b ----
+# ---- compiling the parts ----
 
 
 CompilePart = Callable[[fx.GraphModule, Sequence[Any]], CompiledGraph]

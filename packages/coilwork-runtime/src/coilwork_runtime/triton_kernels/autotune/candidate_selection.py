@@ -1,4 +1,4 @@
-"""Choosing among a few candidate configurations: time each once on the real arguments, and remember the
+"""Select among a few candidate configurations: time each once on the real arguments, and remember the
 choice.
 """
 

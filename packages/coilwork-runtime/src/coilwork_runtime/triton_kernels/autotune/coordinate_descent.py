@@ -1,9 +1,7 @@
-"""The configurations around one: a step along a parameter, or along two of them at once.
+"""Coordinate descent over configurations: to the best neighbour, and on, until no neighbour is better.
 
-Coordinate descent from the best candidate: to the best neighbour, and on, until no neighbour is better.
-
-The search knows nothing of devices: what builds and times configurations is given, so that tables of times
-test it.
+A neighbour is a step along one parameter, or along two at once. The search knows nothing of devices: its
+caller gives what builds and times configurations, so that tables of times test it.
 """
 
 from __future__ import annotations
@@ -17,9 +15,6 @@ from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.manifest.size_bytecode import SizeBytecode
 from coilwork_runtime.triton_kernels.compilation import OPTIONS
 from coilwork_runtime.triton_kernels.versions import read_values
-
-# ---- The configurations around one: a step along a parameter, or along two of them at once ----
-
 
 Config = Mapping[str, int]
 WARPS: Final = "num_warps"
@@ -96,7 +91,7 @@ class Space:
             yield changed
 
 
-# ---- Coordinate descent from the best candidate: to the best neighbour, and on, until no neighb ----
+# ---- descent ----
 
 
 # A move must gain this much, twice measured: below it, noise would lead the way, and each step costs builds.

@@ -1,8 +1,8 @@
-"""What searches found, in the store: one record per kernel and kind of device, with an entry per magnitude of
-its sizes.
+"""Records of searches in the store: one per kernel and kind of device, with an entry per magnitude of its
+sizes.
 
-A choice is the closed mapping itself, so that whoever reads it need not have built what it was compared with,
-and can hand it in for the kernel (docs/how-to/say-how-a-kernel-runs.md).
+An entry holds the closed mapping itself. So a reader need not have built what it was compared with, and can
+hand it in for the kernel (docs/how-to/say-how-a-kernel-runs.md).
 """
 
 from __future__ import annotations

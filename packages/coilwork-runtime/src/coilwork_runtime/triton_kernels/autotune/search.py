@@ -1,8 +1,7 @@
-"""A search on a device: neighbours built in parallel, those that cannot win left out, the others timed on
-real arguments.
+"""Search on a device: build neighbours in parallel, leave out those that cannot win, time the others.
 
 Whatever goes wrong with one configuration, at building, loading, launching or timing, takes it out of the
-search and nothing else: the call that started the search still happens, in a configuration that works.
+search and nothing else. The call that started the search still happens, in a configuration that works.
 """
 
 from __future__ import annotations
