@@ -1,8 +1,8 @@
 """What compiled programs need at run time: build, load, launch, autotune, check.
 
-Open `executor/program.py` first: from a program's bytes to its callable. `calling/` goes around the call,
-`cpp/` and `triton_kernels/` build and launch kernels, `artifact/` saves programs; `generated.py` is what
-readable modules import.
+Open `executor/native_program.py` first: from a program's bytes to its callable. `calling_convention.py` goes
+around the call, `cpp/` and `triton_kernels/` build and launch kernels, `artifact.py` saves programs;
+`generated.py` is what readable modules import.
 """
 
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact

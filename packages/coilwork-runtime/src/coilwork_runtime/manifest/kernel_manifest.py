@@ -56,7 +56,7 @@ class KernelVersion:
     Attributes:
         guard: 0 for the sizes that it is for; None: it is for all sizes.
         mapping: directives, one a line; its open numbers are names of a configuration
-            (`triton_kernels/open_mapping.py`), and without any it is a closed mapping.
+            (`triton_kernels/versions.py`), and without any it is a closed mapping.
         limits: of what may be chosen for the open numbers, each left one is at most the right one.
     """
 

@@ -1,6 +1,6 @@
 """The calling convention of a program, read from text: what is done around a call, row by row.
 
-`coilwork_ir.roles` writes the text and says what each role means; `coilwork_runtime.calling` applies the
+`coilwork_ir.roles` writes the text and says what each role means; `calling_convention.py` applies the
 rows. This module knows no tensors.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 
 class Act(IntEnum):
-    """What a row does; the native interpreter has the same numbers (`running/roles.hpp`)."""
+    """What a row does; the native interpreter has the same numbers (`executor/native/call/roles.hpp`)."""
 
     ALIGNED = 0
     RESOLVED = 1
