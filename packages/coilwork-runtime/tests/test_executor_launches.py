@@ -88,7 +88,7 @@ def load(
     def launch(*args: Any) -> None:
         settled[0] = True
 
-    launcher = Launcher(call=launch, form=lambda: settle() if settled[0] else None)
+    launcher = Launcher(call=launch, descriptor=lambda: settle() if settled[0] else None)
     asm = Assembly("net")
     asm.input("x")
     n, m = asm.size_input(), asm.size_input()

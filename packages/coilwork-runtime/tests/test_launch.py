@@ -219,10 +219,10 @@ def test_calls_of_other_forms_alone_do_without_python_after_a_while() -> None:
     notes = Notes(entries={image: entry(k) for k, image in enumerate((b"one", b"two", b"odd", b"any"))})
     candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
     launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
-    assert launch.form is not None and launch.form() is None
+    assert launch.descriptor is not None and launch.descriptor() is None
     for asked in range(1, 10):
         launch(OnDevice(0), OnDevice(0), 1000)
-        assert (launch.form() is None) == (asked <= 8)
+        assert (launch.descriptor() is None) == (asked <= 8)
     assert {image for image, *_ in notes.launches} == {b"odd"}
 
 
@@ -234,7 +234,7 @@ def test_all_forms_are_native_once_the_first_is_settled() -> None:
     candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
     launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
     launch(OnDevice(0, 64), OnDevice(0, 128), 1024)
-    assert launch.form is not None and launch.form() is not None
+    assert launch.descriptor is not None and launch.descriptor() is not None
 
 
 def test_a_choice_is_remembered_by_kernel_device_and_size() -> None:

@@ -72,7 +72,7 @@ def launcher(stub: StubGraphs, kernel: str = "kernel") -> Callable[..., None]:
         raise AssertionError("it is launched natively")
 
     data = encode_descriptor(SPEC, [encode_gpu_binding(SPEC, {}, entry)])
-    return Launcher(call=launch, form=lambda: data)
+    return Launcher(call=launch, descriptor=lambda: data)
 
 
 def load(store: MemoryStore, stub: StubGraphs, data: bytes, *, graphs: bool = True) -> NativeProgram:

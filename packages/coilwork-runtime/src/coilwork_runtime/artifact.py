@@ -241,8 +241,8 @@ def adapt_to_machine(spec: KernelSpec) -> KernelSpec:
 
 
 def runs_on(target: str, present: str) -> bool:
-    """Tell if machine code for `target` runs on the GPU `present`: NVIDIA's runs on later ones of the same
-    major version.
+    """Return True if machine code for `target` runs on the GPU `present`. NVIDIA's runs on later GPUs of the
+    same major version.
     """
     if target.startswith("sm_") and present.startswith("sm_"):
         made, here = int(target[3:]), int(present[3:])

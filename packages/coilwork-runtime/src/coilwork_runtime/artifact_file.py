@@ -40,7 +40,7 @@ EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What is in the file, verified."""
+    """The verified contents of the file."""
 
     runtime: str
     facts: Mapping[str, Any]

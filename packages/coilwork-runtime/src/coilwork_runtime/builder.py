@@ -96,7 +96,7 @@ class Builder:
             known.warm_up(self._workers)
 
     def _language(self, spec: KernelSpec) -> Language:
-        """Return who builds kernels of the language of `spec`.
+        """Return the language that builds `spec`.
 
         Raises:
             KernelBuildError: nobody does.
@@ -175,5 +175,5 @@ class Builder:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -93,7 +93,7 @@ def find_schema(target: str) -> Schema | None:
 
 @functools.cache
 def _schema(target: str) -> Schema:
-    """As `find_schema`. That there is none is not remembered: a library may register it later.
+    """Do as `find_schema`. An absent operator is not remembered: a library may register it later.
 
     Raises:
         LookupError: there is none.

@@ -49,9 +49,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """What became of one check: `refused` where the device need not do it, else `reason` says why
-    it failed.
-    """
+    """The outcome of one check: `refused` where the device need not do it; `reason` says why one failed."""
 
     check: str
     status: Literal["passed", "failed", "refused"]

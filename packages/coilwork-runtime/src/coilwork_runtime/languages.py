@@ -157,7 +157,7 @@ class DeviceLanguage:
         }
 
     def warm_up(self, workers: int) -> None:
-        """Nothing: it is the compiler's to be ready."""
+        """Do nothing: the compiler is ready by itself."""
 
     def binary(self, spec: KernelSpec) -> bytes:
         """The kernel's binary, from the store or the compiler.

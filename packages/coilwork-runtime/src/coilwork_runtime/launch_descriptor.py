@@ -20,13 +20,13 @@ class Launcher:
 
     Attributes:
         call: launches the kernel.
-        form: bytes for the native executor (native/program/plans.hpp), or None as long as a configuration is
-            not settled; without it there is none to be had.
+        descriptor: returns bytes for the native executor (native/program/plans.hpp), or None as long as a
+            configuration is not settled. None: the kernel has none.
         report: raises the error of a failed check, by its number, counted from 1.
     """
 
     call: Callable[..., None]
-    form: Callable[[], bytes | None] | None = None
+    descriptor: Callable[[], bytes | None] | None = None
     report: Callable[[int], None] | None = None
 
     def __call__(self, *args: object) -> None:
@@ -51,17 +51,17 @@ class GpuEntry:
 
 
 def encode_cpu_descriptor(manifest: KernelManifest, address: int) -> bytes:
-    """The form of a C++ kernel whose entry is at `address`."""
+    """Encode the descriptor of a C++ kernel whose entry is at `address`."""
     return encode_descriptor(manifest, [_encode_binding(False, address, manifest.values_of({}))])
 
 
 def encode_descriptor(manifest: KernelManifest, bindings: Sequence[bytes]) -> bytes:
-    """The form of a kernel with one binding, or with one for each of its versions."""
+    """Encode the descriptor of a kernel with one binding, or with one for each of its versions."""
     return block(encode_manifest(manifest)) + join_items(bindings)
 
 
 def encode_gpu_binding(manifest: KernelManifest, config: Mapping[str, int], entry: GpuEntry) -> bytes:
-    """How a kernel is launched by `entry`, which was compiled in `config`."""
+    """Encode the launch of a kernel by `entry`, which was compiled in `config`."""
     return b"".join(
         (
             _encode_binding(True, entry.handle, manifest.values_of(config)),

@@ -25,7 +25,7 @@ MakeCall = Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], Call]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedModule:
-    """What a generated module defines: its kernels, and what makes its `call` of launchers and constants."""
+    """A generated module: its kernels, and a function that makes its `call` of launchers and constants."""
 
     specs: tuple[KernelSpec, ...]
     make_call: MakeCall
@@ -92,7 +92,9 @@ def execute_module(text: str, name: str) -> GeneratedModule:
 
 
 def _calls(launchers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the module calls by name: the launches themselves, which spares it a call in between."""
+    """Return the functions that the module calls by name: the launches themselves, which saves a call in
+    between.
+    """
     return {name: one.call if isinstance(one, Launcher) else one for name, one in launchers.items()}
 
 

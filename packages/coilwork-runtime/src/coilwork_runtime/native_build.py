@@ -129,7 +129,7 @@ def _run_unheard(
     outputs: tuple[BinaryIO, BinaryIO],
     longest_s: float,
 ) -> int:
-    """As `_run`, in a process that is not told when its children end."""
+    """Run as `_run` does, in a process that is not told when its children end."""
     shell = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', folder, *command]
     child = os.posix_spawn(
         shell[0],

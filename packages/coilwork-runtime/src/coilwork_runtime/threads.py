@@ -96,7 +96,7 @@ class SingleFlight(Generic[T]):
         self._process = os.getpid()
 
     def run(self, key: str, make: Callable[[], T]) -> T:
-        """Return what `make` returns or raises, here or in the thread that is already at it."""
+        """Return the result of `make`, which runs here or in the thread that is already at it."""
         mine: Future[tuple[T] | None] = Future()
         while (other := self._claim(key, mine)) is not mine:
             found = other.result()
@@ -131,7 +131,7 @@ class SingleFlight(Generic[T]):
                 claim.set_result((made[key],) if key in made else None)
 
     def _claim(self, key: str, mine: Future[tuple[T] | None]) -> Future[tuple[T] | None]:
-        """Return who is at `key`: `mine` from now on if nobody was."""
+        """Return the claim on `key`: `mine` from now on if there was none."""
         with self._lock:
             if self._process != os.getpid():
                 # what threads of the parent's were at, nobody finishes in a forked child

@@ -61,7 +61,7 @@ _FAILING: Final = "failing-check"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitResult:
-    """What a kit found: how many of its cases passed and were refused, and a line for each that failed."""
+    """The result of a kit: how many of its cases passed and were refused, and a line for each that failed."""
 
     kit: str
     passed: int
@@ -70,8 +70,7 @@ class KitResult:
 
 
 def check_backend(backend: Backend[Any, KernelCompiler, Device]) -> Iterator[KitResult]:
-    """Return what each kit finds, kit by kit, on the first device of `backend`. Nothing that is built is
-    kept.
+    """Yield the result of each kit on the first device of `backend`. Nothing that is built is kept.
 
     Raises:
         DeviceError: it has no device here, or it compiles only.

@@ -19,7 +19,7 @@ _FLUSH_BYTES = 512 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuActivity:
-    """What the GPU did during one call.
+    """The GPU's work during one call.
 
     Attributes:
         busy_ms: milliseconds with any kernel or copy running, summed.
@@ -81,8 +81,8 @@ def gpu_activity(call: Call, *, repeats: int) -> list[GpuActivity]:
 def gpu_activities(
     calls: Mapping[str, Call], *, repeats: int, flush: bool = True
 ) -> dict[str, list[GpuActivity]]:
-    """As `gpu_activity`, of several calls in alternating rounds; without `flush`, L2 is as the call before
-    left it.
+    """Do as `gpu_activity`, for several calls in alternating rounds; without `flush`, L2 is as the call
+    before left it.
     """
     evicting = torch.empty(_FLUSH_BYTES if flush else 0, dtype=torch.uint8, device="cuda")
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:

@@ -142,7 +142,9 @@ class CppBuilder:
             ) from error
 
     def is_missing(self, spec: KernelSpec) -> bool:
-        """Tell if the kernel has yet to be compiled. What the store has of it is taken from there."""
+        """Return True if the kernel has yet to be compiled. A library that the store has is loaded from
+        there.
+        """
         try:
             key = library_key(spec, find_toolchain())
         except MissingCompilerError:
@@ -193,7 +195,7 @@ class CppBuilder:
         return known or self._keep(key, self._compile(spec, key, toolchain))
 
     def _own_library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
-        """As `_library`, but it holds this kernel alone."""
+        """Do as `_library`, for a library that holds this kernel alone."""
         library = self._library(spec, key, toolchain)
         return self._keep(key, self._compile(spec, key, toolchain)) if key in self._shared else library
 
@@ -277,7 +279,7 @@ class CppBuilder:
         return folder
 
     def _folder(self) -> Path:
-        """Return where libraries lie; another one if it was removed."""
+        """Return the folder of libraries; another one if it was removed."""
         # functools.cache would let two threads make a folder each, and the stub lies in one only
         with self._lock:
             if self._kernel_folder is None or not is_usable(self._kernel_folder):
@@ -335,7 +337,7 @@ class CppLanguage:
         }
 
     def warm_up(self, workers: int) -> None:
-        """Nothing: a compiler starts at once."""
+        """Do nothing: a compiler starts at once."""
 
     def _build(self, spec: KernelSpec, together: Future[None] | None) -> Launcher:
         # no thread waits for itself: what is waited for was submitted before

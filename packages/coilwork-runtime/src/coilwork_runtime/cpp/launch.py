@@ -37,11 +37,11 @@ def load_launcher(manifest: KernelManifest, library: Path) -> Launcher:
     def report(failed: int) -> None:
         raise_check(manifest.name, manifest.checks, failed - 1)
 
-    form = encode_cpu_descriptor(manifest, ctypes.cast(function, ctypes.c_void_p).value or 0)
+    descriptor = encode_cpu_descriptor(manifest, ctypes.cast(function, ctypes.c_void_p).value or 0)
     call = _call_of(manifest, function)
     if manifest.checks:
         call = _add_check(call, report)
-    return Launcher(call=call, form=lambda: form, report=report)
+    return Launcher(call=call, descriptor=lambda: descriptor, report=report)
 
 
 # Calls with few tensors, by their number: without a loop they take two thirds of the time.
@@ -78,7 +78,7 @@ def _call_of(manifest: KernelManifest, function: Callable[..., Any]) -> Callable
 
 
 def _make_mixed_call(manifest: KernelManifest, function: Callable[..., Any]) -> Callable[..., Any]:
-    """As `_call_of`, for arguments in any order and scratch memory."""
+    """Make a call as `_call_of` does, for arguments in any order and scratch memory."""
     given = [one for one in manifest.args if one.role != "scratch"]
     sizes_at = [position for position, one in enumerate(given) if one.role == "size"]
 
@@ -155,7 +155,7 @@ class CpuDevice:
         return 0
 
     def use(self, stream: int) -> AbstractContextManager[None]:
-        """Nothing: it is in use."""
+        """Do nothing: it is in use."""
         return nullcontext()
 
     def record(self, stream: int) -> int:
@@ -163,14 +163,14 @@ class CpuDevice:
         return 0
 
     def wait(self, stream: int, event: int) -> None:
-        """Nothing: what the event is of is done."""
+        """Do nothing: the work before the event is done."""
 
     def is_done(self, event: int) -> bool:
         """True."""
         return True
 
     def synchronize(self, stream: int) -> None:
-        """Nothing: what was launched is done."""
+        """Do nothing: all launches are done."""
 
     def measure(self, call: Callable[[], None], index: int) -> float:
         """Seconds of the call."""

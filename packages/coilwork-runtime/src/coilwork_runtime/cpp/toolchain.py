@@ -70,7 +70,7 @@ class Toolchain:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return what a command begins with."""
+        """The words that a command begins with."""
         return (self.command, *self.arguments)
 
 
@@ -213,8 +213,8 @@ def _stub(toolchain: Toolchain) -> bytes:
 def _try_stub(
     toolchain: Toolchain, stamps: tuple[tuple[int, ...], ...], period: int
 ) -> tuple[bytes | None, str]:
-    """As `run_compiler`. A failure is remembered for a while: a compiler may hang, and a graph has many
-    kernels.
+    """Build the stub as `run_compiler` does. A failure is remembered for a while: a compiler may hang, and a
+    graph has many kernels.
     """
     functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
     soname = () if platform.system() == "Darwin" else (f"-Wl,-soname,{STUB}",)

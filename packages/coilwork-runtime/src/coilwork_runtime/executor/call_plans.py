@@ -54,7 +54,7 @@ def make_callback(call: RecordedCall) -> Callback:
 
 
 def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
-    """Return what lies in `results` at `paths`; each leads through tuples and lists."""
+    """Return the values in `results` at `paths`; each path leads through tuples and lists."""
     return [functools.reduce(operator.getitem, path, results) for path in paths]
 
 
@@ -92,7 +92,7 @@ class _Integer:
 
 
 class _Places:
-    """Where arguments come from; tensors and integers are numbered as they are asked for."""
+    """Sources of arguments; tensors and integers are numbered in the order of their look-up."""
 
     def __init__(self) -> None:
         self._tensors = 0
@@ -156,7 +156,7 @@ _NO_LIBRARY: Final = bytes((0,))
 
 
 class Route(IntEnum):
-    """Who makes a call."""
+    """The ways to make a call."""
 
     PYTHON = 0
     FUNCTION = 1
@@ -172,13 +172,13 @@ class TorchInterface(Protocol):
         ...
 
     def code(self, name: str) -> int | None:
-        """Return what a function without parameters returns, `None` if there is none."""
+        """Return the result of a function without parameters, `None` if there is no such function."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPlan:
-    """How one call is made.
+    """The plan of one call.
 
     Attributes:
         target: the operator.
@@ -329,8 +329,7 @@ def _default(value: Any) -> Argument:
 
 
 def _same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) -> bool:
-    """Tell whether the result is the same with `Scalar` arguments as `double`, which is what C functions
-    take.
+    """Return True if the result is the same when `Scalar` arguments are `double`, which C functions take.
 
     An integer makes another result than the equal `double` unless a tensor is of floating point, or the value
     is converted to a type that is given. A truth value does where it is no number: as `alpha` of a sum, which

@@ -28,7 +28,7 @@ log = logging.getLogger("coilwork.runtime")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorOptions:
-    """What a caller may choose of how a program runs. None of it changes what is compiled.
+    """Options of how a program runs. None of them changes what is compiled.
 
     Attributes:
         executor: `native`, `python`, or `auto`, which is native where that loads. Default: `auto`.
@@ -194,21 +194,21 @@ def _native(program: NativeProgram) -> Driven:
 
 
 def _products(graph: Loadable, options: ExecutorOptions) -> ProductLibrary | None:
-    """Return who computes matrix products instead of ATen."""
+    """Return the library that computes matrix products instead of ATen."""
     if not _uses_library(graph, options, options.products):
         return None
     return ProductLibrary(required=options.products == "cublaslt")
 
 
 def _convolutions(graph: Loadable, options: ExecutorOptions) -> ConvolutionLibrary | None:
-    """Return who computes convolutions instead of ATen."""
+    """Return the library that computes convolutions instead of ATen."""
     if not _uses_library(graph, options, options.convolutions):
         return None
     return ConvolutionLibrary(required=options.convolutions == "cudnn")
 
 
 def _graphs(graph: Loadable, options: ExecutorOptions) -> DriverGraphs | None:
-    """Return where the driver's graphs come from, for work that is the same in call after call."""
+    """Return the source of driver graphs, for work that is the same in call after call."""
     return DriverGraphs() if options.replay and _is_on(graph, options.graph_devices) else None
 
 
@@ -217,8 +217,9 @@ def _is_on(graph: Loadable, types: tuple[str, ...]) -> bool:
 
 
 def _uses_library(graph: Loadable, options: ExecutorOptions, wanted: str) -> bool:
-    """Tell if a library is called directly: where results should be eager's to the last bit, or the same
-    whatever is beside them, only if it is asked for."""
+    """Return True if a library is called directly. Where results should be eager's to the last bit, or the
+    same whatever is beside them, that is only if it is asked for.
+    """
     return (
         _is_on(graph, options.library_devices)
         and wanted != "aten"

@@ -209,7 +209,7 @@ class _Maker:
         return self._first_kept + len(self._rest) - 1
 
     def _place(self, kind: Kind, number: int) -> int:
-        """Return where a slot or register is, or a None."""
+        """Return the place of a slot or register in the frame, or of a None."""
         if kind is Kind.NOTHING:
             return self._keep(None)
         return (self._slots if kind is Kind.TENSOR else self._registers)[number]
@@ -224,7 +224,7 @@ class _Maker:
         return lambda frame: (frame[place],)
 
     def _layout(self, layout: Layout) -> tuple[Fetch, Fetch]:
-        """Return what gets the sizes and the strides."""
+        """Return functions that get the sizes and the strides."""
         sizes, strides = (
             self._fetch([self._registers[number] for number in numbers])
             for numbers in (layout.sizes, layout.strides)
@@ -269,7 +269,9 @@ class _Maker:
         return check
 
     def _action(self, step: Step, rest: deque[Step]) -> Action | None:
-        """Return what does `step`, and those of `rest` that it takes away; None if there is nothing to do."""
+        """Return the action of `step` and of the steps that it takes from `rest`; None if there is nothing to
+        do.
+        """
         operands = step.operands
         match step.code:
             case Code.COMPUTE:
@@ -491,7 +493,7 @@ class _Maker:
         return call_and_bind
 
     def _operator(self, call: RecordedCall) -> Callable[[Frame], Any]:
-        """Return what calls the operator of `call`."""
+        """Return a function that calls the operator of `call`."""
         run, get = _find_direct(call.target), self._arguments(call.args)
         if not call.kwargs:
             return lambda frame: run(*get(frame))
@@ -503,7 +505,7 @@ class _Maker:
         return lambda frame: run(*get(frame), **{name: read(frame) for name, read in readers})
 
     def _arguments(self, values: Sequence[Argument]) -> Fetch:
-        """Return what gets the arguments `values`."""
+        """Return a function that gets the arguments `values`."""
         found = [self._argument(value) for value in values]
         places = [one for one in found if isinstance(one, int)]
         if len(places) == len(found):
@@ -512,7 +514,7 @@ class _Maker:
         return lambda frame: [read(frame) for read in readers]
 
     def _argument(self, value: Argument) -> int | Callable[[Frame], Any]:
-        """Return where an argument lies, or what makes it."""
+        """Return the place of an argument in the frame, or a function that makes it."""
         match value:
             case Slot():
                 return self._slots[value.number]
@@ -540,7 +542,7 @@ class _Maker:
         return require
 
     def _run_nested(self, nested: Nested, carried: Sequence[int] = ()) -> Callable[[Frame], Sequence[Any]]:
-        """Return what runs a nested program; `carried` are the places of its first operands, if
+        """Return a function that runs a nested program; `carried` are the places of its first operands, if
         they change.
         """
         operands = nested.operands[len(carried) :]
@@ -679,7 +681,7 @@ def _find_direct(target: str) -> Callable[..., Any]:
 
 
 def _find_allocator(device: str) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
-    """Return what allocates on `device`, and what it takes behind sizes, strides and element type."""
+    """Return the allocator of `device`, and its arguments behind sizes, strides and element type."""
     kind, _, number = device.partition(":")
     quick, is_numbered = _QUICK_ALLOCATIONS.get(kind, (None, False))
     if quick is None:

@@ -50,7 +50,7 @@ class _Run:
 
 
 class LifetimeChecker:
-    """What `load_native` takes as `watch`. Threads may share it; each has its own runs.
+    """A watcher for `load_native(watch=...)`. Threads may share it; each has its own runs.
 
     `peak_bytes` is the most that the blocks of one run, those of nested programs aside, took at a time.
     """
@@ -62,7 +62,7 @@ class LifetimeChecker:
     def __call__(
         self, event: str, program: str, number: int, name: str, tensor: torch.Tensor | None, place: str
     ) -> None:
-        """Hear of an event of the native executor.
+        """Check an event of the native executor.
 
         Raises:
             LifetimeError: it is none that the plan allows.
@@ -130,7 +130,7 @@ def _hold(run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
 
 
 def _carve(run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
-    """`name` is a part of a pool that nobody else may have."""
+    """Record that `name` is a part of a pool that no other name may have."""
     block = run.blocks.get(_address(tensor))
     start = int(tensor.storage_offset()) * tensor.element_size()
     end = start + _span(tensor) * tensor.element_size()
@@ -156,7 +156,7 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def _let_go(run: _Run, name: str) -> list[_Piece]:
-    """The memory, a whole block or parts of a pool, that nobody holds now that `name` is gone."""
+    """Remove `name`, and return the memory that no name holds any more: a whole block, or parts of a pool."""
     address = run.names.pop(name, None)
     block = None if address is None else run.blocks.get(address)
     if address is None or block is None:

@@ -24,7 +24,7 @@ EXACT_INTEGER: Final = 1 << 53
 
 
 class Kind(IntEnum):
-    """What a value is."""
+    """The codes of values."""
 
     NONE = 0
     TENSOR = 1
@@ -100,7 +100,7 @@ def repeat_scalar(parameter: Parameter, value: Argument) -> Argument:
 
 
 def is_exact(value: Argument) -> bool:
-    """Tell if a double holds a number."""
+    """Return True if a double holds the number `value`."""
     return isinstance(value, float) or (isinstance(value, int) and abs(value) <= EXACT_INTEGER)
 
 

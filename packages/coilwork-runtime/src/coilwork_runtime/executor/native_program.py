@@ -1,4 +1,4 @@
-"""Load a program's bytes for the native executor: plans of its calls, kernels, libraries, and its callable."""
+"""Load a program's bytes for the native executor: its callable, and the plans of its calls."""
 
 from __future__ import annotations
 
@@ -254,10 +254,10 @@ def _kernel(
     launcher: Callable[..., Any],
 ) -> tuple[Callable[..., Any], bytes | None, Callable[[], Any] | None]:
     """The launcher, how to do without it, and what to ask for that later."""
-    if not isinstance(launcher, Launcher) or launcher.form is None:
+    if not isinstance(launcher, Launcher) or launcher.descriptor is None:
         return launcher, None, None
-    form = launcher.form()
-    return launcher, form, launcher.form if form is None else None
+    data = launcher.descriptor()
+    return launcher, data, launcher.descriptor if data is None else None
 
 
 def _lazily(make: Callable[[], Call]) -> Call:

@@ -49,7 +49,7 @@ _ROUTES: Final[Mapping[Route, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindTime:
-    """What instructions of one kind took in a call, on average.
+    """The time of instructions of one kind in a call, on average.
 
     Attributes:
         kind: `kernels`, `allocations`, …, or an operator with who calls it.
@@ -80,7 +80,7 @@ class Stopwatch:
 
     @property
     def calls(self) -> int:
-        """How often the program was called while it was measured."""
+        """The number of calls of the program while it was measured."""
         phases, _ = self._call.times()
         return phases[0][0] if phases else 0
 
@@ -140,7 +140,7 @@ PREFIX: Final = "coilwork: "
 
 @dataclass(slots=True)
 class LaunchMetadata:
-    """What a launch hook is told; the interface of Triton's own lazy dictionary."""
+    """The argument of a launch hook, with the interface of Triton's own lazy dictionary."""
 
     data: dict[str, Any]
     extras: list[tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]] = field(default_factory=list)
@@ -164,7 +164,7 @@ class Observation:
         self._stack = ExitStack()
 
     def begin(self, name: str, *, is_launch: bool, stream: int) -> None:
-        """Tell them."""
+        """Tell profilers and hooks that the range begins."""
         if profiler_is_on():
             within: AbstractContextManager[object] = open_profiler_range(name if is_launch else PREFIX + name)
             self._stack.enter_context(within)
@@ -177,12 +177,12 @@ class Observation:
                 self._stack.callback(leave, metadata)
 
     def leave(self) -> None:
-        """It is over."""
+        """Tell them that it ends."""
         self._stack.close()
 
 
 def enter(name: str, is_launch: bool, stream: int) -> Observation:
-    """A program, or the launch of a kernel, begins."""
+    """Begin the range of a program, or of the launch of a kernel."""
     made = Observation()
     try:
         made.begin(name, is_launch=is_launch, stream=stream)

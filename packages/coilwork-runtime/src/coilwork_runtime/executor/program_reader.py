@@ -94,7 +94,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """What stands in front of the program's parts: keys of constants, names of kernels, calls."""
+    """The tables in front of the program's parts: keys of constants, names of kernels, calls."""
 
     keys: tuple[str, ...]
     kernels: tuple[str, ...]
@@ -113,7 +113,7 @@ def read_tables(data: bytes) -> Tables:
 
 @contextlib.contextmanager
 def refuse_damage() -> Iterator[None]:
-    """Says of whatever reading bytes raises that the program is damaged.
+    """Turn every error of reading bytes into one that says that the program is damaged.
 
     Raises:
         ProgramBytesError: they are.
@@ -231,7 +231,7 @@ CONSTANT: Final = 1 << 31
 
 
 class Code(IntEnum):
-    """What an instruction does."""
+    """The codes of instructions."""
 
     COMPUTE = 1
     BIND = 2
@@ -255,7 +255,7 @@ class Code(IntEnum):
 
 
 class Kind(IntEnum):
-    """What an input, a result of a call or a result of a program is."""
+    """The kinds of inputs, of results of a call, and of results of a program."""
 
     NOTHING = 0
     TENSOR = 1
@@ -264,7 +264,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor lies; sizes and strides are registers."""
+    """The layout of a tensor; sizes and strides are registers."""
 
     dtype: torch.dtype
     device: str

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def allocated(device: int) -> int:
-    """Bytes of the process's tensors on a GPU; 0 for a device that torch does not know (-1)."""
+    """Return the bytes of the process's tensors on a GPU; 0 for a device that torch does not know (-1)."""
     if device < 0:
         return 0
     current: int = torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"]
@@ -47,7 +47,7 @@ def allocated(device: int) -> int:
 def check(
     value: torch.Tensor, name: str, dtype: str, device: str, size: Sizes, stride: Sizes, aligned: int
 ) -> torch.Tensor:
-    """As `check_layout`, or `check_aligned_layout` if `aligned`.
+    """Do as `check_layout`, or `check_aligned_layout` if `aligned`.
 
     Raises:
         LayoutError: the input is not as declared, or its memory is not there any more.
@@ -58,22 +58,22 @@ def check(
 
 
 def empty(size: Sizes, stride: Sizes, dtype: str, device: str) -> torch.Tensor:
-    """Memory that torch's C interface did not give; torch raises what the failure is."""
+    """Allocate memory that torch's C interface did not give; torch raises the reason of a failure."""
     return empty_strided(size, stride, _dtype(dtype), device)
 
 
 def scratch(size_bytes: int, device: int) -> torch.Tensor:
-    """Scratch memory of a kernel, on a GPU or (-1) the CPU."""
+    """Allocate scratch memory of a kernel, on a GPU or (-1) the CPU."""
     return torch.empty(size_bytes, dtype=torch.uint8, device="cpu" if device < 0 else f"cuda:{device}")
 
 
 def streams() -> CallStreams:
-    """Return what keeps the streams and events of one call."""
+    """Return a table for the streams and events of one call."""
     return CallStreams()
 
 
 def settle(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, aligned: int) -> torch.Tensor:
-    """As `ensure_layout`, or `ensure_aligned_layout` if `aligned`.
+    """Do as `ensure_layout`, or `ensure_aligned_layout` if `aligned`.
 
     Raises:
         LayoutError: an operator returned another shape or element type.
@@ -83,7 +83,7 @@ def settle(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, aligned:
 
 
 def reread(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, offset: int) -> torch.Tensor:
-    """As `reinterpret_dtype`.
+    """Do as `reinterpret_dtype`.
 
     Raises:
         LayoutError: the memory starts between two elements.

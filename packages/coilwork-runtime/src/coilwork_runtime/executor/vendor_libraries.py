@@ -52,8 +52,8 @@ class CalledLibrary:
         return address
 
     def number(self, device: str) -> int | None:
-        """How plans name `device`: its index, -1 for the CPU of tests; `None` if the library does not compute
-        there.
+        """Return the number of `device` in plans: its index, -1 for the CPU of tests; `None` if the library
+        does not compute there.
         """
         kind, _, index = device.partition(":")
         if kind != self.device:
@@ -76,7 +76,7 @@ _GELU: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductLibrary(CalledLibrary):
-    """Where products are computed; `settings` are as `product_settings`."""
+    """The library for matrix products; `settings` are as `product_settings`."""
 
     NAME: ClassVar[str] = "cuBLASLt"
     WORK: ClassVar[str] = "products"
@@ -84,8 +84,8 @@ class ProductLibrary(CalledLibrary):
 
 
 def product_bytes(call: RecordedCall, library: ProductLibrary | None) -> bytes | None:
-    """Return what the plan of a call says of a product (native/program/plans.hpp); `None` if it is none that
-    the library does.
+    """Return the part of a call's plan about a product (native/program/plans.hpp); `None` if the library does
+    not do the call.
     """
     count = len(call.args)
     device = None if library is None else library.number(call.device)
@@ -128,7 +128,7 @@ _IMAGE, _WEIGHT, _SUMS, _NONE = 0, 1, 2, -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionLibrary(CalledLibrary):
-    """Where convolutions are computed; `settings` are as `convolution_settings`."""
+    """The library for convolutions; `settings` are as `convolution_settings`."""
 
     NAME: ClassVar[str] = "cuDNN"
     WORK: ClassVar[str] = "convolutions"
@@ -136,8 +136,8 @@ class ConvolutionLibrary(CalledLibrary):
 
 
 def convolution_bytes(call: RecordedCall, library: ConvolutionLibrary | None) -> bytes | None:
-    """Return what the plan of a call says of a convolution (native/program/plans.hpp); `None` if it is none
-    that the library does.
+    """Return the part of a call's plan about a convolution (native/program/plans.hpp); `None` if the library
+    does not do the call.
     """
     device = None if library is None else library.number(call.device)
     if device is None or call.kwargs:
@@ -195,7 +195,7 @@ def _list_numbers(values: Argument, like: Argument) -> list[int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverGraphs:
-    """Where graphs come from.
+    """The source of driver graphs.
 
     Attributes:
         path: of the driver's library; empty for the one that is loaded.

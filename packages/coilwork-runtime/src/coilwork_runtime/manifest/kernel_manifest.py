@@ -51,7 +51,7 @@ class KernelArgument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelVersion:
-    """How a kernel may run for some sizes.
+    """A version of a kernel, for some sizes or for all.
 
     Attributes:
         guard: 0 for the sizes that it is for; None: it is for all sizes.
@@ -152,7 +152,7 @@ class KernelSpec(KernelManifest):
 
 
 def check_manifest(manifest: KernelManifest) -> None:
-    """Nothing, if its parts fit together.
+    """Check that the parts of a manifest fit together.
 
     Raises:
         ValueError: an argument has no known role, scratch has no size, or code uses what is not there.

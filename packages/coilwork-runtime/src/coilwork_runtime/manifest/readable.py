@@ -60,7 +60,7 @@ _LIMIT: Final = re.compile(r"limit `([^`]*)` at most `([^`]*)`")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadableVersion:
-    """How a kernel may run for some sizes: `KernelVersion` with a guard as text, empty for all sizes."""
+    """A version of a kernel: `KernelVersion` with a guard as text, empty for all sizes."""
 
     guard: str = ""
     mapping: str = ""
@@ -222,7 +222,9 @@ def _check_spec(spec: KernelSpec) -> KernelSpec:
 
 
 class Names:
-    """What expressions of one kernel may name; `parameters` are those of `constants` that one of them did."""
+    """The names that expressions of one kernel may use; `parameters` are the `constants` that one of them
+    used.
+    """
 
     def __init__(self, args: Sequence[str], arg_names: Sequence[str], constants: Iterable[str] = ()) -> None:
         self._words = tuple(args)

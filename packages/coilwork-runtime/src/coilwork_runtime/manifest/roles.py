@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 
 class Act(IntEnum):
-    """What a row does; the native interpreter has the same numbers (`executor/native/call/roles.hpp`)."""
+    """The acts of rows; the native interpreter has the same numbers (`executor/native/call/roles.hpp`)."""
 
     ALIGNED = 0
     RESOLVED = 1
@@ -37,7 +37,7 @@ class Act(IntEnum):
 
 
 class Place(IntEnum):
-    """Where a value is."""
+    """The places of values."""
 
     IN = 0
     OUT = 1

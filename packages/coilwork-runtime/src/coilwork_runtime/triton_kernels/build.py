@@ -51,7 +51,8 @@ _THREADS: Final = 32
 
 
 def estimate_work(candidate: Candidate) -> float:
-    """How long a candidate takes to compile, in no unit: its statements, as often as a thread has elements.
+    """Estimate the time to compile a candidate, in no unit: its statements, as often as a thread has
+    elements.
 
     Of 163 candidates of models, nine in ten were within a factor of two of it; products take less than it
     says, and longest.
@@ -68,7 +69,7 @@ def estimate_work(candidate: Candidate) -> float:
 
 
 def group_equal_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
-    """By name of each of `specs`, the first of them with the same text: that one's is compiled.
+    """Return, by name of each of `specs`, the first kernel with the same text: that one's is compiled.
 
     Which one is first depends on the graph alone, so a graph that is compiled again finds its binaries. A
     kernel whose text is no Python is for Triton to refuse, by its own name.
@@ -82,7 +83,7 @@ def group_equal_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
 
 
 def _statements(spec: KernelSpec) -> str:
-    """The kernel's text without its own name, comments, or what it says of itself."""
+    """Return the kernel's text without its own name, comments and docstring."""
     try:
         module = ast.parse(spec.source)
     except (SyntaxError, ValueError):
@@ -109,8 +110,8 @@ _CHAINS: Final = frozenset({"associative_scan", "cumsum", "cumprod", "sort", "do
 
 
 def best_guess_does(spec: KernelSpec) -> bool:
-    """Tell whether `spec` moves few bytes, in a number that is known, and does it in one go: no loops, scans,
-    sorts or products.
+    """Return True if `spec` moves few bytes, in a number that is known, and does it in one go: no loops,
+    scans, sorts or products.
     """
     moved = None if spec.traffic is None else spec.traffic.constant
     if moved is None or moved > FEW_BYTES:
@@ -158,8 +159,8 @@ class TritonBuilder:
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
     def candidates(self, spec: KernelSpec, text: KernelSpec | None = None) -> tuple[Candidate, ...]:
-        """Return what has to be compiled for `spec`: its candidates, or what a search found for devices like
-        the current one.
+        """Return the candidates to compile for `spec`, or what a search found for devices like the current
+        one.
 
         `text` is a kernel that does the same, and is compiled instead. What was found replaces the candidates
         where it is for all calls, because there are no sizes; else it is one more. Where the best guess does,
@@ -191,7 +192,7 @@ class TritonBuilder:
     def compile(
         self, spec: KernelSpec, candidate: Candidate, *, timeout_s: float | None = None
     ) -> GpuBinary | KernelBuildError:
-        """The candidate's binary, or why there is none: another candidate may do."""
+        """Return the candidate's binary, or the error of its build: another candidate may do."""
         try:
             return self._flights.run(candidate.key, lambda: self._binary(candidate, timeout_s))
         except (WorkerError, ValueError) as error:
@@ -230,8 +231,8 @@ class TritonBuilder:
         wanted: Sequence[Candidate],
         answers: Sequence[GpuBinary | KernelBuildError],
     ) -> list[Built]:
-        """Return those of `wanted` that compiled; all candidates if none did of what was once found, or of
-        the best guess.
+        """Return the candidates of `wanted` that compiled. If none did of what was once found, or of the best
+        guess, all candidates are tried.
 
         Raises:
             KernelBuildError: none did.
@@ -259,8 +260,8 @@ class TritonBuilder:
         return make_interpreted(spec)
 
     def others(self, spec: KernelSpec, configs: Sequence[Config]) -> Sequence[GpuBinary | KernelBuildError]:
-        """Configurations that a search asks for, several at once; one that takes too long counts as one that
-        fails.
+        """Compile configurations that a search asks for, several at once. One that takes too long counts as
+        one that fails.
         """
         target, version = gpu_target(spec), triton_version()
         wanted = [make_candidate(spec, config, target, version) for config in configs]

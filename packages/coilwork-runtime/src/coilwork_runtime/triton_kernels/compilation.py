@@ -135,7 +135,7 @@ def gpu_target(spec: KernelSpec) -> GpuTarget:
 def make_candidates(
     spec: KernelSpec, target: GpuTarget, version: str, *, text: KernelSpec | None = None
 ) -> tuple[Candidate, ...]:
-    """Return what to compile, in the order of `spec.configs`; `text` as in `candidate`."""
+    """Return a candidate for each of `spec.configs`, in order; `text` as in `make_candidate`."""
     return tuple(make_candidate(spec, config, target, version, text=text) for config in spec.configs)
 
 
@@ -147,8 +147,8 @@ def make_candidate(
     *,
     text: KernelSpec | None = None,
 ) -> Candidate:
-    """Return what to compile for `spec` in one configuration; of `text`, if it is given, another kernel that
-    does the same.
+    """Return the candidate of `spec` in one configuration. Its text is that of `text`, if it is given,
+    another kernel that does the same.
     """
     of = text or spec
     options: dict[str, Any] = {"enable_fp_fusion": True}
@@ -206,7 +206,7 @@ class GpuBinary:
 
 
 def binary_from_reply(metadata: Mapping[str, Any], image: bytes) -> GpuBinary:
-    """Return what a worker answered.
+    """Return the binary in a worker's answer.
 
     Raises:
         ValueError: the kernel wants a kind of launch that generated code does not use.
@@ -348,7 +348,7 @@ class Worker:
         self._log.close()
 
     def obituary(self) -> str:
-        """How the process ended and what it said last."""
+        """Return how the process ended and its last words."""
         self._process.kill()
         code = self._process.wait()
         size = self._log.seek(0, os.SEEK_END)

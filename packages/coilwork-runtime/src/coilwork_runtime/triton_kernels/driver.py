@@ -55,7 +55,7 @@ class LoadedFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverNames:
-    """What a vendor calls the driver's functions; their parameters are the same. `launch_ex` is empty where
+    """A vendor's names of the driver's functions; their parameters are the same. `launch_ex` is empty where
     there is none.
 
     `faults` are the errors of a kernel that failed on the device: all calls behind it get them, whatever they
@@ -276,7 +276,7 @@ CELLS: Final[Mapping[str, Callable[[int], Any]]] = {"P": ctypes.c_uint64, "i": _
 
 
 def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str) -> Kernel:
-    """Return what `launcher.Kernel` of launcher.cpp is, in Python: called with grid, stream and arguments."""
+    """Return `launcher.Kernel` of launcher.cpp in Python: called with grid, stream and arguments."""
     makers = [CELLS[kind] for kind in kinds]
     launch, handle = driver.launch, ctypes.c_void_p(function.handle)
     plain = binary.cluster == 1 and not binary.cooperative

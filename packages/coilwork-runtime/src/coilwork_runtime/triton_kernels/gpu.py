@@ -42,7 +42,7 @@ class LoadedKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """How to reach the GPUs of this process.
+    """The functions that reach the GPUs of this process.
 
     Attributes:
         current: index of this thread's current device.

@@ -107,14 +107,14 @@ class _Versions:
         self._versions = versions
         self._sizes_of = _sizes_reader(spec)
         self._number = _keep_last(spec.first_version)
-        self.launcher = Launcher(call=self._launch, form=self._form)
+        self.launcher = Launcher(call=self._launch, descriptor=self._describe)
 
     def _launch(self, *args: Any) -> None:
         self._versions[self._number(self._sizes_of(args))].launch(*args)
 
-    def _form(self) -> bytes | None:
-        """How all versions are launched on the first device; `None` before one was, and for a while before
-        the first one was settled.
+    def _describe(self) -> bytes | None:
+        """Return the descriptor of all versions on the first device; `None` before one was launched, and for
+        a while before the first one was settled.
         """
         device = next((k.first_device for k in self._versions if k.binding is not None), None)
         if device is None:
@@ -148,7 +148,7 @@ class _Kernel:
         self.binding: bytes | None = None
         self.first_device: int | None = None
         self._bound: _Call = self._first
-        self.launcher = Launcher(call=self.launch, form=self._form)
+        self.launcher = Launcher(call=self.launch, descriptor=self._describe)
 
     def launch(self, *args: Any) -> None:
         """Launch on the device of the first call, else through `_first`. Callers hold this method."""
@@ -197,8 +197,8 @@ class _Kernel:
         return call
 
     def bind_to_device(self, device: int, *, guess: bool = False) -> bytes | None:
-        """How it is launched on `device`, if that is the first it is used on. With `guess`, in its best guess
-        if no call has settled it yet.
+        """Return the binding for `device`, if that is the first it is used on. With `guess`, it is that of
+        the best guess if no call has settled it yet.
         """
         with self._gpu.guard(device), self._lock:
             if device not in self._devices and self._explore is None and len(self._built) == 1:
@@ -228,7 +228,9 @@ class _Kernel:
         return loaded
 
     def _recall(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded | None:
-        """Return what a search found earlier for such sizes on such a device, if it is loaded."""
+        """Return the configuration that a search found earlier for sizes and devices like these, if it is
+        loaded.
+        """
         if self._explore is None and len(loaded) == 1:
             return loaded[0]
         known = recall(self._store, self._spec, self._gpu.name(device))
@@ -238,7 +240,7 @@ class _Kernel:
         return next((one for one in loaded if config_key(one.config) == config_key(found)), None)
 
     def _select(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
-        """The fastest of `loaded`, but for those that spill where others do not."""
+        """Return the fastest of `loaded`, but for those that spill where others do not."""
         worth = [loaded[index] for index in drop_spilling([one.kernel.spill_bytes for one in loaded])]
         if len(worth) == 1:
             return worth[0]
@@ -256,7 +258,7 @@ class _Kernel:
     def _search(
         self, explore: Explore, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]
     ) -> _Loaded | None:
-        """The best configuration around `loaded`, which is remembered; None if nothing could be timed.
+        """Return the best configuration around `loaded`, which is remembered; None if nothing could be timed.
 
         Nor is there a search where memory does not hold a copy of what the kernel updates.
         """
@@ -297,8 +299,10 @@ class _Kernel:
         remember(self._store, self._spec, self._gpu.name(device), _sizes(args), found)
         return shelf[config_key(found.best.config)]
 
-    def _form(self) -> bytes | None:
-        """How the chosen configuration is launched on the first device; `None` before the first call."""
+    def _describe(self) -> bytes | None:
+        """Return the descriptor of the chosen configuration on the first device; `None` before the first
+        call.
+        """
         return None if self.binding is None else encode_descriptor(self._spec, [self.binding])
 
     def _roles(self) -> list[str]:

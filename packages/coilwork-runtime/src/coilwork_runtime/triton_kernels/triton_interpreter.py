@@ -33,7 +33,7 @@ Combine = Callable[[Arrays, Arrays], Arrays]
 
 
 def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
-    """Return what `ReduceOps.generic_reduce` gives, but for the order in which elements are combined.
+    """Do as `ReduceOps.generic_reduce`, but for the order in which elements are combined.
 
     Takes a `ReduceOps` and `tl.tensor`s of one shape whose extents are powers of two; `axis=None` is the axis
     of all elements.
@@ -60,7 +60,7 @@ def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
 
 
 def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
-    """Return what `ScanOps.generic_scan` gives, but for the order in which elements are combined.
+    """Do as `ScanOps.generic_scan`, but for the order in which elements are combined.
 
     Takes a `ScanOps` and `tl.tensor`s of one shape whose extents are powers of two. Who calls turns reversed
     scans around.
@@ -243,7 +243,7 @@ _ONE_AT_A_TIME: Final = threading.RLock()
 
 
 def is_interpreting(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell if Triton is told to interpret."""
+    """Return True if Triton is told to interpret."""
     return environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 

@@ -24,7 +24,7 @@ _TIED: Final = re.compile(r"choose (\w+(?:, \w+)*) as ")
 
 
 def read_values(mapping: str) -> dict[str, tuple[int, ...]]:
-    """Return what each open number of `mapping` that a search may choose by itself may be, ascending."""
+    """Return the values of each open number of `mapping` that a search may choose by itself, ascending."""
     tied = {name for names in _TIED.findall(mapping) for name in names.split(", ")}
     return {
         name: tuple(sorted(map(int, values.split())))
@@ -34,7 +34,7 @@ def read_values(mapping: str) -> dict[str, tuple[int, ...]]:
 
 
 def close_mapping(mapping: str, config: Mapping[str, int]) -> str:
-    """`mapping` with the numbers of `config`.
+    """Return `mapping` with the numbers of `config`.
 
     Raises:
         KeyError: `config` lacks one.
@@ -45,7 +45,7 @@ def close_mapping(mapping: str, config: Mapping[str, int]) -> str:
 
 
 def read_choice(mapping: str, closed: str) -> dict[str, int] | None:
-    """The numbers with which `mapping` is `closed`; None if it never is."""
+    """Return the numbers with which `mapping` is `closed`; None if it never is."""
     seen: set[str] = set()
     found = re.fullmatch(_pattern("\n".join(_directives(mapping)), seen), closed)
     return None if found is None else {name: int(found[name]) for name in seen}
@@ -106,6 +106,6 @@ def keep_versions(spec: KernelSpec, guesses: Sequence[_T]) -> tuple[_T, ...]:
 
 
 def format_mapping(spec: KernelSpec, config: Mapping[str, int]) -> str | None:
-    """How `spec` runs in `config`: the closed mapping; None if the kernel tells none."""
+    """Return the closed mapping of `spec` in `config`; None if the kernel tells none."""
     number = version_of(spec, config)
     return close_mapping(spec.versions[number].mapping, config) if spec.versions else None

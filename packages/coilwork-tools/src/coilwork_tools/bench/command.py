@@ -32,7 +32,7 @@ def measure_backends(
     timeout_s: float,
     places: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Finding]:
-    """One finding per backend, in order, as they come; a process that fails gives one that says so.
+    """Yield one finding per backend, in order, as they come; a process that fails gives one that says so.
 
     `places` say, by a backend's name, where it stands (MODULE:FUNCTION) if torch has not been told of it.
     """
@@ -61,8 +61,8 @@ def _make_finding(command: Sequence[str], backend: str, folder: Path, timeout_s:
 
 
 def reason(said: str) -> str:
-    """Why a process failed, in one line, by what it `said` at last: the error below the traceback, without
-    Dynamo's advice.
+    """Return why a process failed, in one line, by what it `said` at last: the error below the traceback,
+    without Dynamo's advice.
     """
     lines = [line for line in said.splitlines() if line.strip()]
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
@@ -115,14 +115,14 @@ def to_markdown(subject: str, found: Sequence[Finding]) -> str:
 
 
 def share(finding: Finding) -> float | None:
-    """Of the bandwidth of a copy."""
+    """Return the share of the bandwidth of a copy."""
     if finding.copy_us is None or not finding.busy_us:
         return None
     return finding.copy_us / finding.busy_us
 
 
 def speedup(finding: Finding, over: Finding) -> float | None:
-    """How many times as fast as `over`."""
+    """Return how many times as fast as `over` it is."""
     if over.busy_us is None or not finding.busy_us:
         return None
     return over.busy_us / finding.busy_us

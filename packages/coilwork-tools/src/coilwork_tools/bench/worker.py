@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is measured: a function, its arguments, and whether its gradients are taken, too."""
+    """The subject of a measurement: a function, its arguments, and whether its gradients are taken, too."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -184,8 +184,8 @@ def measure(script: str, name: str, backend: str, *, backward: bool, place: str 
 def judge(
     script: str, name: str, results: list[Tensor], *, backward: bool
 ) -> tuple[str, float | None, float | None]:
-    """Return what is wrong, if anything; the error of `results`, and eager's. On subjects of their own, in
-    case calls change them.
+    """Return the fault of `results`, if they have one, their error, and eager's. It calls subjects of its
+    own, in case calls change them.
     """
     eager = build(script, name, backward=backward)
     expected = eager.call(eager.function)

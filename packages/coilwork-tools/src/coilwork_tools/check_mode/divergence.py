@@ -142,7 +142,7 @@ class _Search:
         self._count += 1
 
     def _value(self, name: str, step: Step) -> tuple[Any, Any] | None:
-        """Return what eager and float64 give for the buffer `name`. Of several results, the first has the
+        """Return the values of eager and float64 for the buffer `name`. Of several results, the first has the
         name of their node.
         """
         nodes = [

@@ -28,7 +28,7 @@ class Wanted:
         return self.nan or self.inf
 
     def fault(self, value: object) -> str:
-        """Return what `value` holds that it must not, and where first; empty if nothing."""
+        """Describe the first value in `value` that is refused; empty if there is none."""
         if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
             return ""
         if value.layout is not torch.strided:

@@ -22,7 +22,7 @@ from coilwork_frontend.torch_compat.operators import draws_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What eager and float64 make of a graph.
+    """The values of a graph in eager and in float64.
 
     Attributes:
         results, wide_results: of the graph.
@@ -106,7 +106,7 @@ class _Pair(fx.Interpreter):
 
 
 def _alike(native: Any, wide: Any) -> bool:
-    """Tell if two nested values have the same structure and shapes."""
+    """Return True if two nested values have the same structure and shapes."""
     ours, theirs = leaves_of(native), leaves_of(wide)
     return len(ours) == len(theirs) and all(
         isinstance(a, Tensor) == isinstance(b, Tensor) and (not isinstance(a, Tensor) or a.shape == b.shape)
@@ -169,7 +169,7 @@ FLOOR_ULPS: Final = 64.0
 
 
 def disagreement(ours: object, eager: object, wide: object) -> str:
-    """Return what is wrong with `ours`, in words; empty if nothing is.
+    """Describe how `ours` differs from the reference; empty if it does not.
 
     `wide` is the value in float64 (complex128). An integer or boolean that differs from eager's is wrong
     unless float64 gives it: where a rounding decided, either may be right.

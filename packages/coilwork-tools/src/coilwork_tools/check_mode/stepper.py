@@ -125,7 +125,7 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
 
 
 def _inner_names(region: CondCall | WhileCall | SubprogramCall, name: str) -> list[tuple[Program, str]]:
-    """Return what the output `name` is called in the programs that make it: both branches, or the body of a
+    """Return the names of the output `name` in the programs that make it: both branches, or the body of a
     loop or subprogram.
     """
     found = []
@@ -139,7 +139,7 @@ def _inner_names(region: CondCall | WhileCall | SubprogramCall, name: str) -> li
 
 
 def culprits(stepped: Stepper, program: Program, step: Step, name: str) -> str:
-    """Return what of `step` in `program` writes the buffer `name`, in words."""
+    """Describe the kernels and calls of `step` in `program` that write the buffer `name`."""
     found = [step] if isinstance(step, Launch | ExternCall) else writers(stepped, program, name)
     return "\n  kernel  ".join(map(describe, found)) or "no kernel"
 

@@ -74,7 +74,7 @@ def watch_in_eager(call: Callable[..., Any], checks: Checks, name: str) -> Calla
 
 
 def check_batch_invariant(program: Program) -> None:
-    """Nothing, if no call of `program` may give a row other bits in another batch.
+    """Check that no call of `program` may give a row other bits in another batch.
 
     Raises:
         BatchVariantError: one may; it names the operator and the user's line.

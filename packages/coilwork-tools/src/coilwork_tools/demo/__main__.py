@@ -46,9 +46,7 @@ class WorkerError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """Where this demo runs and keeps its files. `subject` is the compiler on show, `coilwork`
-    unless testing.
-    """
+    """The device and folder of a demo. `subject` is the compiler on show, `coilwork` unless testing."""
 
     device: str
     folder: Path

@@ -86,7 +86,7 @@ class Error:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """What one worker found. Seconds and milliseconds are wall time; None where the task does not
+    """The findings of one worker. Seconds and milliseconds are wall time; None where the task does not
     measure it.
     """
 
@@ -241,7 +241,7 @@ def error_of(values: list[Tensor], reference: list[Tensor]) -> Error:
 
 
 def within_bounds(error: Error, eager: Error) -> bool:
-    """Tell if an error is at most twice eager's own, plus a few units in the last place."""
+    """Return True if an error is at most twice eager's own, plus a few units in the last place."""
     return (
         error.max_abs <= 2 * eager.max_abs + FLOOR * eager.scale
         and error.relative_l2 <= 2 * eager.relative_l2 + FLOOR
@@ -304,7 +304,7 @@ def infer(backend: str, device: str, folder: Path, *, again: bool) -> Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """What one training step left behind, and how long it took."""
+    """The results of one training step, and its time."""
 
     results: dict[str, list[Tensor]]
     seconds: float

@@ -28,7 +28,7 @@ _TRACE = "COILWORK_TRACE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncompiled:
-    """What of a program is not generated code.
+    """All of a program that is not generated code.
 
     Attributes:
         reports: of the graphs that were compiled, or tried.

@@ -21,7 +21,7 @@ MAPPING_SUFFIX: Final = ".mapping.txt"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Where one graph's dumps go; `None` for nowhere."""
+    """The folder of one graph's dumps; `None` for nowhere."""
 
     folder: Path | None
 
@@ -31,7 +31,7 @@ class Trace:
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """As `write`."""
+        """Do as `write`."""
         if self.folder is None:
             return
         path = self.folder / name

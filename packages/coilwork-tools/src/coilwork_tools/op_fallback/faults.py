@@ -54,7 +54,7 @@ class FaultKinds:
         return not isinstance(error, (*_NOT_OF_CALLS, *self.of_programs))
 
     def is_of_one_node(self, error: Exception) -> bool:
-        """Tell if `error` is about one node, and says which."""
+        """Return True if `error` is about one node, and says which."""
         return isinstance(error, self.of_nodes)
 
 

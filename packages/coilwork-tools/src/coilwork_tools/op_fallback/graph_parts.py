@@ -145,7 +145,7 @@ def _extend_cut(gm: fx.GraphModule, cut: Collection[str]) -> frozenset[fx.Node]:
 
 
 def _hands_list_on(node: fx.Node) -> bool:
-    """Tell if somebody takes a list that `node` makes as a whole."""
+    """Return True if some node takes a list that `node` makes as a whole."""
     is_list = isinstance(node.meta.get("val"), list | tuple | dict) and node.op == "call_function"
     return is_list and any(user.target is not operator.getitem for user in node.users)
 
@@ -186,14 +186,14 @@ def _make_part(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> Part:
 
 
 def _is_result(node: fx.Node, inside: Collection[fx.Node]) -> bool:
-    """Tell if somebody outside of a part reads a value of its."""
+    """Return True if a node outside of the part reads the value of `node`."""
     if _is_token(node) or isinstance(node.meta.get("val"), list | tuple | dict):
         return False
     return any(user not in inside and not sinks_tokens(user) for user in node.users)
 
 
 def _is_token(node: fx.Node) -> bool:
-    """Tell if `node` is nothing but what ties calls with effects to each other."""
+    """Return True if `node` only ties calls with effects to each other."""
     if makes_token(node):
         return True
     source = node.args[0] if node.target is operator.getitem else None
@@ -227,7 +227,7 @@ CompilePart = Callable[[fx.GraphModule, Sequence[Any]], CompiledGraph]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
-    """Where a graph is split.
+    """The places at which a graph is split.
 
     Attributes:
         levels: parts, and the calls between them.
@@ -343,7 +343,7 @@ class _Driver:
         return self.graph.get_attr(name)
 
     def _compile_region(self, region: fx.GraphModule) -> Callable[..., Any]:
-        """What calls `region`, compiled, with its inputs one by one."""
+        """Return a function that calls `region`, compiled, with its inputs one by one."""
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         graph.graph_copy(region.graph, copies)
@@ -357,7 +357,7 @@ class _Driver:
         return _first_of(_Unboxed(compiled)) if is_one else _Unboxed(compiled)
 
     def finish(self) -> Call:
-        """What drives the graph, with one list of inputs, which it empties."""
+        """Return a function that drives the graph, with one list of inputs, which it empties."""
         for node in self.gm.graph.nodes:
             if node.op == "get_attr" and node not in self.copies:
                 self.copies[node] = self._take_attribute(node) if _is_returned(node) else None
@@ -368,7 +368,7 @@ class _Driver:
 
 
 class _Held(torch.nn.Module):
-    """What the nodes of a graph call and read, by name."""
+    """The values that nodes of a graph call and read, by name."""
 
     def __init__(self, held: Mapping[str, Any]) -> None:
         super().__init__()
@@ -412,9 +412,7 @@ def _is_returned(node: fx.Node) -> bool:
 def compile_cut(
     graph: AtenGraph, whole: CompileReport, cuts: Cuts, compile_part: CompilePart
 ) -> CompiledGraph:
-    """What computes `graph`, split at `cuts`; `whole` is what is known of it. `compile_part` compiles one
-    part.
-    """
+    """Compile `graph`, split at `cuts`; `whole` is its report so far. `compile_part` compiles one part."""
     placeholders = graph.gm.graph.find_nodes(op="placeholder")
     examples = dict(zip(placeholders, graph.example_inputs, strict=True))
     driver = _Driver(gm=graph.gm, examples=examples, compile=compile_part)

@@ -55,14 +55,14 @@ class Space:
         return all(left.evaluate((), chosen) <= right.evaluate((), chosen) for left, right in self.limits)
 
     def steps(self, config: Config) -> Iterator[Config]:
-        """One parameter, one value up or down."""
+        """Yield the configurations one value up or down along one parameter."""
         for name in self.values:
             for direction in (1, -1):
                 yield from self._move(config, {name: direction})
 
     def double_steps(self, config: Config) -> Iterator[Config]:
-        """Two at once: a block and the warps that share it, one side of a block for another, or one parameter
-        twice.
+        """Yield the configurations two steps away: a block and the warps that share it, one side of a block
+        for another, or one parameter twice.
         """
         blocks = [name for name in self.values if name not in OPTIONS]
         for name in blocks:
@@ -120,7 +120,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What a search found: the best trial, those of the candidates, and the others in the order of time."""
+    """The result of a search: the best trial, the trials of the candidates, and the others in the order of
+    time.
+    """
 
     best: Trial
     proposed: tuple[Trial, ...]
@@ -129,7 +131,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What the search asks of the device.
+    """The functions of a device that the search calls.
 
     Attributes:
         evaluate: builds and times configurations, beside the current best.
@@ -145,8 +147,8 @@ class Bench:
 
 
 def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int) -> SearchResult | None:
-    """The best configuration found with `most` trials beyond those of `proposed`; None if nothing could be
-    timed.
+    """Return the best configuration found with `most` trials beyond those of `proposed`; None if nothing
+    could be timed.
 
     Ties go to what is earlier: a candidate before its neighbours, a better guess before a worse one.
     """
@@ -175,8 +177,8 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The one that takes least time, where a later one counts only if it gains `GAIN` over the first that was
-    timed.
+    """Return the trial that takes least time. A later one counts only if it gains `GAIN` over the first that
+    was timed.
     """
     timed = [(trial.milliseconds, trial) for trial in trials if trial.milliseconds is not None]
     if not timed:
@@ -186,12 +188,12 @@ def fastest(trials: Iterable[Trial]) -> Trial | None:
 
 
 def config_key(config: Config) -> tuple[tuple[str, int], ...]:
-    """The same for the same configuration, whatever the order of its parameters."""
+    """Return the same key for the same configuration, whatever the order of its parameters."""
     return tuple(sorted(config.items()))
 
 
 def _fresh(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]], room: int) -> list[Config]:
-    """At most `room` of `configs`, none of them seen, none twice."""
+    """Return at most `room` of `configs`, none of them seen, none twice."""
     found = {config_key(config): config for config in configs if config_key(config) not in seen}
     return list(found.values())[: max(0, room)]
 

@@ -26,7 +26,7 @@ FORMAT: Final = 4
 
 
 def magnitudes(sizes: Sequence[int]) -> list[int]:
-    """Sizes up to a power of two."""
+    """Return the bit lengths of sizes: equal for sizes up to the same power of two."""
     return [size.bit_length() for size in sizes]
 
 
@@ -74,8 +74,8 @@ def config_for(spec: KernelSpec, mapping: str) -> Config | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFinding:
-    """What a search found of a kernel, for sizes of one magnitude: the closed mapping, and how much faster it
-    was than the proposed one.
+    """The outcome of a search of one kernel, for sizes of one magnitude: the closed mapping, and its gain
+    over the proposed one.
     """
 
     kernel: str
@@ -95,7 +95,7 @@ def list_searches(store: Store) -> Iterator[Mapping[str, Any]]:
 
 
 def list_findings(store: Store) -> Iterator[SearchFinding]:
-    """Return what searches found, as the records in `store` say."""
+    """Yield the outcomes of searches that the records in `store` hold."""
     for record in list_searches(store):
         for entry in record["searches"]:
             yield SearchFinding(
@@ -126,7 +126,7 @@ def _is_of(spec: KernelSpec, space: Space, config: Config) -> bool:
 def remember(
     store: Store | None, spec: KernelSpec, device_name: str, sizes: Sequence[int], found: SearchResult
 ) -> None:
-    """Keep what was found, beside what is known for other sizes."""
+    """Keep the outcome of a search, beside those for other sizes."""
     tuning, key = TuningCache(store), record_key(spec, device_name)
     known = tuning.get(key)
     entries = [] if known is None else _entries(known) or []

@@ -41,7 +41,7 @@ def _untold(kernel: str, trials: int, best: Trial) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How far a search may go.
+    """The limits of a search.
 
     Attributes:
         most: configurations that it builds per kernel, beside the candidates.
@@ -67,7 +67,7 @@ class Ready:
     spill_bytes: int
 
     def trial(self) -> Trial:
-        """Return what is known of it before it is timed."""
+        """Return the trial before it is timed."""
         return Trial(
             config=self.config,
             registers=self.registers,
@@ -78,7 +78,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
-    """What makes configurations ready.
+    """The functions that make configurations ready.
 
     Attributes:
         compile: several at once, each to a binary or the reason why not.
@@ -142,8 +142,8 @@ def search(
 
 
 def explain_hopeless(trial: Trial, current: Trial) -> str:
-    """Why `trial` need not be timed: what the compiler made of it cannot be better than `current`; empty if
-    it may be.
+    """Return the reason why `trial` cannot be better than `current`, by what the compiler made of it; empty
+    if it may be.
     """
     if trial.spill_bytes > current.spill_bytes:
         return f"spills {trial.spill_bytes} bytes per thread, the best {current.spill_bytes}"
@@ -154,7 +154,7 @@ def explain_hopeless(trial: Trial, current: Trial) -> str:
 
 
 def resident_threads(trial: Trial) -> int:
-    """Threads that registers leave room for on a multiprocessor."""
+    """Return how many threads registers leave room for on a multiprocessor."""
     blocks = THREADS // max(1, trial.threads)
     if trial.registers and trial.threads:
         blocks = min(blocks, REGISTERS // (trial.registers * trial.threads))
@@ -162,7 +162,7 @@ def resident_threads(trial: Trial) -> int:
 
 
 def time_trial(trial: Trial, call: Call, measure: Measure) -> Trial:
-    """`trial` with its time, or with the reason why it has none."""
+    """Return `trial` with its time, or with the reason why it has none."""
     try:
         return replace(trial, milliseconds=measure(call), reason="")
     # what torch and the launcher raise for a launch that the device refuses, and for one that fails on it
