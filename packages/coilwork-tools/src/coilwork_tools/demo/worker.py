@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from coilwork_frontend.torch_compat.operators import OperatorCounter
+from coilwork_tools.measurement import cpu_peak_bytes, cuda_peak_bytes
 
 TEXT: Final = (
     "Call me Ishmael. Some years ago—never mind how long precisely—having little or no money in my "
@@ -176,24 +177,8 @@ def seconds(call: Callable[[], object], device: str) -> float:
 
 
 def peak_bytes(call: Callable[[], object], device: str) -> int:
-    """Peak of PyTorch's allocator during one call, above what was allocated before."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = int(torch.cuda.memory_allocated())
-        call()
-        torch.cuda.synchronize()
-        return int(torch.cuda.max_memory_allocated()) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
-    kineto = profiler.profiler
-    if kineto is None or kineto.kineto_results is None:
-        raise RuntimeError("the profiler recorded nothing")
-    current, peak = 0, 0
-    changes = [event for event in kineto.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(changes, key=lambda event: event.start_ns()):
-        current += int(event.nbytes())
-        peak = current if current > peak else peak
-    return peak
+    """Return the peak of PyTorch's allocator during one call, above what was allocated before."""
+    return cuda_peak_bytes(call) if device == "cuda" else cpu_peak_bytes(call)
 
 
 def reports(trace: Path) -> list[dict[str, Any]]:
