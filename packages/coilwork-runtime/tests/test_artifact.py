@@ -27,7 +27,7 @@ from coilwork_runtime import (
     load_artifact,
     save_artifact,
 )
-from coilwork_runtime import artifact as load
+from coilwork_runtime.artifact import adapt_to_machine, runs_on
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
 
 CONSTANTS = {"c": torch.arange(8.0)}
@@ -188,7 +188,7 @@ def test_another_cpu_without_a_compiler(
 
 def test_features_that_this_cpu_lacks_are_left_out() -> None:
     spec = replace(cpp_kernel(), features=("avx1024", "quantum"))
-    fitting = load.adapt_to_machine(spec)
+    fitting = adapt_to_machine(spec)
     assert isinstance(fitting, KernelSpec) and fitting.features == ()
 
 
@@ -216,7 +216,7 @@ def test_a_gpu_artifact_without_its_gpu(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_runs_where(target: str, present: str, runs: bool) -> None:
-    assert load.runs_on(target, present) is runs
+    assert runs_on(target, present) is runs
 
 
 @pytest.mark.parametrize(
