@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.backends import resolve_backend
 from benchmarks.models import Instance, Setting, Size, find_case, first_rows, instantiate
-from benchmarks.training import training_step
+from benchmarks.training import make_training_step
 from coilwork_runtime import NativeProgram, load_native
 from coilwork_runtime.executor import choice
 from coilwork_runtime.executor.profiler import KindTime
@@ -38,14 +38,16 @@ def breakdown(
     instance = _instance(model, on_gpu=on_gpu, train=train)
     programs: list[NativeProgram] = []
 
-    def remembering(data: bytes, **rest: Any) -> NativeProgram:
+    def load_and_keep(data: bytes, **rest: Any) -> NativeProgram:
         programs.append(load_native(data, **rest))
         return programs[-1]
 
     lines = []
     with torch.set_grad_enabled(train), torch._dynamo.config.patch(dict(find_case(model).dynamo)):
-        with mock.patch.object(choice, "load_native", remembering):
-            call = _compiled(instance, "coilwork", dict(options) | {"executor": "native"}, train=train)
+        with mock.patch.object(choice, "load_native", load_and_keep):
+            call = _compile_instance(
+                instance, "coilwork", dict(options) | {"executor": "native"}, train=train
+            )
             whole = issue_us(call)
         found = list(programs)
         with ExitStack() as stack:
@@ -65,7 +67,9 @@ def breakdown(
         lines += [_line(one, indent=4) for one in table[:rows]]
         if inductor:
             torch._dynamo.reset()
-            lines.append(f"  inductor: {issue_us(_compiled(instance, 'inductor', {}, train=train)):.1f} us")
+            lines.append(
+                f"  inductor: {issue_us(_compile_instance(instance, 'inductor', {}, train=train)):.1f} us"
+            )
     torch._dynamo.reset()
     return "\n".join(lines)
 
@@ -98,7 +102,7 @@ def _instance(model: str, *, on_gpu: bool, train: bool) -> Instance:
     return first_rows(instantiate(find_case(model), setting, training=train), 1)
 
 
-def _compiled(instance: Instance, backend: str, options: Mapping[str, Any], *, train: bool) -> Call:
+def _compile_instance(instance: Instance, backend: str, options: Mapping[str, Any], *, train: bool) -> Call:
     def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
         if backend == "inductor":
             return torch.compile(function)
@@ -107,7 +111,7 @@ def _compiled(instance: Instance, backend: str, options: Mapping[str, Any], *, t
         )
         return made
 
-    compiled = training_step(instance, compile_function) if train else compile_function(instance.module)
+    compiled = make_training_step(instance, compile_function) if train else compile_function(instance.module)
     return lambda: compiled(*instance.inputs)
 
 

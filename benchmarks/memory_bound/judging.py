@@ -51,8 +51,8 @@ class Judge:
         expected = tuple(call_of(case, case.function, fresh(case, inputs), upstream)())
         exact: tuple[Tensor, ...] = ()
         if case.check is None:
-            wide = pytree.tree_map_only(Tensor, widened, inputs)
-            exact = tuple(call_of(case, case.function, wide, [widened(g) for g in upstream])())
+            wide = pytree.tree_map_only(Tensor, widen, inputs)
+            exact = tuple(call_of(case, case.function, wide, [widen(g) for g in upstream])())
         return Judge(case=case, inputs=inputs, upstream=upstream, expected=expected, exact=exact)
 
     def verdict(self, function: Any) -> Verdict:
@@ -97,7 +97,7 @@ def fresh(case: Case, inputs: Arguments) -> Arguments:
     return copied
 
 
-def widened(value: Tensor) -> Tensor:
+def widen(value: Tensor) -> Tensor:
     return value.double() if value.is_floating_point() else value
 
 
@@ -108,8 +108,8 @@ def strides(value: Tensor) -> list[int]:
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """True if both hold the same bytes; NaNs count by theirs."""
-    return torch.equal(as_bytes(one), as_bytes(other))
+    return torch.equal(view_bytes(one), view_bytes(other))
 
 
-def as_bytes(value: Tensor) -> Tensor:
+def view_bytes(value: Tensor) -> Tensor:
     return value.contiguous().reshape(-1).view(torch.uint8)

@@ -49,7 +49,7 @@ def check_device_names(
         module = source.module or ""
         if f"{module}.".startswith(f"{OWNERS}."):
             continue
-        for line, name in _compared(source.tree):
+        for line, name in _list_comparisons(source.tree):
             if module in exceptions:
                 used.add(module)
             else:
@@ -62,7 +62,7 @@ def check_device_names(
     return found
 
 
-def _compared(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _list_comparisons(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Lines and names of comparisons."""
     for node in ast.walk(tree):
         match node:

@@ -43,7 +43,7 @@ def check_running_text(sources: Sequence[Source]) -> list[Violation]:
                 source.violation(
                     line, f"{name}: say in data what runs, or name the module and the reason in REASONS"
                 )
-                for line, name in executing_calls(source)
+                for line, name in find_executing_calls(source)
             ]
         if source.module != OFFERED_BY:
             found += [
@@ -54,7 +54,7 @@ def check_running_text(sources: Sequence[Source]) -> list[Violation]:
     return sorted(found)
 
 
-def executing_calls(source: Source) -> Iterator[tuple[int, str]]:
+def find_executing_calls(source: Source) -> Iterator[tuple[int, str]]:
     """Each call that makes code of text, with its line. Methods of the same names are others."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call):
@@ -69,11 +69,11 @@ def check_no_glued_attributes(sources: Sequence[Source]) -> list[Violation]:
         source.violation(line, "an attribute of a function: make a value that has both")
         for source in sources
         if source.package is not None and source.module is not None
-        for line in (*_written_names(source), *_attributes_of_functions(source))
+        for line in (*_find_written_names(source), *_attributes_of_functions(source))
     )
 
 
-def _written_names(source: Source) -> Iterator[int]:
+def _find_written_names(source: Source) -> Iterator[int]:
     """Lines of `vars(f)[name] = value`."""
     for target in _targets(source.tree):
         if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Call):
