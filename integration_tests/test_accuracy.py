@@ -269,6 +269,6 @@ def test_a_step_as_compilers_get_it_is_right() -> None:
     exact = update_parameters(float64_copy(module), gradients)["weight"]
     judged = compare("weight", compiled=steps[1], eager=steps[0], reference=exact)
     assert not judged.ok
-    assert judged.beside([distance(steps[1], exact)]).ok
+    assert judged.compare_runs([distance(steps[1], exact)]).ok
     wrong = compare("weight", compiled=steps[1] * 1.0001, eager=steps[0], reference=exact)
-    assert not wrong.beside([distance(steps[1], exact)]).ok
+    assert not wrong.compare_runs([distance(steps[1], exact)]).ok

@@ -37,7 +37,7 @@ NAMES = [case.name for case in CASES]
 def judge_of(name: str) -> Judge:
     torch.manual_seed(0)
     case = find_case(name)
-    return Judge.of(case, case.make(MAKE, tiny=True))
+    return Judge.for_case(case, case.make(MAKE, tiny=True))
 
 
 def test_names_are_unique() -> None:

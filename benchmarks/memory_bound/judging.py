@@ -45,7 +45,7 @@ class Judge:
     exact: tuple[Tensor, ...]
 
     @staticmethod
-    def of(case: Case, inputs: Arguments) -> Judge:
+    def for_case(case: Case, inputs: Arguments) -> Judge:
         """Run `case` in eager mode and in float64."""
         upstream: list[Tensor] = []
         expected = tuple(call_of(case, case.function, fresh(case, inputs), upstream)())

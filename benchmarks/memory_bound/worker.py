@@ -59,7 +59,7 @@ class Bench:
         """Inputs and what eager makes of them, once."""
         if self._judge is None:
             torch.manual_seed(0)
-            self._judge = Judge.of(self.case, self.case.make(Make(device=self.device), tiny=self.tiny))
+            self._judge = Judge.for_case(self.case, self.case.make(Make(device=self.device), tiny=self.tiny))
         return self._judge
 
     def compile(self, backend: str) -> Answer:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from architecture.sources import Source, Violation, dotted_name
+from architecture.sources import Source, Violation, read_dotted_name
 
 IR = frozenset({"coilwork-ir"})
 COMPONENTS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -118,7 +118,7 @@ def attribute_chains(source: Source) -> Iterator[tuple[int, str]]:
     """Each attribute chain `a.b.c`, every prefix of it too, with its line."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Attribute):
-            name = dotted_name(node)
+            name = read_dotted_name(node)
             if name is not None:
                 yield node.lineno, name
 

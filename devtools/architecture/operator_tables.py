@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from architecture.module_state import outside_functions
-from architecture.sources import Source, Violation, dotted_name, last_name
+from architecture.sources import Source, Violation, last_name, read_dotted_name
 
 TABLE = "coilwork_ir.operators.table"
 SCALAR_OPS = "coilwork_ir.ops"
@@ -202,8 +202,8 @@ def mentions(value: ast.expr, bare: frozenset[str]) -> Iterator[str]:
             if 2 * len(named) > len(words):
                 yield from named
             return
-        case ast.Attribute() if OVERLOAD.match(dotted_name(value) or ""):
-            yield dotted_name(value) or ""
+        case ast.Attribute() if OVERLOAD.match(read_dotted_name(value) or ""):
+            yield read_dotted_name(value) or ""
             return
     for child in ast.iter_child_nodes(value):
         if isinstance(child, ast.expr):

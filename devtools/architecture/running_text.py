@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from architecture.sources import Source, Violation, dotted_name
+from architecture.sources import Source, Violation, read_dotted_name
 
 # Built-in functions, and the one of a module, that make code of text.
 EXECUTING = frozenset({"exec", "eval", "compile", "ast.parse", "builtins.exec", "builtins.eval"})
@@ -58,7 +58,7 @@ def find_executing_calls(source: Source) -> Iterator[tuple[int, str]]:
     """Each call that makes code of text, with its line. Methods of the same names are others."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call):
-            name = dotted_name(node.func)
+            name = read_dotted_name(node.func)
             if name in EXECUTING:
                 yield node.lineno, name
 
@@ -77,7 +77,7 @@ def _find_written_names(source: Source) -> Iterator[int]:
     """Lines of `vars(f)[name] = value`."""
     for target in _targets(source.tree):
         if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Call):
-            if dotted_name(target.value.func) == "vars" and not _is_module(target.value, source):
+            if read_dotted_name(target.value.func) == "vars" and not _is_module(target.value, source):
                 yield target.lineno
 
 
@@ -96,7 +96,7 @@ def _attributes_of_functions(source: Source) -> Iterator[int]:
         owners += [
             (call.lineno, call.args[0])
             for call in ast.walk(scope)
-            if isinstance(call, ast.Call) and dotted_name(call.func) == "setattr" and call.args
+            if isinstance(call, ast.Call) and read_dotted_name(call.func) == "setattr" and call.args
         ]
         yield from (line for line, owner in owners if isinstance(owner, ast.Name) and owner.id in functions)
 
@@ -112,7 +112,7 @@ def _targets(tree: ast.AST) -> Iterator[ast.expr]:
 def _is_module(call: ast.Call, source: Source) -> bool:
     """True for `vars` of a module that is imported, which mends one of somebody else's."""
     given = call.args[0] if call.args else None
-    if isinstance(given, ast.Call) and dotted_name(given.func) == "importlib.import_module":
+    if isinstance(given, ast.Call) and read_dotted_name(given.func) == "importlib.import_module":
         return True
     imported = {one.name or one.module for one in source.imports}
     return isinstance(given, ast.Name) and given.id in imported
