@@ -17,7 +17,7 @@ from benchmarks.backends import family, mode_of
 from benchmarks.memory_bound.case import Case, FewestBytes, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import CASES, find_case, select
 from benchmarks.memory_bound.choices import forget_choices, format_searches, searches
-from benchmarks.memory_bound.judging import Judge
+from benchmarks.memory_bound.judge import Judge
 from benchmarks.memory_bound.plan import plan_of, sort_rows, table
 from benchmarks.memory_bound.report import compute_standing, markdown
 from benchmarks.memory_bound.results import Figure, MemoryRun, Row, read_json, to_json

@@ -19,7 +19,7 @@ from typing import Final
 from benchmarks.gpus import gpu_environment
 from benchmarks.session import cache_variables
 
-MODULE: Final = "benchmarks.memory_bound.counted"
+MODULE: Final = "benchmarks.memory_bound.ncu_process"
 READ: Final = "dram__bytes_read.sum"
 WRITTEN: Final = "dram__bytes_write.sum"
 INSTRUCTIONS: Final = "smsp__thread_inst_executed.sum"

@@ -30,7 +30,7 @@ from benchmarks.measure import Call
 from benchmarks.memory_bound.case import Case, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import find_case
 from benchmarks.memory_bound.choices import forget_choices, searches
-from benchmarks.memory_bound.judging import Judge
+from benchmarks.memory_bound.judge import Judge
 from benchmarks.memory_bound.timing import timings
 from benchmarks.session import cache_variables
 from coilwork_runtime.builder import usable_cores

@@ -30,7 +30,7 @@ READABLE_LOADERS = frozenset(
 OFFERED_BY = "coilwork_runtime"
 
 
-def check_running_text(sources: Sequence[Source]) -> list[Violation]:
+def check_text_execution(sources: Sequence[Source]) -> list[Violation]:
     """No package makes code of Python text, and what is for people to read is on no way that a
     program runs.
     """

@@ -16,7 +16,9 @@ WARM_UP = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory_bound.counted", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory_bound.ncu_process", description=__doc__
+    )
     parser.add_argument("--case", required=True)
     parser.add_argument("--device", choices=("cuda",), required=True)
     parser.add_argument("--caches", help="taken as the case's other processes take it; not used here")
