@@ -245,8 +245,8 @@ def runs_on(target: str, present: str) -> bool:
     same major version.
     """
     if target.startswith("sm_") and present.startswith("sm_"):
-        made, here = int(target[3:]), int(present[3:])
-        return made // 10 == here // 10 and made <= here and (made == here or made < 90)
+        wanted, here = int(target[3:]), int(present[3:])
+        return wanted // 10 == here // 10 and wanted <= here and (wanted == here or wanted < 90)
     return target == present
 
 

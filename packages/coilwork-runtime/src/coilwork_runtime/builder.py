@@ -150,10 +150,10 @@ class Builder:
         if spec.name not in started:
             library = threads.submit(self._cpp.library, spec)
             return lambda: (({}, library.result()),)
-        found, parts = started[spec.name]
+        candidates, parts = started[spec.name]
         return lambda: tuple(
             (built.config, built.binary)
-            for built in self._triton.usable(spec, found, [part.result() for part in parts])
+            for built in self._triton.usable(spec, candidates, [part.result() for part in parts])
         )
 
     def _report(self, tasks: list[Building]) -> None:

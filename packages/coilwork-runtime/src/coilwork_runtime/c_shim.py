@@ -102,12 +102,12 @@ def _schema(target: str) -> Schema:
     if len(parts) != 3:
         raise LookupError(target)
     namespace, name, overload = parts
-    found = operator_schema(namespace, name, overload)
-    if found is None:
+    schema = operator_schema(namespace, name, overload)
+    if schema is None:
         raise LookupError(target)
     return Schema(
         name=f"{namespace}::{name}",
-        overload=found.overload_name,
+        overload=schema.overload_name,
         parameters=tuple(
             Parameter(
                 name=a.name,
@@ -117,9 +117,9 @@ def _schema(target: str) -> Schema:
                 length=a.N,
                 is_out=a.is_out,
             )
-            for a in found.arguments
+            for a in schema.arguments
         ),
-        results=tuple(parse_type(str(r.real_type)) for r in found.returns),
+        results=tuple(parse_type(str(r.real_type)) for r in schema.returns),
     )
 
 
@@ -286,10 +286,10 @@ def _parameters(schema: Schema) -> tuple[str, ...] | None:
     rest = [p for p in schema.parameters if not p.is_out]
     kinds: list[str] = []
     for parameter in (*outs, *rest):
-        found = LISTS.get(str(parameter.type)) or c_types(parameter.type)
-        if found is None:
+        types = LISTS.get(str(parameter.type)) or c_types(parameter.type)
+        if types is None:
             return None
-        kinds += found
+        kinds += types
     if not schema.writes_in_place:
         for result in schema.results:
             if str(result) not in ("Tensor", "int"):

@@ -61,14 +61,14 @@ def detach_view(value: Any) -> Any:
 
 def mark(value: torch.Tensor, negated: bool, conjugated: bool, is_gradient: bool) -> torch.Tensor:
     """A view of `value` with torch's bits; no view, unless `value` is one or a gradient."""
-    found = negative_view(value) if negated else value
-    found = found.conj() if conjugated else found
+    marked = negative_view(value) if negated else value
+    marked = marked.conj() if conjugated else marked
     if value.is_inference() or not value._is_view():
-        return found if is_gradient else found.detach()
+        return marked if is_gradient else marked.detach()
     # it takes the writes that the view takes
-    if type(found) is torch.Tensor:
-        write_creation(found, read_creation(value))
-    return found
+    if type(marked) is torch.Tensor:
+        write_creation(marked, read_creation(value))
+    return marked
 
 
 def share_count(value: object, source: object) -> Any:
@@ -91,8 +91,8 @@ def show_memory_of(value: Any, source: Any, is_view: bool) -> Any:
     """
     if value.is_inference() is source.is_inference() or value.dtype != source.dtype:
         return value
-    made = source.detach().as_strided(value.shape, value.stride(), value.storage_offset())
-    return made if is_view else made.detach()
+    view = source.detach().as_strided(value.shape, value.stride(), value.storage_offset())
+    return view if is_view else view.detach()
 
 
 def count_apart(value: object) -> Any:
@@ -121,23 +121,23 @@ def make_view(value: object, base: object, creation: str) -> Any:
         return value
     recorded = torch.is_grad_enabled()
     if value is base:
-        made = value[...]  # the quickest of torch's ways
+        view = value[...]  # the quickest of torch's ways
     elif not is_alias(value, base):
         return value
     elif recorded:
-        made = _view_at(value, base)
+        view = _view_at(value, base)
     else:
         # views that were made without recording refuse to be written to once it is on, and so do views of
         # them
         record_gradients(True)
         try:
-            made = _view_at(value, base)
+            view = _view_at(value, base)
         finally:
             record_gradients(False)
         recorded = True
     if not creation or creation_kind(creation).recorded is recorded:
-        return made
-    return set_creation(made, creation)
+        return view
+    return set_creation(view, creation)
 
 
 def _copy_of(value: torch.Tensor) -> torch.Tensor:
@@ -147,10 +147,10 @@ def _copy_of(value: torch.Tensor) -> torch.Tensor:
 
 def _view_at(value: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     """A view of `base` with the place, type and bits of `value`."""
-    made = base if base.dtype == value.dtype else _flatten_storage(base, value.dtype)
-    made = made.as_strided(value.shape, value.stride(), value.storage_offset())
-    made = made if made.is_conj() == value.is_conj() else made.conj()
-    return made if made.is_neg() == value.is_neg() else negative_view(made)
+    view = base if base.dtype == value.dtype else _flatten_storage(base, value.dtype)
+    view = view.as_strided(value.shape, value.stride(), value.storage_offset())
+    view = view if view.is_conj() == value.is_conj() else view.conj()
+    return view if view.is_neg() == value.is_neg() else negative_view(view)
 
 
 def _flatten_storage(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -240,8 +240,8 @@ class InterpretedCall:
 
     def _finish(self, row: Row, number: int, values: _Values) -> None:
         if row.act is Act.MADE:
-            made = self.functions[row.name](*map(values.read, row.takes))
-            for at, value in zip(row.gives, made, strict=True):
+            results = self.functions[row.name](*map(values.read, row.takes))
+            for at, value in zip(row.gives, results, strict=True):
                 values.write(at, value)
         elif row.value[0] is Place.IN:
             _finish_input(row, number, values)
@@ -256,17 +256,17 @@ def _prepare_input(row: Row, number: int, values: _Values) -> None:
     _, position = row.value
     value = values.args[position]
     if row.act is Act.ALIGNED:
-        made = align(value)
+        prepared = align(value)
     elif row.act is Act.RESOLVED:
-        made = resolve(value, bool(row.flags & 2))
+        prepared = resolve(value, bool(row.flags & 2))
     elif row.act is Act.STRIDED:
-        made = lay_out(value, row.strides)
+        prepared = lay_out(value, row.strides)
     else:
         return
-    if made is not value:
-        values.args[position] = made
+    if prepared is not value:
+        values.args[position] = prepared
         if row.flags & 1:
-            values.copies[number] = value, made
+            values.copies[number] = value, prepared
 
 
 def _finish_input(row: Row, number: int, values: _Values) -> None:
@@ -349,15 +349,15 @@ def bind_roles(
         ValueError: the text is damaged, or speaks of what torch has not.
         KeyError: a function is missing.
     """
-    found = _read(roles, functions)
-    if found.gives < 0 and all(row.act is Act.DONATED for row in found.rows):
+    rows = _read(roles, functions)
+    if rows.gives < 0 and all(row.act is Act.DONATED for row in rows.rows):
         return Bound(call, direct)
-    goes_direct = direct is not None and all(row.act in _DIRECT for row in found.rows)
-    native = _bind_natively(call, found, functions, separate=False)
+    goes_direct = direct is not None and all(row.act in _DIRECT for row in rows.rows)
+    native = _bind_natively(call, rows, functions, separate=False)
     if native is not None and (direct is None or direct is call):
         return Bound(native, native if goes_direct else None)
-    made = native or InterpretedCall(call, found, functions)
-    return Bound(made, bind_separate(direct, roles, functions) if goes_direct and direct else None)
+    interpreted = native or InterpretedCall(call, rows, functions)
+    return Bound(interpreted, bind_separate(direct, roles, functions) if goes_direct and direct else None)
 
 
 def bind_separate(call: Direct, roles: str, functions: Mapping[str, Callable[..., Any]]) -> Direct:
@@ -366,14 +366,14 @@ def bind_separate(call: Direct, roles: str, functions: Mapping[str, Callable[...
     Raises:
         ValueError, KeyError: as `bind_roles`.
     """
-    found = _read(roles, functions)
-    if found.gives < 0 and all(row.act is Act.DONATED for row in found.rows):
+    rows = _read(roles, functions)
+    if rows.gives < 0 and all(row.act is Act.DONATED for row in rows.rows):
         return call
-    native: Direct | None = _bind_natively(call, found, functions, separate=True)
+    native: Direct | None = _bind_natively(call, rows, functions, separate=True)
     if native is not None:
         return native
-    made = InterpretedCall(lambda args: call(*args), found, functions)
-    return lambda *args: made([*args])
+    interpreted = InterpretedCall(lambda args: call(*args), rows, functions)
+    return lambda *args: interpreted([*args])
 
 
 def _read(text: str, functions: Mapping[str, Callable[..., Any]]) -> Roles:

@@ -109,9 +109,9 @@ class _Bench:
 
     def make_stream(self) -> Any:
         """A new stream on which what torch has put on its current one is done already."""
-        made = self.device.make_stream(self.index)
-        self.device.wait(made, self.device.record(self.stream()))
-        return made
+        stream = self.device.make_stream(self.index)
+        self.device.wait(stream, self.device.record(self.stream()))
+        return stream
 
     def chain(self, stream: Any, x: Tensor, launches: int = LAUNCHES) -> Tensor:
         """`x` and as many ones, each added by a launch to what the launch before stored."""
@@ -169,11 +169,11 @@ def _check_events(bench: _Bench) -> str:
     device = bench.device
     for _ in range(ROUNDS):
         first, second = bench.make_stream(), bench.make_stream()
-        made = bench.chain(first, bench.full(1.0))
+        sums = bench.chain(first, bench.full(1.0))
         out = bench.full(0.0)
         device.wait(second, device.record(bench.stream()))
         device.wait(second, device.record(first))
-        bench.add(second, made, made, out)
+        bench.add(second, sums, sums, out)
         last = device.record(second)
         device.synchronize(second)
         if not device.is_done(last):
@@ -185,9 +185,9 @@ def _check_events(bench: _Bench) -> str:
 
 def _check_current_stream(bench: _Bench) -> str:
     device, before = bench.device, bench.stream()
-    made = bench.make_stream()
-    with device.use(made):
-        if bench.stream() != made:
+    stream = bench.make_stream()
+    with device.use(stream):
+        if bench.stream() != stream:
             return "the stream in use is not torch's current one"
         out = bench.chain(bench.stream(), bench.full(0.0))
         wrong = not torch.equal(out.cpu(), torch.full((ELEMENTS,), float(LAUNCHES)))

@@ -151,8 +151,8 @@ def _expand_copy(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tenso
             ),
             remedy=RESULT_REMEDY,
         )
-    made = torch.empty_strided(first.shape, stride, dtype=value.dtype, device=value.device).copy_(first)
-    return torch.as_strided(made, size, stride)
+    copy = torch.empty_strided(first.shape, stride, dtype=value.dtype, device=value.device).copy_(first)
+    return torch.as_strided(copy, size, stride)
 
 
 def ensure_aligned_layout(

@@ -89,10 +89,10 @@ def run_tool(
 def _capture() -> Iterator[BinaryIO]:
     """A file for what a program prints; in memory where there are such, since the disk may be full."""
     if sys.platform == "linux":
-        made = os.memfd_create("coilwork-output")
+        memory = os.memfd_create("coilwork-output")
         # a process may have closed its standard streams, whose numbers the program's own get
-        handle = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
-        os.close(made)
+        handle = fcntl.fcntl(memory, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.close(memory)
         with os.fdopen(handle, "w+b") as file:
             yield file
     else:

@@ -24,9 +24,9 @@ def fork_stream(device: str, after: torch.Stream | None = None) -> torch.Stream 
     place = torch.device(device)
     if not _has_streams(place):
         return None
-    made = torch.Stream(place)
-    made.wait_stream(torch.accelerator.current_stream(place) if after is None else after)
-    return made
+    stream = torch.Stream(place)
+    stream.wait_stream(torch.accelerator.current_stream(place) if after is None else after)
+    return stream
 
 
 def record_event(device: str, stream: torch.Stream | None = None) -> torch.Event | None:

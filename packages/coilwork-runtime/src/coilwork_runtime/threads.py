@@ -99,9 +99,9 @@ class SingleFlight(Generic[T]):
         """Return the result of `make`, which runs here or in the thread that is already at it."""
         mine: Future[tuple[T] | None] = Future()
         while (other := self._claim(key, mine)) is not mine:
-            found = other.result()
-            if found is not None:
-                return found[0]
+            answer = other.result()
+            if answer is not None:
+                return answer[0]
         try:
             value = make()
         except BaseException as error:
@@ -120,15 +120,15 @@ class SingleFlight(Generic[T]):
         """
         claims: dict[str, Future[tuple[T] | None]] = {key: Future() for key in keys}
         mine = {key: claim for key, claim in claims.items() if self._claim(key, claim) is claim}
-        made: Mapping[str, T] = {}
+        results: Mapping[str, T] = {}
         try:
-            made = make(tuple(mine)) if mine else {}
+            results = make(tuple(mine)) if mine else {}
         finally:
             with self._lock:
                 for key in mine:
                     self._running.pop(key, None)
             for key, claim in mine.items():
-                claim.set_result((made[key],) if key in made else None)
+                claim.set_result((results[key],) if key in results else None)
 
     def _claim(self, key: str, mine: Future[tuple[T] | None]) -> Future[tuple[T] | None]:
         """Return the claim on `key`: `mine` from now on if there was none."""

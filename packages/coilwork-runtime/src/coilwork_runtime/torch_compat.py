@@ -44,13 +44,13 @@ def same_layouts(*tensors: torch.Tensor) -> Callable[..., bool]:
     return check
 
 
-def direct_operator(found: Callable[..., Any]) -> Callable[..., Any]:
+def direct_operator(overload: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function behind torch's object for an operator overload, which saves a call in Python. Other
     callables stay.
     """
-    if type(found) is not torch._ops.OpOverload:
-        return found
-    direct: Callable[..., Any] = found._op
+    if type(overload) is not torch._ops.OpOverload:
+        return overload
+    direct: Callable[..., Any] = overload._op
     return direct
 
 

@@ -87,8 +87,8 @@ def check_backend(backend: Backend[Any, KernelCompiler, Device]) -> Iterator[Kit
     yield _summary("kernels", check_codegen(codegen, target, kernels.run, cases=cases))
     yield _summary("cores of kernels", check_cores(codegen, target, kernels.run))
     results = check_device(device, where, kernels.samples())
-    found = [(one.status, f"{one.check}: {one.reason}") for one in results]
-    yield _count("device", found)
+    outcomes = [(one.status, f"{one.check}: {one.reason}") for one in results]
+    yield _count("device", outcomes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +108,20 @@ class _Kernels:
             spec = _specification(source)
             self.built[source] = (spec, make_launcher(spec, self.compiler.compile(spec), self.device))
         spec, launch = self.built[source]
-        there = {name: value.to(self.where, copy=True) for name, value in args.items()}
+        tensors = {name: value.to(self.where, copy=True) for name, value in args.items()}
         given = [one.name for one in spec.args if one.role != "scratch"]
-        launch(*(sizes[name] if name in sizes else there[name] for name in given))
+        launch(*(sizes[name] if name in sizes else tensors[name] for name in given))
         self.device.synchronize(self.device.stream(0))
-        for name, value in there.items():
+        for name, value in tensors.items():
             args[name].copy_(value)
 
     def samples(self) -> Samples:
         """The kernels that the kit for devices launches."""
-        made = []
+        samples = []
         for text in (_ADD, _PICK):
             spec = _specification(self.codegen.emit(parse_kernel(text), self.target, {}))
-            made.append(Sample(manifest=spec, binary=self.compiler.compile(spec)))
-        return Samples(add=made[0], pick=made[1] if self.device.recovers else None)
+            samples.append(Sample(manifest=spec, binary=self.compiler.compile(spec)))
+        return Samples(add=samples[0], pick=samples[1] if self.device.recovers else None)
 
 
 def _specification(source: KernelSource) -> KernelSpec:
@@ -133,11 +133,11 @@ def _summary(kit: str, results: Iterable[Result]) -> KitResult:
     return _count(kit, [(one.status, f"{one.case} {dict(one.sizes)}: {one.reason}") for one in results])
 
 
-def _count(kit: str, found: Sequence[tuple[str, str]]) -> KitResult:
-    statuses = [status for status, _ in found]
+def _count(kit: str, outcomes: Sequence[tuple[str, str]]) -> KitResult:
+    statuses = [status for status, _ in outcomes]
     return KitResult(
         kit=kit,
         passed=statuses.count("passed"),
         refused=statuses.count("refused"),
-        failures=tuple(line for status, line in found if status == "failed"),
+        failures=tuple(line for status, line in outcomes if status == "failed"),
     )

@@ -99,7 +99,7 @@ def gpu_activities(
                     torch.cuda.synchronize()
     events = list(profiler.events() or ())
     on_gpu = [e for e in events if e.device_type.name == "CUDA" and not e.name.startswith(_WINDOW)]
-    found: dict[str, list[GpuActivity]] = {name: [] for name in calls}
+    activities: dict[str, list[GpuActivity]] = {name: [] for name in calls}
     for event in events:
         if not event.name.startswith(_WINDOW) or event.device_type.name != "CPU":
             continue
@@ -109,10 +109,10 @@ def gpu_activities(
         inside.sort(key=lambda e: e.time_range.start)
         steps = tuple((e.name, e.time_range.end - e.time_range.start) for e in inside)
         busy_us = sum(us for _, us in steps)
-        found[event.name.removeprefix(_WINDOW)].append(
+        activities[event.name.removeprefix(_WINDOW)].append(
             GpuActivity(busy_ms=busy_us / 1e3, kernels=len(kernels), steps=steps)
         )
-    return found
+    return activities
 
 
 def cuda_peak_bytes(call: Call) -> int:

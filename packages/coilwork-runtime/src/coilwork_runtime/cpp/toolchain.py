@@ -124,10 +124,10 @@ def _stamp(word: str, path: str) -> tuple[int, ...]:
     """Numbers that change when another program is installed under the name; empty for what is no program."""
     program = shutil.which(word, path=path)
     try:
-        found = os.stat(program) if program else None
+        status = os.stat(program) if program else None
     except OSError:
-        found = None
-    return () if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+        status = None
+    return () if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _period() -> int:

@@ -104,8 +104,8 @@ def load_interpreted(
     tensors = [constants[key] for key in tables.keys]
     runs: list[Call] = []
     for number, part in enumerate(parts):
-        made = _Maker(part, calls, tensors, runs, is_nested=number > 0).make()
-        runs.append(replacements.get(part.name, made))
+        run = _Maker(part, calls, tensors, runs, is_nested=number > 0).make()
+        runs.append(replacements.get(part.name, run))
     return runs[0]
 
 
@@ -506,11 +506,11 @@ class _Maker:
 
     def _arguments(self, values: Sequence[Argument]) -> Fetch:
         """Return a function that gets the arguments `values`."""
-        found = [self._argument(value) for value in values]
-        places = [one for one in found if isinstance(one, int)]
-        if len(places) == len(found):
+        arguments = [self._argument(value) for value in values]
+        places = [one for one in arguments if isinstance(one, int)]
+        if len(places) == len(arguments):
             return self._fetch(places)
-        readers = [self._read(one) if isinstance(one, int) else one for one in found]
+        readers = [self._read(one) if isinstance(one, int) else one for one in arguments]
         return lambda frame: [read(frame) for read in readers]
 
     def _argument(self, value: Argument) -> int | Callable[[Frame], Any]:

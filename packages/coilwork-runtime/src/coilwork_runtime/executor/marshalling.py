@@ -182,17 +182,17 @@ def _torch_code(value: Argument, code: Codes) -> int:
     if isinstance(value, int):
         return value
     family = _FAMILIES.get(type(value))
-    found = None if family is None else code(f"{family}_{str(value).removeprefix('torch.')}")
-    if found is None:
+    number = None if family is None else code(f"{family}_{str(value).removeprefix('torch.')}")
+    if number is None:
         raise Unplanned(f"{value!r} has no C form there")
-    return found
+    return number
 
 
 def _device(value: torch.device, code: Codes) -> bytes:
-    found = code(f"aoti_torch_device_type_{value.type}")
-    if found is None:
+    number = code(f"aoti_torch_device_type_{value.type}")
+    if number is None:
         raise Unplanned(f"device {value} has no C form")
-    return struct.pack("<ii", found, value.index or 0)
+    return struct.pack("<ii", number, value.index or 0)
 
 
 def _code(kind: Kind) -> bytes:

@@ -125,11 +125,11 @@ def _sum_by_kind(rows: Iterable[tuple[str, int, int]], calls: int) -> tuple[Kind
     for kind, times, spent in rows:
         counts[kind] += times
         spent_ns[kind] += spent
-    found = (
+    times_by_kind = (
         KindTime(kind=kind, count=counts[kind] / calls, microseconds=spent_ns[kind] / calls / 1e3)
         for kind in counts
     )
-    return tuple(sorted(found, key=lambda one: -one.microseconds))
+    return tuple(sorted(times_by_kind, key=lambda one: -one.microseconds))
 
 
 # ---- ranges and launch hooks ----
@@ -183,13 +183,13 @@ class Observation:
 
 def enter(name: str, is_launch: bool, stream: int) -> Observation:
     """Begin the range of a program, or of the launch of a kernel."""
-    made = Observation()
+    observation = Observation()
     try:
-        made.begin(name, is_launch=is_launch, stream=stream)
+        observation.begin(name, is_launch=is_launch, stream=stream)
     except BaseException:
-        made.leave()
+        observation.leave()
         raise
-    return made
+    return observation
 
 
 def launch_hooks() -> tuple[Callable[[LaunchMetadata], None] | None, Callable[[LaunchMetadata], None] | None]:

@@ -103,5 +103,5 @@ def failed_check(launcher: Any, number: int) -> NoReturn:
 
 
 def _dtype(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name)
-    return found
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

@@ -139,9 +139,9 @@ class KernelManifest:
 
     def codes(self) -> tuple[SizeBytecode, ...]:
         """All code in it."""
-        found = [*self.grid, *(one.elements for one in self.args), self.traffic, *self.guards]
-        found += [code for version in self.versions for limit in version.limits for code in limit]
-        return tuple(code for code in found if code is not None)
+        codes = [*self.grid, *(one.elements for one in self.args), self.traffic, *self.guards]
+        codes += [code for version in self.versions for limit in version.limits for code in limit]
+        return tuple(code for code in codes if code is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -302,9 +302,9 @@ class Names:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return [*self._steps(test), *self._steps(body), *self._steps(orelse), (Op.SELECT, 0)]
             case ast.Call(func=ast.Name(id=name), args=[first_argument, *others]) if name in _FUNCTIONS:
-                found = self._steps(first_argument)
+                steps = self._steps(first_argument)
                 for other in others:
-                    found += [*self._steps(other), (_FUNCTIONS[name], 0)]
-                return found
+                    steps += [*self._steps(other), (_FUNCTIONS[name], 0)]
+                return steps
             case _:
                 raise ValueError(f"{ast.unparse(node)!r} is no expression over sizes")

@@ -149,10 +149,10 @@ def _parse_row(line: str) -> Row:
 
 
 def _parse_values(text: str) -> tuple[At, ...]:
-    found = [re.fullmatch(_VALUE, word) for word in text.split(", ")] if text else []
-    if not all(found):
+    matches = [re.fullmatch(_VALUE, word) for word in text.split(", ")] if text else []
+    if not all(matches):
         raise ValueError(f"{text!r} are no values")
-    return tuple((_PLACES[one[1]], int(one[2])) for one in found if one is not None)
+    return tuple((_PLACES[one[1]], int(one[2])) for one in matches if one is not None)
 
 
 def _bits(*is_set: object) -> int:

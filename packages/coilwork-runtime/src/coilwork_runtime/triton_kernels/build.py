@@ -75,11 +75,11 @@ def group_equal_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
     kernel whose text is no Python is for Triton to refuse, by its own name.
     """
     first: dict[tuple[object, ...], KernelSpec] = {}
-    found: dict[str, KernelSpec] = {}
+    texts: dict[str, KernelSpec] = {}
     for spec in specs:
         facts = (spec.target, spec.args, spec.checks)
-        found[spec.name] = first.setdefault((_statements(spec), *facts), spec)
-    return found
+        texts[spec.name] = first.setdefault((_statements(spec), *facts), spec)
+    return texts
 
 
 def _statements(spec: KernelSpec) -> str:
@@ -323,11 +323,11 @@ class TritonLanguage:
     def start_candidates(self, kernels: Sequence[KernelSpec], threads: Threads) -> Started:
         """Begin to compile the candidates of all kernels, the largest first, those of equal texts once."""
         texts = group_equal_texts(kernels)
-        found = {spec.name: self._builder.candidates(spec, texts[spec.name]) for spec in kernels}
-        work = {one.key: (spec, one) for spec in kernels for one in found[spec.name]}
+        candidates = {spec.name: self._builder.candidates(spec, texts[spec.name]) for spec in kernels}
+        work = {one.key: (spec, one) for spec in kernels for one in candidates[spec.name]}
         ordered = sorted(work.values(), key=lambda pair: -estimate_work(pair[1]))
         futures = {one.key: threads.submit(self._builder.compile, spec, one) for spec, one in ordered}
-        return {name: (wanted, [futures[one.key] for one in wanted]) for name, wanted in found.items()}
+        return {name: (wanted, [futures[one.key] for one in wanted]) for name, wanted in candidates.items()}
 
     def warm_up(self, workers: int) -> None:
         """Start the processes that compile, one after the other, in a thread."""

@@ -120,9 +120,9 @@ class _Versions:
         if device is None:
             return None
         self._asked += 1
-        found = [kernel.bind_to_device(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
-        known = [binding for binding in found if binding is not None]
-        return encode_descriptor(self._spec, known) if len(known) == len(found) else None
+        bindings = [kernel.bind_to_device(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
+        known = [binding for binding in bindings if binding is not None]
+        return encode_descriptor(self._spec, known) if len(known) == len(bindings) else None
 
 
 class _Kernel:
@@ -234,10 +234,10 @@ class _Kernel:
         if self._explore is None and len(loaded) == 1:
             return loaded[0]
         known = recall(self._store, self._spec, self._gpu.name(device))
-        found = known.get(tuple(magnitudes(_sizes(args))))
-        if found is None:
+        config = known.get(tuple(magnitudes(_sizes(args))))
+        if config is None:
             return None
-        return next((one for one in loaded if config_key(one.config) == config_key(found)), None)
+        return next((one for one in loaded if config_key(one.config) == config_key(config)), None)
 
     def _select(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
         """Return the fastest of `loaded`, but for those that spill where others do not."""
@@ -286,7 +286,7 @@ class _Kernel:
             kernel = self._gpu.load(binary, device, self._kinds)
             return ready(_Loaded(config=config, binary=binary, kernel=kernel))
 
-        found = search(
+        result = search(
             self._spec.name,
             [ready(one) for one in loaded],
             Space.from_spec(self._spec),
@@ -294,10 +294,10 @@ class _Kernel:
             limits=explore.search,
             measure=self._gpu.measure_cold,
         )
-        if found is None:
+        if result is None:
             return None
-        remember(self._store, self._spec, self._gpu.name(device), _sizes(args), found)
-        return shelf[config_key(found.best.config)]
+        remember(self._store, self._spec, self._gpu.name(device), _sizes(args), result)
+        return shelf[config_key(result.best.config)]
 
     def _describe(self) -> bytes | None:
         """Return the descriptor of the chosen configuration on the first device; `None` before the first

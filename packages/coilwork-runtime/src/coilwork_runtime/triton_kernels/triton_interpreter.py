@@ -102,10 +102,10 @@ def _whole_levels(operation: Any, blocks: Sequence[Any]) -> Combine:
     import triton.language as tl
 
     def combine(left: Arrays, right: Arrays) -> Arrays:
-        found = operation.combine_fn.fn(
+        answer = operation.combine_fn.fn(
             *_tensors(operation, left, blocks), *_tensors(operation, right, blocks)
         )
-        parts = found if isinstance(found, tuple) else (found,)
+        parts = answer if isinstance(answer, tuple) else (answer,)
         # a combine function may also return a plain number
         data = [part.handle.data if isinstance(part, tl.tensor) else part for part in parts]
         return [

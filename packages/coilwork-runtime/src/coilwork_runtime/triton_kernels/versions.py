@@ -47,8 +47,8 @@ def close_mapping(mapping: str, config: Mapping[str, int]) -> str:
 def read_choice(mapping: str, closed: str) -> dict[str, int] | None:
     """Return the numbers with which `mapping` is `closed`; None if it never is."""
     seen: set[str] = set()
-    found = re.fullmatch(_pattern("\n".join(_directives(mapping)), seen), closed)
-    return None if found is None else {name: int(found[name]) for name in seen}
+    match = re.fullmatch(_pattern("\n".join(_directives(mapping)), seen), closed)
+    return None if match is None else {name: int(match[name]) for name in seen}
 
 
 def _directives(mapping: str) -> Iterator[str]:
@@ -99,10 +99,10 @@ def keep_versions(spec: KernelSpec, guesses: Sequence[_T]) -> tuple[_T, ...]:
     """The first of `guesses`, one for each configuration of `spec`, of each version; that of the first
     configuration leads.
     """
-    found: dict[int, _T] = {}
+    firsts: dict[int, _T] = {}
     for guess, config in zip(guesses, spec.configs, strict=True):
-        found.setdefault(version_of(spec, config), guess)
-    return tuple(found.values())
+        firsts.setdefault(version_of(spec, config), guess)
+    return tuple(firsts.values())
 
 
 def format_mapping(spec: KernelSpec, config: Mapping[str, int]) -> str | None:

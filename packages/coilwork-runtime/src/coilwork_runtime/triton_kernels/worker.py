@@ -213,8 +213,8 @@ def split_packed_arithmetic(ptx: str) -> str:
     `ptxas -O0`).
     """
 
-    def halves(found: re.Match[str]) -> str:
-        name, sign, d, a, b = found.groups()
+    def halves(match: re.Match[str]) -> str:
+        name, sign, d, a, b = match.groups()
         return _HALVES.format(op=f"{name}.{sign}16", d=d, a=a, b=b)
 
     return _PACKED.sub(halves, ptx)
@@ -234,11 +234,11 @@ def split_joined_pairs(ptx: str) -> str:
         return ptx
     uses = Counter(_SHORT_REGISTER.findall(ptx))
 
-    def join(found: re.Match[str]) -> str:
-        d, low, high = found.groups()
+    def join(match: re.Match[str]) -> str:
+        d, low, high = match.groups()
         # written once, read by the join alone
         if all(uses[one] <= 2 for one in (low, high) if one in pairs):
-            return found[0]
+            return match[0]
         return _SHIFTED_JOIN.format(d=d, low=low, high=high)
 
     return _JOIN.sub(join, ptx)

@@ -72,33 +72,33 @@ def reason(said: str) -> str:
     return " ".join(map(str.strip, error)).partition(" Set TORCHDYNAMO_VERBOSE")[0]
 
 
-def to_json(subject: str, found: Sequence[Finding]) -> str:
+def to_json(subject: str, findings: Sequence[Finding]) -> str:
     """The findings, with share of a copy and speed-up over the first backend."""
     entries = [
-        asdict(finding) | {"share_of_copy": share(finding), "speedup": speedup(finding, found[0])}
-        for finding in found
+        asdict(finding) | {"share_of_copy": share(finding), "speedup": speedup(finding, findings[0])}
+        for finding in findings
     ]
-    facts = {"subject": subject, "torch": torch.__version__, "device": _device(found), "backends": entries}
+    facts = {"subject": subject, "torch": torch.__version__, "device": _device(findings), "backends": entries}
     return json.dumps(facts, indent=1) + "\n"
 
 
-def to_markdown(subject: str, found: Sequence[Finding]) -> str:
+def to_markdown(subject: str, findings: Sequence[Finding]) -> str:
     """The findings as a table."""
-    fewest = max((finding.fewest_bytes for finding in found), default=0)
+    fewest = max((finding.fewest_bytes for finding in findings), default=0)
     lines = [
-        f"`{subject}` on {_device(found)}, torch {torch.__version__}: inputs, parameters and results "
+        f"`{subject}` on {_device(findings)}, torch {torch.__version__}: inputs, parameters and results "
         "together hold "
         f"{fewest / 1e6:.4g} MB; a share is the time of a copy that moves as many bytes over the time taken.",
         "",
         (
-            f"| backend | us busy | share of a copy | times {found[0].backend} | us to issue | kernels | "
+            f"| backend | us busy | share of a copy | times {findings[0].backend} | us to issue | kernels | "
             "peak MB | first call s | error |"
         ),
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for one in found:
+    for one in findings:
         peak = None if one.peak_bytes is None else one.peak_bytes / 1e6
-        ratio, part = speedup(one, found[0]), share(one)
+        ratio, part = speedup(one, findings[0]), share(one)
         cells = [
             one.backend,
             _number(one.busy_us),
@@ -128,8 +128,8 @@ def speedup(finding: Finding, over: Finding) -> float | None:
     return over.busy_us / finding.busy_us
 
 
-def _device(found: Sequence[Finding]) -> str:
-    name = next((finding.device for finding in found if finding.device), "no device")
+def _device(findings: Sequence[Finding]) -> str:
+    name = next((finding.device for finding in findings if finding.device), "no device")
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else name
 
 
@@ -183,18 +183,18 @@ def bench(
     for path in filter(None, (json_path, markdown_path)):
         if not path.absolute().parent.is_dir():
             raise click.UsageError(f"there is no folder for {str(path)!r}")
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for finding in measure_backends(
         script, name, backends.split(","), backward=backward, timeout_s=timeout, places=places or {}
     ):
-        found.append(finding)
+        findings.append(finding)
         said = finding.failure or f"{finding.busy_us or 0.0:.1f} us"
         click.echo(f"{finding.backend}: {said}", err=True)
-    table = to_markdown(subject, found)
+    table = to_markdown(subject, findings)
     click.echo(table)
     if json_path is not None:
-        json_path.write_text(to_json(subject, found))
+        json_path.write_text(to_json(subject, findings))
     if markdown_path is not None:
         markdown_path.write_text(table)
-    if any(finding.failure for finding in found):
+    if any(finding.failure for finding in findings):
         raise SystemExit(1)

@@ -121,8 +121,8 @@ def load(script: str, name: str) -> Callable[[], Any]:
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(script)
-    found: Callable[[], Any] = getattr(module, name)
-    return found
+    function: Callable[[], Any] = getattr(module, name)
+    return function
 
 
 def build(script: str, name: str, *, backward: bool) -> Subject:
@@ -132,10 +132,10 @@ def build(script: str, name: str, *, backward: bool) -> Subject:
         TypeError: the function gives something else than a callable and its arguments.
     """
     torch.manual_seed(0)
-    made = load(script, name)()
-    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
+    subject = load(script, name)()
+    if not (isinstance(subject, tuple) and len(subject) == 2 and callable(subject[0])):
         raise TypeError(f"{name}() must return a function or module, and a tuple of its arguments")
-    function, args = made
+    function, args = subject
     return Subject(function=function, args=tuple(args), backward=backward)
 
 
@@ -244,8 +244,14 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("--backward", action="store_true")
     parser.add_argument("--place", default="")
-    found = parser.parse_args()
-    finding = measure(found.script, found.name, found.backend, backward=found.backward, place=found.place)
+    arguments = parser.parse_args()
+    finding = measure(
+        arguments.script,
+        arguments.name,
+        arguments.backend,
+        backward=arguments.backward,
+        place=arguments.place,
+    )
     answers.write(json.dumps(asdict(finding)) + "\n")
     answers.close()
 

@@ -42,10 +42,10 @@ def add_check(
         try:
             restore(numbers)
             reference = run_reference(gm, copy_inputs(before))
-            found = _first_difference(stepped.program, results, given, reference, donated)
-            if found is not None:
+            difference = _first_difference(stepped.program, results, given, reference, donated)
+            if difference is not None:
                 restore(numbers)
-                raise _kernel_error(found, gm, stepped, before, numbers, name)
+                raise _kernel_error(difference, gm, stepped, before, numbers, name)
         finally:
             restore(afterwards)
         return results
@@ -87,7 +87,7 @@ def _first_difference(
 
 
 def _kernel_error(
-    found: _Difference,
+    difference: _Difference,
     gm: fx.GraphModule,
     stepped: Stepper,
     inputs: Sequence[Any],
@@ -104,16 +104,14 @@ def _kernel_error(
             "launched one by one, all kernels compute what eager does: the order of launches, the reuse of "
             "memory or the wrapper is at fault"
         )
-        blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, found.buffer)))
+        blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, difference.buffer)))
     else:
         reason = f"%{search.buffer} is the first value that differs: {search.detail}"
         blame = culprits(stepped, stepped.program, search.culprit, search.buffer)
+    buffer = f" (%{difference.buffer})" if difference.buffer else ""
     return DivergenceError(
         "diverged",
-        (
-            f"graph {name}: {found.what}{f' (%{found.buffer})' if found.buffer else ''} is not eager's: "
-            f"{found.detail}"
-        ),
+        f"graph {name}: {difference.what}{buffer} is not eager's: {difference.detail}",
         reason=f"{reason}\n  kernel  {blame or 'none that is known of'}",
         remedy='options={"fallback": [operator]} to leave the operator to ATen, and please report it',
     )
@@ -202,11 +200,13 @@ def add_captured_check(
         try:
             restore(numbers)
             reference = run_reference(captured, copy_inputs(before))
-            found = "" if numbers.has_moved() and not same_numbers else _difference(results, args, reference)
+            difference = (
+                "" if numbers.has_moved() and not same_numbers else _difference(results, args, reference)
+            )
         finally:
             restore(afterwards)
-        if found:
-            raise _rewrite_error(found, fired, passes)
+        if difference:
+            raise _rewrite_error(difference, fired, passes)
         return results
 
     return call_and_compare
@@ -224,14 +224,14 @@ def _difference(results: Sequence[Any], inputs: Sequence[Any], reference: Refere
     return ""
 
 
-def _rewrite_error(found: str, fired: Sequence[Rewritten], passes: Sequence[str]) -> DivergenceError:
+def _rewrite_error(difference: str, fired: Sequence[Rewritten], passes: Sequence[str]) -> DivergenceError:
     done = [f"{one.name} at {', '.join(one.sources) or 'an unknown line'}" for one in fired]
     names = list(dict.fromkeys(one.name for one in fired))
     without = [f'options={{"skip_rewrites": {names!r}}}'] if names else []
     without += ["no passes"] if passes else []
     return DivergenceError(
         "diverged",
-        f"a graph that was rewritten: {found}",
+        f"a graph that was rewritten: {difference}",
         reason="rewritten by " + "; ".join([*done, *(f"pass {name}" for name in passes)]),
         remedy=f"{', '.join(without)} to leave out what is at fault",
     )

@@ -61,21 +61,21 @@ def add_result_checks(call: Call, stepped: Stepper, wanted: Wanted, name: str) -
     overwritten = [position for position, buffer in enumerate(inputs) if writers(stepped, program, buffer)]
 
     def refuse(what: str, buffer: str, fault: str) -> None:
-        found = map(describe, writers(stepped, program, buffer))
+        names = map(describe, writers(stepped, program, buffer))
         raise NotFiniteError(
             "not-finite",
             f"graph {name}: {what} holds {fault}",
-            reason="it is written by " + ("\n  and by   ".join(found) or "no kernel"),
+            reason="it is written by " + ("\n  and by   ".join(names) or "no kernel"),
             remedy='"kernels" instead of "results" to find the first kernel at fault',
         )
 
     def call_and_check(args: list[Any]) -> Sequence[Any]:
         kept = {position: args[position] for position in overwritten}
         results = call(args)
-        if found := wanted.first_fault(enumerate(results)):
-            refuse(f"result {found[0]}", names[found[0]], found[1])
-        if found := wanted.first_fault(kept.items()):
-            refuse(f"input {found[0]}, which is written,", inputs[found[0]], found[1])
+        if fault := wanted.first_fault(enumerate(results)):
+            refuse(f"result {fault[0]}", names[fault[0]], fault[1])
+        if fault := wanted.first_fault(kept.items()):
+            refuse(f"input {fault[0]}, which is written,", inputs[fault[0]], fault[1])
         return results
 
     return call_and_check
@@ -94,11 +94,11 @@ def add_eager_result_checks(call: Callable[..., Any], wanted: Wanted, name: str)
         before = [_version(value) for value in given]
         results = call(*args)
         why = "the graph runs in eager mode: no kernel is known of"
-        if found := wanted.first_fault(enumerate(results)):
-            refuse(f"result {found[0]}", found[1], why)
+        if fault := wanted.first_fault(enumerate(results)):
+            refuse(f"result {fault[0]}", fault[1], why)
         written = [k for k, number in enumerate(before) if _version(given[k]) != number]
-        if found := wanted.first_fault((k, given[k]) for k in written):
-            refuse(f"input {found[0]}, which is written,", found[1], why)
+        if fault := wanted.first_fault((k, given[k]) for k in written):
+            refuse(f"input {fault[0]}, which is written,", fault[1], why)
         return results
 
     return call_and_check

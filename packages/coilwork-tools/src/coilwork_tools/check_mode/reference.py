@@ -143,10 +143,10 @@ def widen(leaf: Any) -> Any:
 def copy_inputs(values: Sequence[Any]) -> list[Any]:
     """Copies of the inputs in the same layout; those that share memory go on doing so."""
     storages: dict[int, Tensor] = {}
-    made = []
+    copies = []
     for value in values:
         if not isinstance(value, Tensor) or value.layout is not torch.strided:
-            made.append(value)
+            copies.append(value)
             continue
         storage = value.untyped_storage()
         key = storage.data_ptr() or id(storage)
@@ -155,8 +155,8 @@ def copy_inputs(values: Sequence[Any]) -> list[Any]:
             storages[key] = whole.clone()
         copy = torch.empty(0, dtype=value.dtype, device=value.device)
         copy.set_(storages[key].untyped_storage(), value.storage_offset(), value.shape, value.stride())
-        made.append(copy)
-    return made
+        copies.append(copy)
+    return copies
 
 
 # ---- comparison ----

@@ -109,39 +109,39 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
     """The launches and calls of `program` that write the buffer `name`: of a view, its memory; of a branch,
     what is in it.
     """
-    found: list[Launch | ExternCall] = []
+    steps: list[Launch | ExternCall] = []
     for instruction in program.instructions:
         match instruction:
             case Launch() | ExternCall():
-                found += [instruction] if name in stepped.list_written(instruction) else []
+                steps += [instruction] if name in stepped.list_written(instruction) else []
             case Reinterpret() if instruction.buffer.name == name:
-                found += writers(stepped, program, instruction.source)
+                steps += writers(stepped, program, instruction.source)
             case CondCall() | WhileCall() | SubprogramCall():
                 for nested, inner in _inner_names(instruction, name):
-                    found += writers(stepped, nested, inner)
+                    steps += writers(stepped, nested, inner)
             case _:
                 pass
-    return found
+    return steps
 
 
 def _inner_names(region: CondCall | WhileCall | SubprogramCall, name: str) -> list[tuple[Program, str]]:
     """Return the names of the output `name` in the programs that make it: both branches, or the body of a
     loop or subprogram.
     """
-    found = []
+    names = []
     for nested in (region.then, region.otherwise) if isinstance(region, CondCall) else (region.body,):
         returned = nested.instructions[-1]
         assert isinstance(returned, Return)
         for output, value in zip(region.outputs, returned.values, strict=True):
             if output.name == name and isinstance(value, Ref):
-                found.append((nested, value.name))
-    return found
+                names.append((nested, value.name))
+    return names
 
 
 def culprits(stepped: Stepper, program: Program, step: Step, name: str) -> str:
     """Describe the kernels and calls of `step` in `program` that write the buffer `name`."""
-    found = [step] if isinstance(step, Launch | ExternCall) else writers(stepped, program, name)
-    return "\n  kernel  ".join(map(describe, found)) or "no kernel"
+    steps = [step] if isinstance(step, Launch | ExternCall) else writers(stepped, program, name)
+    return "\n  kernel  ".join(map(describe, steps)) or "no kernel"
 
 
 def describe(step: Launch | ExternCall) -> str:

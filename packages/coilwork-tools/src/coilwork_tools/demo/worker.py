@@ -156,8 +156,8 @@ def compile_function(function: Callable[..., Any], backend: str, place: str = ""
     registered = {point.name for point in entry_points(group="torch_dynamo_backends")}
     if place and name not in registered:
         module, _, attribute = place.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        return torch.compile(function, backend=found, mode=mode or None)
+        compiler = getattr(importlib.import_module(module), attribute)
+        return torch.compile(function, backend=compiler, mode=mode or None)
     return torch.compile(function, backend=name, mode=mode or None)
 
 
@@ -262,18 +262,18 @@ def infer(backend: str, device: str, folder: Path, *, again: bool) -> Findings:
     compiled = compile_function(model, backend)
     forward()
     synchronize(device)
-    found = Findings(first_call_s=time.perf_counter() - start)
+    findings = Findings(first_call_s=time.perf_counter() - start)
     logits = forward()
     if again:
         hits = [report["cache_hit"] for report in reports(Path(os.environ["COILWORK_TRACE"]))]
-        found.cache_hit = bool(hits) and all(hits)
-        found.same_as_first_process = torch.equal(logits, torch.load(folder / f"logits-{backend}.pt"))
-        return found
+        findings.cache_hit = bool(hits) and all(hits)
+        findings.same_as_first_process = torch.equal(logits, torch.load(folder / f"logits-{backend}.pt"))
+        return findings
     torch.save(logits, folder / f"logits-{backend}.pt")
-    found.ms = statistics.median(rounds(forward, device)) * 1e3
+    findings.ms = statistics.median(rounds(forward, device)) * 1e3
     say("measuring memory")
-    found.peak_bytes = peak_bytes(forward, device)
-    found.kernels = launches(forward, backend, device)
+    findings.peak_bytes = peak_bytes(forward, device)
+    findings.kernels = launches(forward, backend, device)
     if backend == "eager":
         say("float64 reference")
         with torch.no_grad():
@@ -281,10 +281,10 @@ def infer(backend: str, device: str, folder: Path, *, again: bool) -> Findings:
                 copy.deepcopy(model).double()(input_ids=ids, use_cache=False).logits, folder / "logits-f64.pt"
             )
     exact, eager = torch.load(folder / "logits-f64.pt"), torch.load(folder / "logits-eager.pt")
-    found.errors = {"logits": error_of([logits], [exact])}
-    found.eager_errors = {"logits": error_of([eager], [exact])}
-    found.difference_from_eager = (logits - eager).abs().max().item()
-    return found
+    findings.errors = {"logits": error_of([logits], [exact])}
+    findings.eager_errors = {"logits": error_of([eager], [exact])}
+    findings.difference_from_eager = (logits - eager).abs().max().item()
+    return findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,10 +354,10 @@ def main() -> None:
     task, backend, device, folder = sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])
     show_compiler_progress()
     if task == "train":
-        found = train(backend, device)
+        findings = train(backend, device)
     else:
-        found = infer(backend, device, folder, again=task == "again")
-    (folder / f"{task}-{backend}.json").write_text(json.dumps(asdict(found)))
+        findings = infer(backend, device, folder, again=task == "again")
+    (folder / f"{task}-{backend}.json").write_text(json.dumps(asdict(findings)))
 
 
 if __name__ == "__main__":

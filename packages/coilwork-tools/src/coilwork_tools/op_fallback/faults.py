@@ -132,5 +132,5 @@ def find_smallest_calls(
     calls = calls_of(operators)
     enough = Budget(min(max(budget.tries, 0), 2 * len(calls).bit_length() + 1))
     budget.tries -= enough.tries
-    found = find_smallest_cure(calls, cures, enough)
-    return found if enough.tries >= 0 else tuple(calls)
+    smallest = find_smallest_cure(calls, cures, enough)
+    return smallest if enough.tries >= 0 else tuple(calls)

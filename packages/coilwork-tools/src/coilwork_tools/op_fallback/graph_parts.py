@@ -132,16 +132,16 @@ def _calls(gm: fx.GraphModule) -> list[fx.Node]:
 
 def _extend_cut(gm: fx.GraphModule, cut: Collection[str]) -> frozenset[fx.Node]:
     """The calls named by `cut`, those that take values named so, and what takes results of theirs apart."""
-    found: set[fx.Node] = set()
+    extended: set[fx.Node] = set()
     for node in gm.graph.nodes:
         if node.name in cut and node.op in ("placeholder", "get_attr"):
-            found.update(user for user in node.users if user.op != "output")
+            extended.update(user for user in node.users if user.op != "output")
         elif node.name in cut or _hands_list_on(node):
-            found.add(node)
+            extended.add(node)
     for node in gm.graph.nodes:
-        if node.target is operator.getitem and node.args[0] in found:
-            found.add(node)
-    return frozenset(found)
+        if node.target is operator.getitem and node.args[0] in extended:
+            extended.add(node)
+    return frozenset(extended)
 
 
 def _hands_list_on(node: fx.Node) -> bool:
@@ -207,16 +207,16 @@ def _list_tellers(
     """Integers of `gm` that tell sizes in `calls` which neither `inputs` nor these calls tell."""
     told = {symbol for node in inputs for symbol in symbols_of(node.meta.get("val"), plain=True)}
     wanted = {symbol for node in calls for symbol in symbols_of(node.meta.get("val"))} - told
-    found: list[fx.Node] = []
+    tellers: list[fx.Node] = []
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         if node in calls or not wanted:
             break
         tells = symbols_of(value, plain=True) if isinstance(value, torch.SymInt) else set()
         if wanted & tells:
-            found.append(node)
+            tellers.append(node)
             wanted -= tells
-    return found
+    return tellers
 
 
 # ---- compiling the parts ----
@@ -256,23 +256,23 @@ def cut_around(gm: fx.GraphModule, graph_id: str, error: Exception) -> Cuts | No
         return None
     places = _list_places(gm)
     named = error.origins if isinstance(error, CoilworkIRError) else ()
-    found = {replace(one, node=places[one.node]): describe(error) for one in named if one.node in places}
-    if not found:
+    reasons = {replace(one, node=places[one.node]): describe(error) for one in named if one.node in places}
+    if not reasons:
         return None
-    warn_of_parts(error, graph_id, list(found))
-    return cut_at(gm, found)
+    warn_of_parts(error, graph_id, list(reasons))
+    return cut_at(gm, reasons)
 
 
 def _list_places(gm: fx.GraphModule) -> dict[str, str]:
     """The nodes of `gm` by name; those of a graph that `gm` calls as the call."""
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for node in gm.graph.nodes:
         for one in node.all_input_nodes:
             held = getattr(gm, str(one.target), None) if one.op == "get_attr" else None
             if isinstance(held, fx.GraphModule):
-                found.update(dict.fromkeys(_list_places(held), node.name))
-    found.update({node.name: node.name for node in gm.graph.nodes if node.op != "output"})
-    return found
+                places.update(dict.fromkeys(_list_places(held), node.name))
+    places.update({node.name: node.name for node in gm.graph.nodes if node.op != "output"})
+    return places
 
 
 @dataclass(slots=True, kw_only=True)
@@ -301,9 +301,9 @@ class _Driver:
             compiled = self.compile(part.graph, inputs)
         self.reports.append(compiled.report)
         given = tuple(self._lay_out(one) for one in part.inputs)
-        made = self.graph.call_function(_Unboxed(compiled), given)
+        results = self.graph.call_function(_Unboxed(compiled), given)
         for number, node in enumerate(part.results):
-            self.copies[node] = self.graph.call_function(operator.getitem, (made, number))
+            self.copies[node] = self.graph.call_function(operator.getitem, (results, number))
 
     def _lay_out(self, node: fx.Node) -> Any:
         """The copy of `node` as a part takes it: what a call of Python's returned has the strides that were
@@ -428,8 +428,8 @@ def compile_cut(
 
 def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cuts) -> CompileReport:
     """The report of a graph that was split at `cuts` and compiled in `parts`."""
-    made = {node.name for level in cuts.levels for node in level.calls}
-    called = [_describe_call(one, why) for one, why in cuts.reasons.items() if one.node in made]
+    calls = {node.name for level in cuts.levels for node in level.calls}
+    called = [_describe_call(one, why) for one, why in cuts.reasons.items() if one.node in calls]
     seconds = Counter(dict(whole.seconds))
     for part in parts:
         seconds.update(part.seconds)

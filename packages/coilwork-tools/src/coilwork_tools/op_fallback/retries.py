@@ -297,18 +297,18 @@ class _Attempts(Generic[_C, _D]):
         if len(fault.named) == 1:
             return Step(calls=fault.named, apart=False)
         if fault.named:
-            found = self._search(fault, remedy, fault.named, unfuse=True)
-            if found is not None:
-                return found
+            step = self._search(fault, remedy, fault.named, unfuse=True)
+            if step is not None:
+                return step
         if self._subject.facts.faults.is_of_one_node(fault.error):
             # it is about one node, and it said which
             return None
         for views in (False, True):
             calls = [c for c in self._list_calls(views=views) if not remedy.holds(c)]
             # to build every call's kernel by itself takes long
-            found = self._search(fault, remedy, calls, unfuse=not fault.in_build and not views)
-            if found is not None:
-                return found
+            step = self._search(fault, remedy, calls, unfuse=not fault.in_build and not views)
+            if step is not None:
+                return step
         return None
 
     def _can_rewrite(self) -> bool:

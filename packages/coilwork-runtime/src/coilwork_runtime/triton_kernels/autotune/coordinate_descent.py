@@ -194,8 +194,8 @@ def config_key(config: Config) -> tuple[tuple[str, int], ...]:
 
 def _fresh(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]], room: int) -> list[Config]:
     """Return at most `room` of `configs`, none of them seen, none twice."""
-    found = {config_key(config): config for config in configs if config_key(config) not in seen}
-    return list(found.values())[: max(0, room)]
+    unseen = {config_key(config): config for config in configs if config_key(config) not in seen}
+    return list(unseen.values())[: max(0, room)]
 
 
 def _better(trials: Sequence[Trial], current: Trial, bench: Bench) -> Trial | None:

@@ -58,9 +58,11 @@ def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[t
         tuning.delete(key)
         return {}
     space = Space.from_spec(spec)
-    found = {tuple(entry["magnitudes"]): config_for(spec, entry["mapping"]) for entry in entries}
+    configs = {tuple(entry["magnitudes"]): config_for(spec, entry["mapping"]) for entry in entries}
     return {
-        sizes: config for sizes, config in found.items() if config is not None and _is_of(spec, space, config)
+        sizes: config
+        for sizes, config in configs.items()
+        if config is not None and _is_of(spec, space, config)
     }
 
 
@@ -124,7 +126,7 @@ def _is_of(spec: KernelSpec, space: Space, config: Config) -> bool:
 
 
 def remember(
-    store: Store | None, spec: KernelSpec, device_name: str, sizes: Sequence[int], found: SearchResult
+    store: Store | None, spec: KernelSpec, device_name: str, sizes: Sequence[int], result: SearchResult
 ) -> None:
     """Keep the outcome of a search, beside those for other sizes."""
     tuning, key = TuningCache(store), record_key(spec, device_name)
@@ -135,18 +137,18 @@ def remember(
     fresh: dict[str, Any] = {
         "magnitudes": own,
         "sizes": list(sizes),
-        "mapping": format_mapping(spec, found.best.config),
-        "best": _plain(spec, found.best),
-        "proposed": [_plain(spec, trial) for trial in found.proposed],
-        "tried": [_plain(spec, trial) for trial in found.tried],
+        "mapping": format_mapping(spec, result.best.config),
+        "best": _plain(spec, result.best),
+        "proposed": [_plain(spec, trial) for trial in result.proposed],
+        "tried": [_plain(spec, trial) for trial in result.tried],
     }
     tuning.put(key, {"kernel": spec.name, "device": device_name, "searches": [*kept, fresh]})
 
 
 def _plain(spec: KernelSpec, trial: Trial) -> dict[str, Any]:
     measured = (field.name for field in fields(trial) if field.name != "config")
-    found: dict[str, Any] = {"mapping": format_mapping(spec, trial.config)}
-    return found | {name: getattr(trial, name) for name in measured}
+    record: dict[str, Any] = {"mapping": format_mapping(spec, trial.config)}
+    return record | {name: getattr(trial, name) for name in measured}
 
 
 def _entries(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
