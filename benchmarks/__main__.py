@@ -22,7 +22,7 @@ from benchmarks.memory_bound import command as memory_command
 from benchmarks.models import CASES, find_case
 from benchmarks.progress import progress
 from benchmarks.report import markdown
-from benchmarks.results import Measurement, Run, from_json, to_json
+from benchmarks.results import Measurement, Run, read_json, to_json
 from benchmarks.runner import Plan, measure_together
 
 
@@ -151,7 +151,7 @@ def main(arguments: list[str]) -> int:
         return run(found, "python -m benchmarks " + shlex.join(arguments))
     if found.command == "memory":
         return memory_command.run(found, "python -m benchmarks " + shlex.join(arguments))
-    text = markdown(from_json(found.results))
+    text = markdown(read_json(found.results))
     if found.output is None:
         print(text)
     else:

@@ -87,7 +87,7 @@ class Comparison:
         if not self.ok:
             raise AccuracyError(str(self))
 
-    def beside(self, runs: Sequence[Distance]) -> Comparison:
+    def compare_runs(self, runs: Sequence[Distance]) -> Comparison:
         """The same result judged beside further eager runs: by the worst of all of them, with less room for
         luck.
         """
@@ -281,9 +281,9 @@ def compare_group(
     ]
     for position, index in enumerate(floats):
         if not members[index].ok:
-            members[index] = members[index].beside([run[position] for run in runs])
+            members[index] = members[index].compare_runs([run[position] for run in runs])
     if not whole.ok:
-        whole = whole.beside([together(run, float_sizes) for run in runs])
+        whole = whole.compare_runs([together(run, float_sizes) for run in runs])
     return (*members, whole)
 
 

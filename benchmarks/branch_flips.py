@@ -86,7 +86,7 @@ def channels_last(instance: Instance) -> Instance:
     return replace(instance, module=module, inputs=inputs)
 
 
-def flattened(gradients_by_name: Mapping[str, Tensor]) -> Tensor:
+def flatten_gradients(gradients_by_name: Mapping[str, Tensor]) -> Tensor:
     """All gradients as one float64 vector."""
     return torch.cat([value.double().flatten() for value in gradients_by_name.values()])
 
@@ -94,7 +94,7 @@ def flattened(gradients_by_name: Mapping[str, Tensor]) -> Tensor:
 def row(found: Step, eager: Step, exact: Step) -> list[str]:
     """What the table says of one step."""
     flips = sum(int((a != b).sum()) for a, b in zip(found.branches, exact.branches, strict=True))
-    whole = distance(flattened(found.gradients), flattened(exact.gradients))
+    whole = distance(flatten_gradients(found.gradients), flatten_gradients(exact.gradients))
     quotients = {
         name: distance(value, exact.gradients[name]).max_abs
         / distance(eager.gradients[name], exact.gradients[name]).max_abs
@@ -128,8 +128,8 @@ def measure(size: Size) -> str:
         "most that one gradient's largest error is, in units of eager's",
         "that gradient",
     ]
-    error = flattened(eager.gradients) - flattened(exact.gradients)
-    left = flattened(eager.gradients) - flattened(only_branches.gradients)
+    error = flatten_gradients(eager.gradients) - flatten_gradients(exact.gradients)
+    left = flatten_gradients(eager.gradients) - flatten_gradients(only_branches.gradients)
     share = (left.square().sum() / error.square().sum()).item()
     total = sum(taken.numel() for taken in exact.branches)
     return "\n".join(

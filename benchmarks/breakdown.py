@@ -18,10 +18,10 @@ import torch
 
 from benchmarks.backends import resolve_backend
 from benchmarks.models import Instance, Setting, Size, find_case, first_rows, instantiate
-from benchmarks.training import training_step
+from benchmarks.training import make_training_step
 from coilwork_runtime import NativeProgram, load_native
 from coilwork_runtime.executor import choice
-from coilwork_runtime.executor.timing import Taken
+from coilwork_runtime.executor.profiler import KindTime
 
 Call = Callable[[], Any]
 ROUNDS = 15
@@ -38,14 +38,16 @@ def breakdown(
     instance = _instance(model, on_gpu=on_gpu, train=train)
     programs: list[NativeProgram] = []
 
-    def remembering(data: bytes, **rest: Any) -> NativeProgram:
+    def load_and_keep(data: bytes, **rest: Any) -> NativeProgram:
         programs.append(load_native(data, **rest))
         return programs[-1]
 
     lines = []
     with torch.set_grad_enabled(train), torch._dynamo.config.patch(dict(find_case(model).dynamo)):
-        with mock.patch.object(choice, "load_native", remembering):
-            call = _compiled(instance, "coilwork", dict(options) | {"executor": "native"}, train=train)
+        with mock.patch.object(choice, "load_native", load_and_keep):
+            call = _compile_instance(
+                instance, "coilwork", dict(options) | {"executor": "native"}, train=train
+            )
             whole = issue_us(call)
         found = list(programs)
         with ExitStack() as stack:
@@ -65,7 +67,9 @@ def breakdown(
         lines += [_line(one, indent=4) for one in table[:rows]]
         if inductor:
             torch._dynamo.reset()
-            lines.append(f"  inductor: {issue_us(_compiled(instance, 'inductor', {}, train=train)):.1f} us")
+            lines.append(
+                f"  inductor: {issue_us(_compile_instance(instance, 'inductor', {}, train=train)):.1f} us"
+            )
     torch._dynamo.reset()
     return "\n".join(lines)
 
@@ -98,7 +102,7 @@ def _instance(model: str, *, on_gpu: bool, train: bool) -> Instance:
     return first_rows(instantiate(find_case(model), setting, training=train), 1)
 
 
-def _compiled(instance: Instance, backend: str, options: Mapping[str, Any], *, train: bool) -> Call:
+def _compile_instance(instance: Instance, backend: str, options: Mapping[str, Any], *, train: bool) -> Call:
     def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
         if backend == "inductor":
             return torch.compile(function)
@@ -107,7 +111,7 @@ def _compiled(instance: Instance, backend: str, options: Mapping[str, Any], *, t
         )
         return made
 
-    compiled = training_step(instance, compile_function) if train else compile_function(instance.module)
+    compiled = make_training_step(instance, compile_function) if train else compile_function(instance.module)
     return lambda: compiled(*instance.inputs)
 
 
@@ -129,23 +133,23 @@ def _dynamo_alone(instance: Instance) -> Call:
     return lambda: compiled(*instance.inputs)
 
 
-def _phases(programs: Sequence[NativeProgram]) -> list[Taken]:
+def _phases(programs: Sequence[NativeProgram]) -> list[KindTime]:
     """The phases of all programs together."""
     phases = [program.stopwatch.phases() for program in programs]
     return [
-        Taken(kind=same[0].kind, count=len(same), microseconds=sum(one.microseconds for one in same))
+        KindTime(kind=same[0].kind, count=len(same), microseconds=sum(one.microseconds for one in same))
         for same in zip(*phases, strict=True)
     ]
 
 
-def _table(programs: Sequence[NativeProgram]) -> list[Taken]:
+def _table(programs: Sequence[NativeProgram]) -> list[KindTime]:
     """The instructions of all programs together, by kind."""
-    found: dict[str, list[Taken]] = {}
+    found: dict[str, list[KindTime]] = {}
     for program in programs:
         for one in program.stopwatch.kinds():
             found.setdefault(one.kind, []).append(one)
     summed = (
-        Taken(
+        KindTime(
             kind=kind,
             count=sum(one.count for one in same),
             microseconds=sum(one.microseconds for one in same),
@@ -155,6 +159,6 @@ def _table(programs: Sequence[NativeProgram]) -> list[Taken]:
     return sorted(summed, key=lambda one: -one.microseconds)
 
 
-def _line(one: Taken, *, indent: int = 2) -> str:
+def _line(one: KindTime, *, indent: int = 2) -> str:
     each = f"{one.count:6.1f} of {one.microseconds / one.count:7.3f}" if one.count else ""
     return f"{'':{indent}}{one.microseconds:8.1f} us  {each}  {one.kind}"

@@ -98,7 +98,7 @@ def _compile(function: Callable[..., Tensor], backend: str, folder: Path) -> Cal
     if backend == "dynamo":
         return torch.compile(function, backend=lambda gm, inputs: lambda *args: (args[0],))
     if backend == "aot":
-        return torch.compile(function, backend=_through_aot_autograd)
+        return torch.compile(function, backend=_run_aot_autograd)
     if backend == "inductor":
         return torch.compile(function)
     options: dict[str, str | int | bool | Callable[..., Any]]
@@ -106,7 +106,7 @@ def _compile(function: Callable[..., Tensor], backend: str, folder: Path) -> Cal
     return torch.compile(function, backend=resolve_backend("coilwork"), options=options)
 
 
-def _through_aot_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def _run_aot_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """A backend that does nothing behind AOTAutograd's wrapper."""
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:

@@ -76,30 +76,30 @@ class Count:
 
 
 @contextmanager
-def laid_out_by_lowering() -> Iterator[None]:
+def use_lowering_layouts() -> Iterator[None]:
     """Let lowering's rewrite lay out all convolutions."""
     with patch.object(coilwork.package_options, "SCHEDULED", ()):
         yield
 
 
 @contextmanager
-def laid_out_by_the_pass() -> Iterator[None]:
+def use_pass_layouts() -> Iterator[None]:
     """Let the scheduler's pass lay out all convolutions, those of training steps, too."""
     with patch.object(coilwork.package_options, "SCHEDULED", ("cuda", "cpu")):
         yield
 
 
 @contextmanager
-def laid_out_with_loops() -> Iterator[None]:
+def use_loop_layouts() -> Iterator[None]:
     """Leave graphs with depthwise convolutions that become loops to the pass, too."""
-    with laid_out_by_the_pass(), patch.object(Convolution, "is_loop", False):
+    with use_pass_layouts(), patch.object(Convolution, "is_loop", False):
         yield
 
 
 def count(programs: Sequence[Program], seconds: float) -> Count:
     """What `programs` do, which took that long to compile."""
     steps = [step for program in programs for step in traffic(program)]
-    copying = {kernel.name for program in programs for kernel in all_kernels(program) if only_copies(kernel)}
+    copying = {kernel.name for program in programs for kernel in all_kernels(program) if is_copy(kernel)}
     launched = [i.kernel for p in programs for i in p.instructions if isinstance(i, Launch)]
     calls = list_convolutions(programs)
     return Count(
@@ -114,7 +114,7 @@ def count(programs: Sequence[Program], seconds: float) -> Count:
     )
 
 
-def only_copies(kernel: Kernel) -> bool:
+def is_copy(kernel: Kernel) -> bool:
     """Tell if a kernel stores nothing but what it loads."""
     body = kernel if kernel.combined is None else kernel.combined.body
     values = [store.value for store in body.stores]
@@ -238,8 +238,8 @@ def main(arguments: list[str]) -> int:
     is_timed = torch.cuda.is_available() and not found.predict and TARGETS[found.target].is_gpu
     for name in found.models:
         for mode in found.modes:
-            by_pass = laid_out_with_loops if found.loops else laid_out_by_the_pass
-            for way, around in (("rewrite", laid_out_by_lowering), ("pass", by_pass)):
+            by_pass = use_loop_layouts if found.loops else use_pass_layouts
+            for way, around in (("rewrite", use_lowering_layouts), ("pass", by_pass)):
                 with around():
                     train = mode == "train"
                     if is_timed:

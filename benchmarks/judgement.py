@@ -26,7 +26,7 @@ from benchmarks.accuracy import (
 )
 from benchmarks.eager_spread import gradients_nearby
 from benchmarks.models.case import Instance
-from benchmarks.training import loss_and_gradients, updated_by
+from benchmarks.training import loss_and_gradients, update_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +92,18 @@ def judge(found: Outcome, untrained: Instance, *, training: bool) -> list[Compar
         reference=[exact.gradients[name] for name in names],
         more_eager=partial(gradients_nearby, untrained),
     )
-    expected_parameters = updated_by(copy.deepcopy(untrained.module), found.gradients)
-    exact_parameters = updated_by(in_float64.module, found.gradients)
+    expected_parameters = update_parameters(copy.deepcopy(untrained.module), found.gradients)
+    exact_parameters = update_parameters(in_float64.module, found.gradients)
     comparisons += compare_group(
         [f"parameter {name}" for name in expected_parameters],
         compiled=[found.parameters[name] for name in expected_parameters],
         eager=list(expected_parameters.values()),
         reference=list(exact_parameters.values()),
-        more_eager=lambda: [list(_captured_step(untrained, found).values())],
+        more_eager=lambda: [list(_run_captured_step(untrained, found).values())],
     )
     return comparisons
 
 
-def _captured_step(untrained: Instance, found: Outcome) -> dict[str, Tensor]:
+def _run_captured_step(untrained: Instance, found: Outcome) -> dict[str, Tensor]:
     """The parameters after eager's kernels ran the step as compilers are given it."""
-    return updated_by(copy.deepcopy(untrained.module), found.gradients, captured=True)
+    return update_parameters(copy.deepcopy(untrained.module), found.gradients, captured=True)

@@ -59,7 +59,7 @@ def to_json(found: dict[str, Launched], *, indent: int | None = 1) -> str:
     return json.dumps({name: asdict(launched) for name, launched in found.items()}, indent=indent)
 
 
-def from_json(text: str) -> dict[str, Launched]:
+def read_json(text: str) -> dict[str, Launched]:
     """Read what `to_json` gave."""
     return {
         name: Launched(
@@ -78,7 +78,7 @@ def normalize_text(text: str, names: Iterable[str]) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef):
             node.body = [part for part in node.body if not _is_text(part)] or [ast.Pass()]
-    return _without_names(ast.unparse(tree), names)
+    return _drop_names(ast.unparse(tree), names)
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -90,7 +90,7 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-def _without_names(text: str, names: Iterable[str]) -> str:
+def _drop_names(text: str, names: Iterable[str]) -> str:
     for name in sorted(names, key=len, reverse=True):
         # parts of a kernel, and its versions by size, have its name with a word behind it
         text = re.sub(rf"\b{re.escape(name)}(?![0-9A-Za-z])", "KERNEL", text)
@@ -114,7 +114,7 @@ def describe_difference(old: Launched, new: Launched) -> str:
         if bool(before.text) != bool(after.text) or (not before.text and before.name != after.name):
             return f"order: {before.name} is {after.name}"
         texts += normalize_text(before.text, names) != normalize_text(after.text, names)
-        launches += _without_names(before.launch, names) != _without_names(after.launch, names)
+        launches += _drop_names(before.launch, names) != _drop_names(after.launch, names)
     found = [f"{count} {word}" for count, word in ((texts, "texts"), (launches, "launches")) if count]
     return ", ".join(found)
 
@@ -134,7 +134,7 @@ def diff(old: Launched, new: Launched) -> Iterator[str]:
     sides = []
     for one in (old, new):
         texts = [normalize_text(step.text, names) if step.text else step.name for step in one.steps]
-        launches = [_without_names(step.launch, names) for step in one.steps]
+        launches = [_drop_names(step.launch, names) for step in one.steps]
         sides.append("\n".join(part for pair in zip(texts, launches, strict=True) for part in pair))
     before, after = (side.splitlines() for side in sides)
     yield from difflib.unified_diff(before, after, "old", "new", lineterm="", n=2)
@@ -150,7 +150,7 @@ def case_names(words: Sequence[str], sets: Sequence[str]) -> list[str]:
     return [case.name for case in select(words, sets or SETS)]
 
 
-def launched_by_case(name: str, target: str) -> Launched:
+def list_case_launches(name: str, target: str) -> Launched:
     """What the memory-bound case `name` launches, compiled for the sizes that it is traced with."""
     import torch
 
@@ -173,7 +173,7 @@ def launched_by_case(name: str, target: str) -> Launched:
     return Launched(set=case.set, steps=tuple(steps))
 
 
-def launched_by_model(
+def list_model_launches(
     name: str, target: str, *, train: bool, dtype: str, size: Literal["full", "reduced"] = "full"
 ) -> Launched:
     """What an inference call of the model `name` launches, or its forward and backward."""
@@ -218,15 +218,15 @@ def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> I
                 yield Step(name=instruction.target)
 
 
-def launched(job: Sequence[str], target: str) -> Launched:
+def list_launches(job: Sequence[str], target: str) -> Launched:
     """What `job` launches: `case NAME`, or `infer` or `train`, a type, and a model's name."""
     from coilwork_ir.errors import CoilworkIRError
 
     kind, *rest = job
     try:
         if kind == "case":
-            return launched_by_case(rest[0], target)
-        return launched_by_model(rest[1], target, train=kind == "train", dtype=rest[0])
+            return list_case_launches(rest[0], target)
+        return list_model_launches(rest[1], target, train=kind == "train", dtype=rest[0])
     # a case that fails is a line of the comparison; what a backend raises Dynamo wraps in errors of its own
     except (RuntimeError, CoilworkIRError) as error:
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
@@ -261,7 +261,7 @@ def write(found: argparse.Namespace) -> int:
     together: dict[str, Launched] = {}
     for part in parts:
         for line in part.read_text().splitlines() if part.exists() else ():
-            together |= from_json(line)
+            together |= read_json(line)
         part.unlink(missing_ok=True)
     found.file.write_text(to_json(dict(sorted(together.items()))) + "\n")
     failed = {name: one.failure for name, one in together.items() if one.failure}
@@ -279,7 +279,7 @@ def write_part(found: argparse.Namespace) -> int:
     with found.file.open("w") as part:
         for job in jobs[number::of]:
             name = job[1] if job[0] == "case" else " ".join((job[2], *job[:2]))
-            print(to_json({name: launched(job, found.target)}, indent=None), file=part, flush=True)
+            print(to_json({name: list_launches(job, found.target)}, indent=None), file=part, flush=True)
     return 0
 
 
@@ -316,7 +316,7 @@ def main(arguments: Sequence[str]) -> int:
         return write(found)
     if found.command == _PART:
         return write_part(found)
-    old, new = (from_json(path.read_text()) for path in (found.old, found.new))
+    old, new = (read_json(path.read_text()) for path in (found.old, found.new))
     differences = list(compare(old, new))
     for which, name, difference in differences:
         print(f"{which}\t{name}\t{difference}")

@@ -71,7 +71,7 @@ def peak_of(program: Program) -> Peak:
             case Alloc(buffer=buffer):
                 allocate(buffer.name, _bytes(buffer), "Alloc")
             case AllocPool(pool=pool, size_bytes=size):
-                allocate(pool, _known(size), "AllocPool")
+                allocate(pool, _evaluate_size(size), "AllocPool")
             case ExternCall(outputs=outputs, target=target):
                 for output in outputs:
                     if isinstance(output, Buffer):
@@ -98,11 +98,11 @@ def peak_of(program: Program) -> Peak:
 def _bytes(buffer: Buffer) -> int:
     size = buffer.dtype.itemsize
     for extent in buffer.shape:
-        size *= _known(extent)
+        size *= _evaluate_size(extent)
     return size
 
 
-def _known(size: Expr) -> int:
+def _evaluate_size(size: Expr) -> int:
     found = as_int(size)
     if found is None:
         raise ValueError(f"the size {size!r} is not known before the call")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coilwork_tools.measuring import (
+from coilwork_tools.measurement import (
     Call,
     GpuActivity,
     cpu_peak_bytes,

@@ -51,7 +51,7 @@ def cases() -> Iterator[Case]:
         )
 
 
-def compiled(case: Case, *, packed: bool) -> Callable[[], Any]:
+def compile_layer(case: Case, *, packed: bool) -> Callable[[], Any]:
     """A call of the layer, compiled with its weight packed or as it is."""
     layer = case.layer.eval()
 
@@ -84,7 +84,7 @@ def main() -> None:
         for dtype in TYPES:
             torch._dynamo.reset()
             typed = Case(name=case.name, layer=case.layer.to(dtype), value=case.value.to(dtype))
-            plain, packed = least_us((compiled(typed, packed=False), compiled(typed, packed=True)))
+            plain, packed = least_us((compile_layer(typed, packed=False), compile_layer(typed, packed=True)))
             kind = str(dtype).removeprefix("torch.")
             print(
                 f"| {case.name} | `{kind}` | {plain:.0f} | {packed:.0f} | {plain / packed:.2f} |", flush=True

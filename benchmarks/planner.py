@@ -114,7 +114,7 @@ class Planner:
         job = open_job(gm, example_inputs, role=role, options=options, reports_strides=reports_strides)
         gm = job.gm
         layout = replace(job.layout, find_model=self._find_model)
-        laid_out, _ = lay_out_convolutions(on_gpu(gm) if self._is_gpu else gm, layout)
+        laid_out, _ = lay_out_convolutions(move_to_gpu(gm) if self._is_gpu else gm, layout)
         laid_out, _ = pad_products(laid_out, layout)
         lowering = LoweringOptions(
             numerics=options.numerics,
@@ -143,7 +143,7 @@ class Planner:
         return UntouchedResults(gm)
 
 
-def on_gpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def move_to_gpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm`, captured on a CPU, as if on a GPU: lowering chooses by device. No tensor but a fake
     one is made.
     """
@@ -177,14 +177,14 @@ class UntouchedResults:
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         args.clear()
         return [
-            torch.empty_strided(_as_traced(r.shape), _as_traced(r.stride()), dtype=r.dtype)
+            torch.empty_strided(_restore_open_sizes(r.shape), _restore_open_sizes(r.stride()), dtype=r.dtype)
             if isinstance(r, Tensor)
             else r
             for r in self._results
         ]
 
 
-def _as_traced(sizes: Sequence[int]) -> list[int]:
+def _restore_open_sizes(sizes: Sequence[int]) -> list[int]:
     """`sizes`, those that are open as they were when the graph was captured."""
     nodes = [getattr(size, "node", None) for size in sizes]
     return [size if node is None else node.hint for size, node in zip(sizes, nodes, strict=True)]

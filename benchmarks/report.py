@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from benchmarks.pages import wrap_prose
-from benchmarks.results import Measurement, Run, compile_seconds, grouped, ratio
+from benchmarks.results import Measurement, Run, compile_seconds, group_measurements, ratio
 
 Group = dict[str, Measurement]
 
@@ -89,7 +89,9 @@ def markdown(run: Run) -> str:
     """The whole report."""
     backend = primary(run)
     backends = list(dict.fromkeys(measurement.backend for measurement in run.measurements))
-    groups = dict(sorted(grouped(run.measurements).items(), key=lambda item: worst_speedup(item[1], backend)))
+    groups = dict(
+        sorted(group_measurements(run.measurements).items(), key=lambda item: worst_speedup(item[1], backend))
+    )
     lines = [f"# Benchmarks: {run.size} models on {run.device}", "", f"`{run.command}`, {run.when}.", ""]
     lines += [f"- {name}: {text}" for name, text in run.machine.items()]
     lines += [

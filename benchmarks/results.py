@@ -67,7 +67,9 @@ def ratio(numerator: float | None, denominator: float | None) -> float | None:
     return numerator / denominator
 
 
-def grouped(measurements: Iterable[Measurement]) -> dict[tuple[str, str, str], dict[str, Measurement]]:
+def group_measurements(
+    measurements: Iterable[Measurement],
+) -> dict[tuple[str, str, str], dict[str, Measurement]]:
     """Measurements by what is measured, then by backend, in order of appearance."""
     groups: dict[tuple[str, str, str], dict[str, Measurement]] = {}
     for measurement in measurements:
@@ -105,7 +107,7 @@ def compile_seconds(group: dict[str, Measurement], backend: str) -> float | None
 
 def to_json(run: Run) -> str:
     """The run as JSON, with the ratios spelled out beside each measurement."""
-    groups = grouped(run.measurements)
+    groups = group_measurements(run.measurements)
     data = asdict(run)
     for entry, measurement in zip(data["measurements"], run.measurements, strict=True):
         group = groups[measurement.key]
@@ -114,7 +116,7 @@ def to_json(run: Run) -> str:
     return json.dumps(data, indent=2) + "\n"
 
 
-def from_json(path: Path) -> Run:
+def read_json(path: Path) -> Run:
     """Read what `to_json` wrote; derived figures are computed again."""
     data = json.loads(path.read_text())
     derived = ("compile_s", "ratios")

@@ -50,7 +50,7 @@ def pointwise(name: str, body: Scalar, *, is_across: bool = False) -> Pointwise:
     return Pointwise(output=made, ranges=RANGES, body=body)
 
 
-def at(name: str) -> Scalar:
+def load_at(name: str) -> Scalar:
     return load(name, RANGES, F32)
 
 
@@ -58,18 +58,18 @@ def chain(count: int) -> Graph:
     nodes: list[Node] = []
     last = "x"
     for k in range(count):
-        nodes.append(pointwise(f"c{k}", op("add", op("mul", at(last), const(1.5, F32)), at("x"))))
+        nodes.append(pointwise(f"c{k}", op("add", op("mul", load_at(last), const(1.5, F32)), load_at("x"))))
         last = f"c{k}"
     return Graph(name="chain", inputs=(buffer("x", ROWS, COLUMNS),), nodes=tuple(nodes), outputs=(Ref(last),))
 
 
 def wide(count: int) -> Graph:
-    nodes = tuple(pointwise(f"w{k}", op("mul", at("x"), const(float(k), F32))) for k in range(count))
+    nodes = tuple(pointwise(f"w{k}", op("mul", load_at("x"), const(float(k), F32))) for k in range(count))
     outputs = tuple(Ref(f"w{k}") for k in range(count))
     return Graph(name="wide", inputs=(buffer("x", ROWS, COLUMNS),), nodes=nodes, outputs=outputs)
 
 
-def layered(count: int, *, is_across: bool = False) -> Graph:
+def make_layers(count: int, *, is_across: bool = False) -> Graph:
     nodes: list[Node] = []
     last = "x"
     layer = 0
@@ -79,12 +79,12 @@ def layered(count: int, *, is_across: bool = False) -> Graph:
         reduced = load(last, (RANGES[0], AXIS), F32)
         mean, square = buffer(p + "mean", ROWS), buffer(p + "m2", ROWS)
         nodes.append(Reduce(outputs=(mean, square), kind="welford", ranges=row, axes=(AXIS,), body=reduced))
-        centred = op("sub", at(last), load(mean.name, row, F32))
+        centred = op("sub", load_at(last), load(mean.name, row, F32))
         nodes.append(pointwise(p + "centred", centred))
         scale = op("rsqrt", op("add", load(square.name, row, F32), const(1e-5, F32)))
         nodes.append(Pointwise(output=buffer(p + "scale", ROWS), ranges=row, body=scale))
-        nodes.append(pointwise(p + "norm", op("mul", at(p + "centred"), load(p + "scale", row, F32))))
-        nodes.append(pointwise(p + "affine", op("mul", at(p + "norm"), load("w", (RANGES[1],), F32))))
+        nodes.append(pointwise(p + "norm", op("mul", load_at(p + "centred"), load(p + "scale", row, F32))))
+        nodes.append(pointwise(p + "affine", op("mul", load_at(p + "norm"), load("w", (RANGES[1],), F32))))
         product = buffer(p + "product", ROWS, COLUMNS)
         call = Extern(
             target="aten.mm.default",
@@ -94,18 +94,20 @@ def layered(count: int, *, is_across: bool = False) -> Graph:
             out_names=("out",),
         )
         nodes.append(call)
-        half = op("mul", at(product.name), const(0.5, F32))
+        half = op("mul", load_at(product.name), const(0.5, F32))
         nodes.append(pointwise(p + "half", half))
-        nodes.append(pointwise(p + "erf", op("erf", at(product.name))))
+        nodes.append(pointwise(p + "erf", op("erf", load_at(product.name))))
         nodes.append(
-            pointwise(p + "gelu", op("mul", at(p + "half"), op("add", at(p + "erf"), const(1.0, F32))))
+            pointwise(
+                p + "gelu", op("mul", load_at(p + "half"), op("add", load_at(p + "erf"), const(1.0, F32)))
+            )
         )
-        nodes.append(pointwise(p + "out", op("add", at(p + "gelu"), at(last)), is_across=is_across))
+        nodes.append(pointwise(p + "out", op("add", load_at(p + "gelu"), load_at(last)), is_across=is_across))
         last = p + "out"
         layer += 1
     inputs = (buffer("x", ROWS, COLUMNS), buffer("w", COLUMNS), buffer("m", COLUMNS, COLUMNS))
     if is_across:
-        nodes.append(pointwise("result", op("neg", at(last))))
+        nodes.append(pointwise("result", op("neg", load_at(last))))
         last = "result"
     return Graph(name="layered", inputs=inputs, nodes=tuple(nodes), outputs=(Ref(last),))
 
@@ -113,8 +115,8 @@ def layered(count: int, *, is_across: bool = False) -> Graph:
 GRAPHS: dict[str, Callable[[int], Graph]] = {
     "chain": chain,
     "wide": wide,
-    "layered": layered,
-    "across": partial(layered, is_across=True),
+    "layered": make_layers,
+    "across": partial(make_layers, is_across=True),
 }
 
 

@@ -117,7 +117,7 @@ class Stream(nn.Module):
         return x.mean(1)
 
 
-def traced(function: Callable[..., Tensor], *inputs: Tensor, ending: str) -> list[str]:
+def list_traced_texts(function: Callable[..., Tensor], *inputs: Tensor, ending: str) -> list[str]:
     """The texts of one kind that a compile for this machine's CPU traces."""
     torch._dynamo.reset()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -126,7 +126,7 @@ def traced(function: Callable[..., Tensor], *inputs: Tensor, ending: str) -> lis
         return [path.read_text().rstrip() for path in sorted(Path(folder).rglob(f"*{ending}"))]
 
 
-def planned(function: Callable[..., Tensor], *inputs: Tensor) -> Iterator[tuple[str, str]]:
+def list_planned_texts(function: Callable[..., Tensor], *inputs: Tensor) -> Iterator[tuple[str, str]]:
     """Each kernel's text, and how it runs, on a GPU."""
     torch._dynamo.reset()
     planner = Planner(target=GPU)
@@ -152,11 +152,13 @@ def page() -> Iterator[str]:
         torch.manual_seed(0)
         inputs = example.inputs()
         yield f"## {example.title}\n\n{example.why}"
-        for kernel, mapping in planned(example.function, *inputs):
+        for kernel, mapping in list_planned_texts(example.function, *inputs):
             yield f"```text\n{kernel}\n```\n\nOn a GPU ({GPU}):\n\n```text\n{mapping}\n```"
-        for mapping in traced(example.function, *inputs, ending=".mapping.txt"):
+        for mapping in list_traced_texts(example.function, *inputs, ending=".mapping.txt"):
             yield f"On this CPU:\n\n```text\n{mapping}\n```"
-    decisions = "\n".join(traced(Stream().eval(), torch.randn(2, 3, 64, 64), ending=".decisions.txt"))
+    decisions = "\n".join(
+        list_traced_texts(Stream().eval(), torch.randn(2, 3, 64, 64), ending=".decisions.txt")
+    )
     layouts = [line for line in decisions.splitlines() if line.split()[1:2] in (["rule"], ["layout"])]
     yield (
         "## Where tensors lie\n\n"

@@ -24,7 +24,7 @@ def adamw(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, eps=EPSILON)
 
 
-def updated_by(
+def update_parameters(
     module: nn.Module, gradients: Mapping[str, Tensor], *, captured: bool = False
 ) -> dict[str, Tensor]:
     """The parameters of `module` (changed in place) after one eager step from given gradients, by name.
@@ -61,7 +61,7 @@ def loss_and_gradients(instance: Instance) -> tuple[Tensor, dict[str, Tensor]]:
     return loss.detach(), {name: value.grad for name, value in parameters.items() if value.grad is not None}
 
 
-def training_step(instance: Instance, compile_function: Compile = lambda function: function) -> Step:
+def make_training_step(instance: Instance, compile_function: Compile = lambda function: function) -> Step:
     """A function of the model's inputs that does one step and returns the loss (scalar, detached).
 
     Two functions go through `compile_function`: forward with loss (backward follows from it) and the

@@ -134,7 +134,7 @@ CASES: Final = (
 )
 
 
-def planned(case: Case, *, target: str, in_place: bool) -> Planned:
+def plan_case(case: Case, *, target: str, in_place: bool) -> Planned:
     """The plan of `case` for `target`."""
     torch._dynamo.reset()
     planner = Planner(target=target, options=CompileOptions(strict=True, reuse=in_place))
@@ -153,7 +153,7 @@ def table(target: str) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for case in CASES:
-        copies, done = (planned(case, target=target, in_place=flag) for flag in (False, True))
+        copies, done = (plan_case(case, target=target, in_place=flag) for flag in (False, True))
         cells = [
             f"{count:,}"
             for before, after in (

@@ -29,7 +29,7 @@ from benchmarks import measure
 from benchmarks.backends import compile_with, replays_graphs
 from benchmarks.judgement import judge, outcome_of
 from benchmarks.models import Instance, Setting, Size, find_case, first_rows, instantiate
-from benchmarks.training import training_step
+from benchmarks.training import make_training_step
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -65,22 +65,22 @@ def synchronize(request: Request) -> None:
 
 def callable_for(request: Request, instance: Instance, backend: str) -> Callable[..., Tensor]:
     """The function of the model's inputs that is measured: the forward, or a whole training step."""
-    function = _compiled(request, instance, backend)
+    function = _compile_request(request, instance, backend)
     if not replays_graphs(backend):
         return function
 
-    def begun(*inputs: Tensor) -> Tensor:
+    def begin_step(*inputs: Tensor) -> Tensor:
         # Otherwise each compiled function is a step of its own, and the optimizer's would overwrite the
         # gradients.
         torch.compiler.cudagraph_mark_step_begin()
         return function(*inputs)
 
-    return begun
+    return begin_step
 
 
-def _compiled(request: Request, instance: Instance, backend: str) -> Callable[..., Tensor]:
+def _compile_request(request: Request, instance: Instance, backend: str) -> Callable[..., Tensor]:
     if request.training:
-        return training_step(instance, lambda function: compile_with(function, backend))
+        return make_training_step(instance, lambda function: compile_with(function, backend))
     compiled = compile_with(instance.module, backend)
 
     def forward(*inputs: Tensor) -> Tensor:

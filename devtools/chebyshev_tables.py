@@ -48,12 +48,12 @@ def series(function: Function) -> list[float]:
     return [float(c) for c in found[: kept + 1]]
 
 
-def over(low: float, high: float, function: Function) -> Function:
+def map_interval(low: float, high: float, function: Function) -> Function:
     """`function` of a variable from `low` to `high`, as one of the mapped variable."""
     return lambda u: function(mp.mpf(low) + (u + 1) * (mp.mpf(high) - mp.mpf(low)) / 2)
 
 
-def behind(start: float, power: int, function: Function) -> Function:
+def map_tail(start: float, power: int, function: Function) -> Function:
     """`function` of `x` from `start` on, as one of `2 * (start / x) ** power - 1`."""
     return lambda u: function(start / mp.root((u + 1) / 2, power))
 
@@ -148,88 +148,96 @@ TABLES: Final = (
     Table(
         name="I0_NEAR",
         of="exp(-x) I0(x), x in [0, 8]",
-        function=over(0, 8, lambda x: mp.exp(-x) * mp.besseli(0, x)),
+        function=map_interval(0, 8, lambda x: mp.exp(-x) * mp.besseli(0, x)),
     ),
     Table(
         name="I0_FAR",
         of="exp(-x) sqrt(x) I0(x), x from 8, in 8 / x",
-        function=behind(8, 1, lambda x: mp.exp(-x) * mp.sqrt(x) * mp.besseli(0, x)),
+        function=map_tail(8, 1, lambda x: mp.exp(-x) * mp.sqrt(x) * mp.besseli(0, x)),
     ),
     Table(
         name="I1_NEAR",
         of="exp(-x) I1(x) / x, x in [0, 8]",
-        function=over(0, 8, lambda x: mp.exp(-x) * mp.besseli(1, x) / x),
+        function=map_interval(0, 8, lambda x: mp.exp(-x) * mp.besseli(1, x) / x),
     ),
     Table(
         name="I1_FAR",
         of="exp(-x) sqrt(x) I1(x), x from 8, in 8 / x",
-        function=behind(8, 1, lambda x: mp.exp(-x) * mp.sqrt(x) * mp.besseli(1, x)),
+        function=map_tail(8, 1, lambda x: mp.exp(-x) * mp.sqrt(x) * mp.besseli(1, x)),
     ),
-    Table(name="K0_NEAR", of="K0(x) + log(x / 2) I0(x), in x^2 in [0, 4]", function=over(0, 4, _k0_rest)),
+    Table(
+        name="K0_NEAR", of="K0(x) + log(x / 2) I0(x), in x^2 in [0, 4]", function=map_interval(0, 4, _k0_rest)
+    ),
     Table(
         name="K0_FAR",
         of="exp(x) sqrt(x) K0(x), x from 2, in 2 / x",
-        function=behind(2, 1, lambda x: mp.exp(x) * mp.sqrt(x) * mp.besselk(0, x)),
+        function=map_tail(2, 1, lambda x: mp.exp(x) * mp.sqrt(x) * mp.besselk(0, x)),
     ),
-    Table(name="K1_NEAR", of="x (K1(x) - log(x / 2) I1(x)), in x^2 in [0, 4]", function=over(0, 4, _k1_rest)),
+    Table(
+        name="K1_NEAR",
+        of="x (K1(x) - log(x / 2) I1(x)), in x^2 in [0, 4]",
+        function=map_interval(0, 4, _k1_rest),
+    ),
     Table(
         name="K1_FAR",
         of="exp(x) sqrt(x) K1(x), x from 2, in 2 / x",
-        function=behind(2, 1, lambda x: mp.exp(x) * mp.sqrt(x) * mp.besselk(1, x)),
+        function=map_tail(2, 1, lambda x: mp.exp(x) * mp.sqrt(x) * mp.besselk(1, x)),
     ),
     Table(
         name="J0_NEAR",
         of="J0(x), in x^2 in [0, 64]",
-        function=over(0, 64, lambda s: mp.besselj(0, mp.sqrt(s))),
+        function=map_interval(0, 64, lambda s: mp.besselj(0, mp.sqrt(s))),
     ),
     Table(
         name="J1_NEAR",
         of="J1(x) / x, in x^2 in [0, 64]",
-        function=over(0, 64, lambda s: mp.besselj(1, mp.sqrt(s)) / mp.sqrt(s)),
+        function=map_interval(0, 64, lambda s: mp.besselj(1, mp.sqrt(s)) / mp.sqrt(s)),
     ),
     Table(
-        name="Y0_NEAR", of="Y0(x) - 2 / pi log(x) J0(x), in x^2 in [0, 64]", function=over(0, 64, _y0_rest)
+        name="Y0_NEAR",
+        of="Y0(x) - 2 / pi log(x) J0(x), in x^2 in [0, 64]",
+        function=map_interval(0, 64, _y0_rest),
     ),
     Table(
         name="Y1_NEAR",
         of="(Y1(x) - 2 / pi (log(x) J1(x) - 1 / x)) / x, in x^2 in [0, 64]",
-        function=over(0, 64, _y1_rest),
+        function=map_interval(0, 64, _y1_rest),
     ),
-    Table(name="P0_FAR", of="P(0, x), x from 8, in (8 / x)^2", function=behind(8, 2, _modulus(0, "P"))),
-    Table(name="Q0_FAR", of="x Q(0, x), x from 8, in (8 / x)^2", function=behind(8, 2, _modulus(0, "Q"))),
-    Table(name="P1_FAR", of="P(1, x), x from 8, in (8 / x)^2", function=behind(8, 2, _modulus(1, "P"))),
-    Table(name="Q1_FAR", of="x Q(1, x), x from 8, in (8 / x)^2", function=behind(8, 2, _modulus(1, "Q"))),
-    Table(name="AI_NEAR", of="Ai(x), x in [-4, 2]", function=over(-4, 2, mp.airyai)),
+    Table(name="P0_FAR", of="P(0, x), x from 8, in (8 / x)^2", function=map_tail(8, 2, _modulus(0, "P"))),
+    Table(name="Q0_FAR", of="x Q(0, x), x from 8, in (8 / x)^2", function=map_tail(8, 2, _modulus(0, "Q"))),
+    Table(name="P1_FAR", of="P(1, x), x from 8, in (8 / x)^2", function=map_tail(8, 2, _modulus(1, "P"))),
+    Table(name="Q1_FAR", of="x Q(1, x), x from 8, in (8 / x)^2", function=map_tail(8, 2, _modulus(1, "Q"))),
+    Table(name="AI_NEAR", of="Ai(x), x in [-4, 2]", function=map_interval(-4, 2, mp.airyai)),
     Table(
         name="AI_P_FAR",
         of="of Ai(-x), z = 2/3 x^(3/2) from 16/3, in (16/3 / z)^2",
-        function=behind(mp.mpf(16) / 3, 2, _airy("P")),
+        function=map_tail(mp.mpf(16) / 3, 2, _airy("P")),
     ),
     Table(
         name="AI_Q_FAR",
         of="of Ai(-x), z = 2/3 x^(3/2) from 16/3, in (16/3 / z)^2",
-        function=behind(mp.mpf(16) / 3, 2, _airy("Q")),
+        function=map_tail(mp.mpf(16) / 3, 2, _airy("Q")),
     ),
     Table(
         name="AI_DECAYING",
         of="2 sqrt(pi) x^(1/4) exp(z) Ai(x), z = 2/3 x^(3/2) from 1.8, in 1.8 / z",
-        function=behind(mp.mpf("1.8"), 1, _airy_decaying),
+        function=map_tail(mp.mpf("1.8"), 1, _airy_decaying),
     ),
     Table(name="ERFCX", of="(1 + 2 x) erfcx(x), in (x - 3.75) / (x + 3.75)", function=_erfcx_scaled),
     Table(
         name="QUANTILE_CENTRE",
         of="quantile(1/2 + y) / y of the normal distribution, in y^2 in [0, 0.14]",
-        function=over(0, 0.14, _quantile_centre),
+        function=map_interval(0, 0.14, _quantile_centre),
     ),
     Table(
         name="QUANTILE_TAIL",
         of="x (x - log(x) / x + quantile(exp(-x^2 / 2))), x in [1.9, 8]",
-        function=over(1.9, 8, _quantile_tail),
+        function=map_interval(1.9, 8, _quantile_tail),
     ),
     Table(
         name="QUANTILE_FAR",
         of="x (x - log(x) / x + quantile(exp(-x^2 / 2))), x in [8, 39], in 1 / x in [1/39, 1/8]",
-        function=over(mp.mpf(1) / 39, mp.mpf(1) / 8, lambda z: _quantile_tail(1 / z)),
+        function=map_interval(mp.mpf(1) / 39, mp.mpf(1) / 8, lambda z: _quantile_tail(1 / z)),
     ),
 )
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coilwork_runtime.compiling import EXECUTOR, compile_extension, read_sources, source_files
 from coilwork_runtime.cpp.toolchain import find_toolchain
-from coilwork_runtime.executor.program import FOLDER
+from coilwork_runtime.executor.native_program import FOLDER
 from coilwork_runtime.extensions import import_from
+from coilwork_runtime.native_build import EXECUTOR, compile_extension, read_sources, source_files
 
 FLAGS = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
 

@@ -24,8 +24,8 @@ from coilwork_ir.calling_convention import Boundary
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
-from coilwork_runtime.loader import execute_module
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.module_loader import execute_module
 from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 from coilwork_wrapper import emit_python

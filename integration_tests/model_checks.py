@@ -26,7 +26,7 @@ from benchmarks.accuracy import (
 )
 from benchmarks.backends import resolve_backend
 from benchmarks.models import Instance, ModelCase, Setting, instantiate
-from benchmarks.training import training_step, updated_by
+from benchmarks.training import make_training_step, update_parameters
 
 # Another backend's name here runs the same checks on it: the way to find out whether a failure is ours or the
 # model's.
@@ -130,12 +130,12 @@ def check_training(case: ModelCase, setting: Setting) -> None:
 
     backend = CountingBackend()
     with fresh_dynamo(case):
-        step = training_step(compiled, lambda function: torch.compile(function, backend=backend))
+        step = make_training_step(compiled, lambda function: torch.compile(function, backend=backend))
         found = _after_step(compiled, step(*compiled.inputs))
-    expected = _after_step(eager, training_step(eager)(*eager.inputs))
-    exact = _after_step(reference, training_step(reference)(*reference.inputs))
-    exact["parameter"] = updated_by(float64_copy(untrained), found["gradient"])
-    expected["parameter"] = updated_by(untrained, found["gradient"])
+    expected = _after_step(eager, make_training_step(eager)(*eager.inputs))
+    exact = _after_step(reference, make_training_step(reference)(*reference.inputs))
+    exact["parameter"] = update_parameters(float64_copy(untrained), found["gradient"])
+    expected["parameter"] = update_parameters(untrained, found["gradient"])
 
     for group, values in expected.items():
         assert found[group].keys() == values.keys()

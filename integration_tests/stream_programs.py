@@ -16,7 +16,7 @@ from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import buffers
 from coilwork_runtime import generated, load_interpreted, load_native
-from coilwork_runtime.loader import execute_module
+from coilwork_runtime.module_loader import execute_module
 from coilwork_wrapper import emit_fx, emit_native, emit_python
 
 Call = Callable[[list[Any]], Sequence[Any]]

@@ -14,7 +14,7 @@ from benchmarks.accuracy import AccuracyError, check_all, compare, compare_group
 from benchmarks.eager_spread import gradients_nearby, nearby, off_by_a_last_bit
 from benchmarks.judgement import Outcome, eager_outcome, judge
 from benchmarks.models import Instance, ModelCase
-from benchmarks.training import loss_and_gradients, updated_by
+from benchmarks.training import loss_and_gradients, update_parameters
 
 GENERATOR_SEED = 3
 
@@ -216,7 +216,7 @@ def kinked() -> Instance:
 def outcome_with(instance: Instance, gradient: Tensor) -> Outcome:
     """What a step leaves that found this gradient and was right otherwise."""
     found = {"weight": gradient}
-    updated = updated_by(copy.deepcopy(instance.module), found)
+    updated = update_parameters(copy.deepcopy(instance.module), found)
     return replace(eager_outcome(instance, training=True), gradients=found, parameters=updated)
 
 
@@ -265,10 +265,10 @@ def test_a_captured_optimizer_step_is_right() -> None:
     module = nn.Linear(4, 3, bias=False)
     nn.init.zeros_(module.weight)
     gradients = {"weight": torch.randn(3, 4)}
-    steps = [updated_by(copy.deepcopy(module), gradients, captured=c)["weight"] for c in (False, True)]
-    exact = updated_by(float64_copy(module), gradients)["weight"]
+    steps = [update_parameters(copy.deepcopy(module), gradients, captured=c)["weight"] for c in (False, True)]
+    exact = update_parameters(float64_copy(module), gradients)["weight"]
     judged = compare("weight", compiled=steps[1], eager=steps[0], reference=exact)
     assert not judged.ok
-    assert judged.beside([distance(steps[1], exact)]).ok
+    assert judged.compare_runs([distance(steps[1], exact)]).ok
     wrong = compare("weight", compiled=steps[1] * 1.0001, eager=steps[0], reference=exact)
-    assert not wrong.beside([distance(steps[1], exact)]).ok
+    assert not wrong.compare_runs([distance(steps[1], exact)]).ok

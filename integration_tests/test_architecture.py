@@ -18,8 +18,8 @@ from architecture import (
     operator_tables,
     product_readers,
     recognition,
-    running_text,
     suppressions,
+    text_execution,
     torch_border,
 )
 from architecture.sources import Source, Violation, read_other_files, read_sources
@@ -83,8 +83,8 @@ CHECKS: Mapping[str, Check] = {
     "nodes are recognised once": lambda t: recognition.check_recognised_once(t.sources),
     "no names behind lowering": lambda t: recognition.check_names_behind_lowering(t.sources),
     "devices are compared by their owners": lambda t: device_names.check_device_names(t.sources),
-    "running text": lambda t: running_text.check_running_text(t.sources),
-    "nothing hangs on functions": lambda t: running_text.check_no_glued_attributes(t.sources),
+    "running text": lambda t: text_execution.check_text_execution(t.sources),
+    "nothing hangs on functions": lambda t: text_execution.check_no_glued_attributes(t.sources),
     "no silenced types": lambda t: suppressions.check_no_silenced_types(t.everything),
     "no parked work": lambda t: suppressions.check_no_parked_work(t.everything),
     "names beside tests": lambda t: check_names_beside_tests(t.root),
@@ -181,7 +181,7 @@ PLANTED: Sequence[tuple[str, str, str]] = (
     (
         "running text",
         "coilwork-runtime/src/coilwork_runtime/a.py",
-        "> from coilwork_runtime.loader import execute_module\n",
+        "> from coilwork_runtime.module_loader import execute_module\n",
     ),
     (
         "nothing hangs on functions",

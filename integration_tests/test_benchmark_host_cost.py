@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.host_cost import __main__ as command
-from benchmarks.host_cost.floors import Floors, built
+from benchmarks.host_cost.floors import Floors, build_floors
 from benchmarks.host_cost.page import Cost, page
 from benchmarks.host_cost.programs import PROGRAMS
 
@@ -23,7 +23,7 @@ Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, 
 
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    return built()
+    return build_floors()
 
 
 def test_a_floor_calls_with_its_arguments(library: ctypes.CDLL) -> None:

@@ -12,10 +12,10 @@ from benchmarks.kernel_texts import (
     Launched,
     Step,
     describe_difference,
-    from_json,
-    launched_by_model,
+    list_model_launches,
     main,
     normalize_text,
+    read_json,
     to_json,
 )
 
@@ -72,13 +72,13 @@ def test_differences_are_summarised(new: Launched, said: str) -> None:
 
 def test_texts_round_trip() -> None:
     found = {"a": case(step("ab"), CALL), "b": Launched(set="", failure="x")}
-    assert from_json(to_json(found)) == found
+    assert read_json(to_json(found)) == found
 
 
 def test_a_case_is_written_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     assert main(["write", str(old), "softmax 4096x8192, open sizes"]) == 0
-    found = from_json(old.read_text())
+    found = read_json(old.read_text())
     ((name, launched),) = found.items()
     assert (launched.set, len(launched.steps)) == ("open", 1)
     assert "otherwise:" in launched.steps[0].launch and "tl.load" in launched.steps[0].text
@@ -93,5 +93,5 @@ def test_a_case_is_written_and_compared(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_models_launches_and_calls_are_listed() -> None:
-    found = launched_by_model("gpt2", "sm_90", train=False, dtype="bf16", size="reduced")
+    found = list_model_launches("gpt2", "sm_90", train=False, dtype="bf16", size="reduced")
     assert any(one.text for one in found.steps) and any(not one.text for one in found.steps)

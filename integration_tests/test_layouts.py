@@ -19,10 +19,10 @@ import benchmarks.planner
 from benchmarks.convolution_layouts import (
     Count,
     count,
-    laid_out_by_lowering,
-    laid_out_by_the_pass,
     list_convolutions,
     makes_channels_last,
+    use_lowering_layouts,
+    use_pass_layouts,
 )
 from benchmarks.layout_tables import page
 from benchmarks.planner import Planner
@@ -276,7 +276,7 @@ def test_the_pass_chooses_convolution_layouts_as_lowering_does(monkeypatch: pyte
     by_pass = planned(plan())
     # torch's functions say of a CPU which layout a library returns, of a GPU that is not there they do not
     on_cpu = LayoutOptions(devices=("cpu",), narrow_devices=(), blocked_devices=())
-    move = benchmarks.planner.on_gpu
+    move = benchmarks.planner.move_to_gpu
 
     def lay_out_and_move(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         laid_out, decision = lay_out_convolutions(gm, on_cpu)
@@ -377,9 +377,9 @@ def test_training_moves_no_more_bytes_than_with_the_rewrite(
 ) -> None:
     """As many calls in channels-last, no more copies, and bytes within half a percent."""
 
-    with laid_out_by_the_pass():
+    with use_pass_layouts():
         by_pass = plan_step(made, shape, None)
-    with laid_out_by_lowering():
+    with use_lowering_layouts():
         by_rewrite = plan_step(made, shape, None)
     assert by_pass.channels_last >= by_rewrite.channels_last
     assert by_pass.moved_mb <= 1.005 * by_rewrite.moved_mb
@@ -389,9 +389,9 @@ def test_training_moves_no_more_bytes_than_with_the_rewrite(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype) -> None:
     """The image alone is copied twice: each half copies for itself what it is given, but for weights."""
-    with laid_out_by_the_pass():
+    with use_pass_layouts():
         by_pass = plan_step(Residual, (16, 3, 224, 224), dtype)
-    with laid_out_by_lowering():
+    with use_lowering_layouts():
         by_rewrite = plan_step(Residual, (16, 3, 224, 224), dtype)
     assert by_pass.channels_last == by_rewrite.channels_last
     assert by_pass.copies == by_rewrite.copies + 1

@@ -302,7 +302,7 @@ def test_a_cpu_reads_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     read: set[str] = set()
     target = replace(TARGETS["x86-64-avx512"], model=record(TARGETS["x86-64-avx512"].machine, read))
     monkeypatch.setattr(planner, "TARGETS", {target.name: target})
-    monkeypatch.setattr(planner, "on_gpu", lambda gm: gm)
+    monkeypatch.setattr(planner, "move_to_gpu", lambda gm: gm)
     compile_all(CPU_GRAPHS, target, CppCodegen())
     rewrite_all(target.machine, "cpu")
     own = set(read_entries(TUNING / "cpu.toml"))

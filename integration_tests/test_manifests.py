@@ -20,18 +20,20 @@ from coilwork_ir import index
 from coilwork_ir.index import Expr, evaluate, floordiv, maximum, minimum, mod
 from coilwork_ir.kernel_source import size_code, write_kernels
 from coilwork_ir.target import target
-from coilwork_runtime.executor.program import executor_extension
-from coilwork_runtime.loader import execute_module, load_kernels
-from coilwork_runtime.manifest.encoding import (
+from coilwork_runtime.executor.native_program import executor_extension
+from coilwork_runtime.manifest.kernel_manifest import (
     ARGUMENT_FIELDS,
     MANIFEST_FIELDS,
     VERSION_FIELDS,
+    KernelArgument,
+    KernelManifest,
+    KernelSpec,
     Reader,
     encode_kernels,
     encode_manifest,
 )
-from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelManifest, KernelSpec
-from coilwork_runtime.manifest.size_code import SizeCode
+from coilwork_runtime.manifest.size_bytecode import SizeBytecode
+from coilwork_runtime.module_loader import execute_module, load_kernels
 from coilwork_triton import TritonCodegen
 from integration_tests.emitted_kernels import sources, spec_of
 
@@ -45,7 +47,7 @@ def extension() -> Any:
 
 def plain(value: Any) -> Any:
     """A manifest's fields as the native executor shows them."""
-    if isinstance(value, SizeCode):
+    if isinstance(value, SizeBytecode):
         return tuple((int(op), operand) for op, operand in value.steps)
     if isinstance(value, KernelManifest):
         return {name: plain(getattr(value, name)) for name in MANIFEST_FIELDS}
@@ -59,7 +61,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def codes_by_name(spec: KernelManifest) -> list[tuple[str, SizeCode]]:
+def codes_by_name(spec: KernelManifest) -> list[tuple[str, SizeBytecode]]:
     found = [(f"grid {axis}", code) for axis, code in enumerate(spec.grid)]
     found += [(f"elements of {one.name}", one.elements) for one in spec.args if one.elements is not None]
     found += [(f"guard {k}", guard) for k, guard in enumerate(spec.guards) if guard is not None]

@@ -18,15 +18,13 @@ import pytest
 import torch
 
 from benchmarks.models import CASES, Setting, Size, find_case, instantiate
-from benchmarks.training import training_step
+from benchmarks.training import make_training_step
 from coilwork_ir.target import TARGETS
 from coilwork_runtime import KernelBuildError
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.triton_kernels.compilation import Candidate, GpuBinary, WorkerPool
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
-from coilwork_runtime.triton_kernels.pool import WorkerPool
-from coilwork_runtime.triton_kernels.requests import Candidate
 from integration_tests.gpu_kernels import KernelsFor
 from integration_tests.model_checks import fresh_dynamo
 
@@ -127,7 +125,9 @@ def test_training_kernels_compile(compiler: Compiler, name: str) -> None:
     setting = Setting(size=Size.REDUCED, device=torch.device("cpu"), dtype=torch.float32)
     instance = instantiate(case, setting, training=True)
     with fresh_dynamo(case):
-        training_step(instance, lambda function: torch.compile(function, backend=kernels))(*instance.inputs)
+        make_training_step(instance, lambda function: torch.compile(function, backend=kernels))(
+            *instance.inputs
+        )
     # the optimizer's step is a graph without gradients
     assert kernels.graphs == ["forward", "backward", "inference"]
     assert {spec.target for spec in kernels.specs.values()} == set(GPUS)

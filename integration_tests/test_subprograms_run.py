@@ -16,8 +16,8 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_runtime.executor.interpreter import load_interpreted
-from coilwork_runtime.executor.program import load_native
-from coilwork_runtime.executor.recorded_parts import Code, read_program
+from coilwork_runtime.executor.native_program import load_native
+from coilwork_runtime.executor.program_reader import Code, read_program
 from coilwork_wrapper.native.emit import emit_native
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.updates import CASES, planned
+from benchmarks.updates import CASES, plan_case
 from coilwork import package_options
 from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
@@ -106,14 +106,14 @@ def test_a_cache_update_moves_only_new_rows(name: str, target: str) -> None:
     (case,) = (case for case in CASES if case.name == name)
     cache, new, _ = case.inputs()
     layers = cache.shape[0] if cache.dim() == 5 else 1
-    plan = planned(case, target=target, in_place=True)
+    plan = plan_case(case, target=target, in_place=True)
     assert plan.moved_bytes <= layers * (2 * new.nbytes + 64)
     assert plan.peak_bytes == 0
-    assert planned(case, target=target, in_place=False).moved_bytes > 2 * cache.nbytes
+    assert plan_case(case, target=target, in_place=False).moved_bytes > 2 * cache.nbytes
 
 
 def test_plans_in_place_never_move_more() -> None:
     for case in CASES:
-        copied, done = (planned(case, target="sm_90", in_place=flag) for flag in (False, True))
+        copied, done = (plan_case(case, target="sm_90", in_place=flag) for flag in (False, True))
         assert done.moved_bytes <= copied.moved_bytes, case.name
         assert done.peak_bytes <= copied.peak_bytes, case.name

@@ -45,7 +45,7 @@ class ProcessorClock(StageClock):
             self.seconds[name] = self.seconds.get(name, 0.0) + processor_seconds() - start
 
 
-def with_coilwork(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]:
+def time_coilwork(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]:
     """Seconds by stage that Coilwork takes, from what AOTAutograd would hand it to a callable."""
     clock = ProcessorClock()
     options = CompileOptions(strict=True, cache=False)
@@ -59,7 +59,7 @@ def with_coilwork(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]
     return clock.seconds
 
 
-def with_inductor(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]:
+def time_inductor(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]:
     """The same of torch's own compiler."""
     compile_inner = _inductor()
     mode = next(value.fake_mode for value in inputs if isinstance(value, FakeTensor))
@@ -80,6 +80,6 @@ def _inductor() -> Callable[..., Any]:
 
 
 COMPILERS: dict[str, Callable[[fx.GraphModule, Sequence[Any]], dict[str, float]]] = {
-    "coilwork": with_coilwork,
-    "inductor": with_inductor,
+    "coilwork": time_coilwork,
+    "inductor": time_inductor,
 }

@@ -59,7 +59,7 @@ def measure_floors(size: int) -> Floors:
         RuntimeError: the driver or torch refused a call.
     """
     torch.cuda.init()
-    library = built()
+    library = build_floors()
     launch, launch_when_idle = _launch_us(library)
     allocation, allocation_when_idle = _allocation_us(library)
     return Floors(
@@ -71,7 +71,7 @@ def measure_floors(size: int) -> Floors:
     )
 
 
-def built() -> ctypes.CDLL:
+def build_floors() -> ctypes.CDLL:
     """The library of floors.cpp, whose functions return microseconds per call."""
     with tempfile.TemporaryDirectory(prefix="floors-") as folder:
         path = Path(folder, "floors.so")
@@ -104,7 +104,7 @@ def _launch_us(library: ctypes.CDLL) -> tuple[float, float]:
     parameters = (ctypes.c_void_p * PARAMETERS)(*places)
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     launch = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p)
-    return _in_a_row_and_idle(
+    return _time_row_and_idle(
         lambda count: library.launches(launch, kernel, stream, parameters, count), "cuLaunchKernel"
     )
 
@@ -118,7 +118,7 @@ def _allocation_us(library: ctypes.CDLL) -> tuple[float, float]:
     )
     elements = ctypes.c_int64(64)
     kinds = shim.aoti_torch_dtype_float32(), shim.aoti_torch_device_type_cuda(), 0
-    return _in_a_row_and_idle(
+    return _time_row_and_idle(
         lambda count: library.allocations(make, drop, elements, *kinds, count), "aoti_torch_empty_strided"
     )
 
@@ -151,7 +151,7 @@ def _torch_library(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"lib{name}.so"))
 
 
-def _in_a_row_and_idle(measured: Callable[[ctypes.c_int64], float], name: str) -> tuple[float, float]:
+def _time_row_and_idle(measured: Callable[[ctypes.c_int64], float], name: str) -> tuple[float, float]:
     """The least mean of COUNT calls in a row, and the median of single calls."""
     least = _least(lambda: measured(ctypes.c_int64(COUNT)), name)
     single = []

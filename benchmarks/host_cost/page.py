@@ -55,7 +55,7 @@ def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, st
         "",
         "| what | coilwork us | floor us | what the floor is | coilwork / floor |",
         "| --- | ---: | ---: | --- | ---: |",
-        *_beside_floors(found, floors),
+        *_list_floors(found, floors),
         "",
         (
             "Calls that are alike go to the driver as graphs; `replay=False` gives it each piece of work by "
@@ -80,23 +80,23 @@ def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, st
     return wrap_prose("\n".join(lines))
 
 
-def _beside_floors(found: Found, floors: Floors) -> list[str]:
+def _list_floors(found: Found, floors: Floors) -> list[str]:
     rows: list[tuple[str, float, float, str]] = []
     launch = "`cuLaunchKernel`"
     long, short = found.get(("kernels-1000", "coilwork")), found.get(("kernels-100", "coilwork"))
     if long is not None and short is not None:
-        rows.append(("one kernel more in a graph", _each(long, short), floors.launch, launch))
+        rows.append(("one kernel more in a graph", _cost_per_launch(long, short), floors.launch, launch))
     long, short = found.get(("kernels-1000", PIECES)), found.get(("kernels-100", PIECES))
     if long is not None and short is not None:
         rows.append(
             (
                 "one kernel more by itself, and all that goes with it",
-                _each(long, short),
+                _cost_per_launch(long, short),
                 floors.launch,
                 launch,
             )
         )
-        rows.append(("of it, the launch", _of_kind(long, "kernels"), floors.launch, launch))
+        rows.append(("of it, the launch", _cost_of_kind(long, "kernels"), floors.launch, launch))
         made = (
             f"a tensor made and dropped; {long.kinds.get('allocations', (0, 0))[0]:.0f} allocations for "
             f"{long.launches}"
@@ -112,7 +112,7 @@ def _beside_floors(found: Found, floors: Floors) -> list[str]:
         many, few = found.get(("products-100", backend)), found.get(("products-10", backend))
         if many is not None and few is not None:
             name = f"one product more, {what}"
-            rows.append((name, _each(many, few), floors.product, "`aoti_torch_cuda_mm_out`"))
+            rows.append((name, _cost_per_launch(many, few), floors.product, "`aoti_torch_cuda_mm_out`"))
     one, nothing = found.get(("kernels-1", "coilwork")), found.get(("kernels-1", "dynamo"))
     if one is not None and nothing is not None:
         rows.append(
@@ -128,12 +128,12 @@ def _beside_floors(found: Found, floors: Floors) -> list[str]:
     ]
 
 
-def _each(long: Cost, short: Cost) -> float:
+def _cost_per_launch(long: Cost, short: Cost) -> float:
     """Microseconds of one launch more."""
     return (long.us - short.us) / (long.launches - short.launches)
 
 
-def _of_kind(cost: Cost, kind: str) -> float:
+def _cost_of_kind(cost: Cost, kind: str) -> float:
     """Microseconds of one instruction of a kind; NaN if there are none."""
     count, taken = cost.kinds.get(kind, (0.0, 0.0))
     return taken / count if count else float("nan")

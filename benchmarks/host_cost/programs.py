@@ -30,7 +30,7 @@ class Program:
     launches: int = 0
 
 
-def _waiting(count: int) -> Callable[[], tuple[Call, tuple[Tensor, ...]]]:
+def _chain_kernels(count: int) -> Callable[[], tuple[Call, tuple[Tensor, ...]]]:
     """Kernels that wait for each other: each needs all of the last one's results."""
 
     def chain(x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     **{
         f"kernels-{count}": Program(
             title=f"{count:,} kernels that wait for each other" if count > 1 else "one kernel",
-            make=_waiting(count),
+            make=_chain_kernels(count),
             launches=count,
         )
         for count in (1, 10, 100, 1000)

@@ -36,7 +36,7 @@ class Bench:
     def __init__(self, program: str, backend: str) -> None:
         self.backend = backend
         self.function, self.inputs = PROGRAMS[program].make()
-        self.compiled = compiled_with(self.function, backend)
+        self.compiled = compile_with(self.function, backend)
         self.programs: list[NativeProgram] = []
 
     def call(self) -> object:
@@ -46,11 +46,11 @@ class Bench:
     def prepare(self) -> dict[str, Any]:
         """Compile. A wrong result ends the process."""
 
-        def remembering(data: bytes, **rest: Any) -> NativeProgram:
+        def load_and_keep(data: bytes, **rest: Any) -> NativeProgram:
             self.programs.append(load_native(data, **rest))
             return self.programs[-1]
 
-        with mock.patch.object(choice, "load_native", remembering):
+        with mock.patch.object(choice, "load_native", load_and_keep):
             found = self.call()
         if self.backend != "dynamo":
             with torch.no_grad():
@@ -76,10 +76,10 @@ class Bench:
         return {"launches": measure.gpu_activity(self.call, repeats=1)[0].kernels}
 
 
-def compiled_with(function: Call, backend: str) -> Call:
+def compile_with(function: Call, backend: str) -> Call:
     """`function` compiled by one of BACKENDS."""
     if backend == "dynamo":
-        return torch.compile(function, backend=_nothing)
+        return torch.compile(function, backend=_return_first_input)
     if backend == "inductor":
         return torch.compile(function)
     options: dict[str, str | int | bool | Callable[..., Any]] = {"executor": "native", "strict": True}
@@ -90,7 +90,7 @@ def compiled_with(function: Call, backend: str) -> Call:
     return torch.compile(function, backend=resolve_backend("coilwork"), options=options)
 
 
-def _nothing(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def _return_first_input(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """A backend whose graphs return their first input."""
     return lambda *args: (args[0],)
 

@@ -113,7 +113,7 @@ def tensors(values: object) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def stored_bytes(value: Tensor) -> int:
+def count_stored_bytes(value: Tensor) -> int:
     """Bytes of the elements of `value`, those that expansion repeats counted once."""
     count = value.element_size()
     for extent, stride in zip(value.shape, value.stride(), strict=True):
@@ -126,16 +126,16 @@ def fewest_bytes(case: Case, inputs: Arguments, results: Sequence[Tensor]) -> Fe
 
     In training the gradient of the result is read, too.
     """
-    read = sum(map(stored_bytes, tensors(inputs))) if case.reads is None else case.reads(*inputs)
+    read = sum(map(count_stored_bytes, tensors(inputs))) if case.reads is None else case.reads(*inputs)
     if case.train:
-        read += stored_bytes(results[0])
+        read += count_stored_bytes(results[0])
     again = case.again(*inputs) if case.again is not None else 0
-    return FewestBytes(read=read, written=sum(map(stored_bytes, results)), again=again)
+    return FewestBytes(read=read, written=sum(map(count_stored_bytes, results)), again=again)
 
 
 def first_bytes(first: Tensor, *_: object) -> int:
     """Bytes of the first input: what `Case.again` most often is."""
-    return stored_bytes(first)
+    return count_stored_bytes(first)
 
 
 def call_of(

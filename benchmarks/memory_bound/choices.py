@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coilwork_cache import LocalStore, TuningCache, clear
-from coilwork_runtime.triton_kernels.remembered import list_searches
+from coilwork_runtime.triton_kernels.autotune.records import list_searches
 
 
 def forget_choices(*, inductor: Path, coilwork: Path) -> int:
@@ -34,7 +34,7 @@ def searches(coilwork: Path) -> list[dict[str, Any]]:
     ]
 
 
-def learned(found: Iterable[tuple[str, dict[str, Any]]]) -> str:
+def format_searches(found: Iterable[tuple[str, dict[str, Any]]]) -> str:
     """Searches by case, as JSON: proposed mappings and the best one, largest gains first.
 
     `gain` is the time of the first proposed configuration over that of the best one.
@@ -45,19 +45,19 @@ def learned(found: Iterable[tuple[str, dict[str, Any]]]) -> str:
             "kernel": entry["kernel"],
             "sizes": entry["sizes"],
             "gain": _gain(entry),
-            "best": shown(entry["best"]),
-            "proposed": [shown(trial) for trial in entry["proposed"]],
-            "tried": [shown(trial) for trial in entry["tried"]],
+            "best": format_trial(entry["best"]),
+            "proposed": [format_trial(trial) for trial in entry["proposed"]],
+            "tried": [format_trial(trial) for trial in entry["tried"]],
             "device": entry["device"],
         }
         for case, entry in found
     ]
     entries.sort(key=lambda entry: -(entry["gain"] or 0.0))
-    lines = ",\n".join(_indented(entry) for entry in entries)
+    lines = ",\n".join(_format_trials(entry) for entry in entries)
     return f"[\n{lines}\n]\n"
 
 
-def shown(trial: dict[str, Any]) -> dict[str, Any]:
+def format_trial(trial: dict[str, Any]) -> dict[str, Any]:
     """A trial in microseconds."""
     milliseconds = trial["milliseconds"]
     return {
@@ -75,7 +75,7 @@ def _gain(entry: dict[str, Any]) -> float | None:
     return None if first is None or not best else round(first / best, 4)
 
 
-def _indented(entry: dict[str, Any]) -> str:
+def _format_trials(entry: dict[str, Any]) -> str:
     """One trial per line."""
     fields = []
     for name, value in entry.items():

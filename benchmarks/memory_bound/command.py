@@ -18,10 +18,10 @@ from benchmarks.gpus import gpu_names
 from benchmarks.machine import machine_description
 from benchmarks.memory_bound.case import SETS
 from benchmarks.memory_bound.cases import select
-from benchmarks.memory_bound.choices import learned
+from benchmarks.memory_bound.choices import format_searches
 from benchmarks.memory_bound.report import markdown
 from benchmarks.memory_bound.results import MemoryRun, Row, to_json
-from benchmarks.memory_bound.runner import Plan, measured
+from benchmarks.memory_bound.runner import Plan, measure_cases
 from benchmarks.progress import progress
 
 
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def searched(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
+def list_row_searches(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What searches found, with the name of the case."""
     for row in rows:
         for entries in row.searches.values():
@@ -119,7 +119,7 @@ def run(found: argparse.Namespace, command: str) -> int:
         progress(len(cases)) as (say, advance),
         tempfile.TemporaryDirectory(prefix="coilwork-bench-", ignore_cleanup_errors=True) as folder,
     ):
-        for row in measured(plan, Path(folder), say):
+        for row in measure_cases(plan, Path(folder), say):
             rows.append(row)
             results = MemoryRun(
                 command=command,
@@ -133,7 +133,7 @@ def run(found: argparse.Namespace, command: str) -> int:
             json_path.write_text(to_json(results))
             markdown_path.write_text(markdown(results))
             if found.choices:
-                found.choices.write_text(learned(searched(rows)))
+                found.choices.write_text(format_searches(list_row_searches(rows)))
             advance()
     print(markdown_path.read_text())
     return 1 if any(figure.failure for row in rows for figure in row.figures.values()) else 0

@@ -19,7 +19,7 @@ from typing import Final
 from benchmarks.gpus import gpu_environment
 from benchmarks.session import cache_variables
 
-MODULE: Final = "benchmarks.memory_bound.counted"
+MODULE: Final = "benchmarks.memory_bound.ncu_process"
 READ: Final = "dram__bytes_read.sum"
 WRITTEN: Final = "dram__bytes_write.sum"
 INSTRUCTIONS: Final = "smsp__thread_inst_executed.sum"
@@ -87,13 +87,13 @@ def count(
         )
     except subprocess.TimeoutExpired:
         raise NoCountersError(f"ncu took more than {timeout_s:.0f} s") from None
-    found = parsed(done.stdout.splitlines())
+    found = parse_counters(done.stdout.splitlines())
     if done.returncode or not found:
         raise NoCountersError(_reason(done.stdout + done.stderr))
     return found
 
 
-def parsed(lines: Iterable[str]) -> list[Counters]:
+def parse_counters(lines: Iterable[str]) -> list[Counters]:
     """Launches from the CSV that `ncu` prints among other lines: one line per launch and metric."""
     table = [line for line in lines if line.startswith('"')]
     launches: dict[str, tuple[str, dict[str, float]]] = {}

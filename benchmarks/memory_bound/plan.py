@@ -71,7 +71,7 @@ def plan_of(case: Case, *, target: str = "sm_90", tiny: bool = False) -> CasePla
     return CasePlan(case=case, fewest=fewest_bytes(case, inputs, results), steps=steps, failure=failure)
 
 
-def ordered(plans: Sequence[CasePlan]) -> list[CasePlan]:
+def sort_rows(plans: Sequence[CasePlan]) -> list[CasePlan]:
     """Failures, then what falls to ATen, then by bytes moved in vain."""
     return sorted(plans, key=lambda p: (not p.failure, p.aten_share < ATEN_SHARE, -p.excess))
 
@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--target", choices=sorted(TARGETS), default="sm_90")
     found = parser.parse_args(arguments)
     plans = [plan_of(case, target=found.target) for case in select(found.words, found.sets.split(","))]
-    print(table(ordered(plans)))
+    print(table(sort_rows(plans)))
     return 1 if any(plan.failure for plan in plans) else 0
 
 

@@ -33,7 +33,7 @@ def primary(run: MemoryRun) -> str:
     return "coilwork" if "coilwork" in run.backends else run.backends[-1]
 
 
-def standing(row: Row, own: str) -> float:
+def compute_standing(row: Row, own: str) -> float:
     """Speed-up over the fastest backend of another family; 0 where it failed, so that it sorts first."""
     if row.busy_us(own) is None:
         return 0.0
@@ -64,7 +64,9 @@ def markdown(run: MemoryRun) -> str:
     ]
     lines += _failures(run)
     for name, heading in SETS.items():
-        rows = sorted((row for row in run.rows if row.set == name), key=lambda row: standing(row, own))
+        rows = sorted(
+            (row for row in run.rows if row.set == name), key=lambda row: compute_standing(row, own)
+        )
         if rows:
             lines += ["", f"## {heading}", "", *_summary(run, rows, own), "", *_shares(run, rows, own)]
     lines += ["", "## Kernels, host, memory, compilation", "", *_details(run, own)]
@@ -72,8 +74,8 @@ def markdown(run: MemoryRun) -> str:
     if reasons:
         lines += ["", "## Read again", "", *table(["case", "MB", "why"], reasons)]
     lines += _slow(run, own)
-    lines += _searched(run, own)
-    lines += _counted(run)
+    lines += _report_searches(run, own)
+    lines += _report_counters(run)
     return wrap_prose("\n".join(lines) + "\n")
 
 
@@ -111,7 +113,7 @@ def _bare(name: str) -> str:
     return re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2].strip()
 
 
-def _searched(run: MemoryRun, own: str) -> list[str]:
+def _report_searches(run: MemoryRun, own: str) -> list[str]:
     """How far the default configurations are from those that a search found, where both took part."""
     wide = f"{own}-max"
     if wide not in run.backends:
@@ -135,7 +137,7 @@ def _searched(run: MemoryRun, own: str) -> list[str]:
     )
 
 
-def _counted(run: MemoryRun) -> list[str]:
+def _report_counters(run: MemoryRun) -> list[str]:
     """Hardware counters, launch by launch, or why there are none."""
     missing = sorted({row.uncounted for row in run.rows if row.uncounted})
     body = [
@@ -213,7 +215,7 @@ def _summary(run: MemoryRun, rows: Sequence[Row], own: str) -> list[str]:
             f"- {own} is {number(geomean(row.speedup(own, other) for row in rows))} times as fast as "
             f"{other} (geomean)"
         )
-    standings = [standing(row, own) for row in rows]
+    standings = [compute_standing(row, own) for row in rows]
     shares = [row.share(own) for row in rows]
     lines.append(
         f"- {sum(s < BEHIND for s in standings)} of {len(rows)} cases below {BEHIND} of the fastest "
@@ -256,7 +258,7 @@ def _details(run: MemoryRun, own: str) -> list[str]:
     def seconds(row: Row, backend: str) -> str:
         return number(row.figures[backend].compile_s, 2)
 
-    rows = sorted(run.rows, key=lambda row: standing(row, own))
+    rows = sorted(run.rows, key=lambda row: compute_standing(row, own))
     body = [
         [
             row.case,

@@ -112,7 +112,7 @@ def to_json(run: MemoryRun) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
-def from_json(path: Path) -> MemoryRun:
+def read_json(path: Path) -> MemoryRun:
     """Read what `to_json` wrote; derived figures are computed again."""
     data = json.loads(path.read_text())
     rows = tuple(_row(entry) for entry in data.pop("rows"))
@@ -120,13 +120,13 @@ def from_json(path: Path) -> MemoryRun:
 
 
 def _row(entry: dict[str, Any]) -> Row:
-    figures = {backend: Figure(**with_steps(figure)) for backend, figure in entry["figures"].items()}
+    figures = {backend: Figure(**restore_steps(figure)) for backend, figure in entry["figures"].items()}
     counters = {b: [Counters(**one) for one in found] for b, found in entry.get("counters", {}).items()}
     kept = {k: value for k, value in entry.items() if k not in ("derived", "figures", "counters")}
     return Row(**kept, figures=figures, counters=counters)
 
 
-def with_steps(figure: dict[str, Any]) -> dict[str, Any]:
+def restore_steps(figure: dict[str, Any]) -> dict[str, Any]:
     """`figure` as it came from JSON, with pairs where that has lists."""
     return figure | {"steps": tuple((name, us) for name, us in figure.get("steps", ()))}
 

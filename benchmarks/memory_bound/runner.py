@@ -16,7 +16,7 @@ from benchmarks.backends import family, mode_of
 from benchmarks.gpus import side_by_side
 from benchmarks.memory_bound.case import Case
 from benchmarks.memory_bound.counters import NoCountersError, count
-from benchmarks.memory_bound.results import Figure, Row, with_steps
+from benchmarks.memory_bound.results import Figure, Row, restore_steps
 from benchmarks.memory_bound.worker import folder_of
 from benchmarks.session import Worker, WorkerFailedError
 
@@ -51,7 +51,7 @@ class Plan:
         return [*words, "--tiny"] if self.tiny else words
 
 
-def measured(plan: Plan, folder: Path, say: Say) -> Iterator[Row]:
+def measure_cases(plan: Plan, folder: Path, say: Say) -> Iterator[Row]:
     """A row per case, as they come: in order, unless there are several GPUs."""
     places = {case.name: folder / str(number) for number, case in enumerate(plan.cases)}
     compiled = _compile_all(plan, places, say)
@@ -63,7 +63,9 @@ def measured(plan: Plan, folder: Path, say: Say) -> Iterator[Row]:
             while True:
                 for case in itertools.islice(upcoming, AHEAD - len(waiting)):
                     good = [b for b in plan.backends if not compiled[case.name][b].failure]
-                    waiting.append((case, pool.submit(_started, plan, case, places[case.name], good, gpu)))
+                    waiting.append(
+                        (case, pool.submit(_start_worker, plan, case, places[case.name], good, gpu))
+                    )
                 if not waiting:
                     return
                 case, started = waiting.pop(0)
@@ -71,7 +73,7 @@ def measured(plan: Plan, folder: Path, say: Say) -> Iterator[Row]:
                 row = _row(plan, case, places[case.name], compiled[case.name], started.result(), gpu)
                 if plan.profile:
                     say(f"{case.name}: counting")
-                    row = _with_counters(plan, case, places[case.name], row, gpu)
+                    row = _add_counters(plan, case, places[case.name], row, gpu)
                 yield row
 
         yield from side_by_side(plan.gpus, lane)
@@ -82,7 +84,7 @@ def _compile_all(plan: Plan, places: dict[str, Path], say: Say) -> dict[str, dic
     found: dict[str, dict[str, Figure]] = {case.name: {} for case in plan.cases}
     with ThreadPoolExecutor(plan.jobs) as pool:
         pending = {
-            (case.name, backend): pool.submit(_compiled, plan, case, backend, places[case.name], say, gpu)
+            (case.name, backend): pool.submit(_compile_case, plan, case, backend, places[case.name], say, gpu)
             for case, gpu in zip(plan.cases, itertools.cycle(plan.gpus), strict=False)
             for backend in plan.backends
         }
@@ -91,7 +93,7 @@ def _compile_all(plan: Plan, places: dict[str, Path], say: Say) -> dict[str, dic
     return found
 
 
-def _compiled(plan: Plan, case: Case, backend: str, place: Path, say: Say, gpu: str) -> Figure:
+def _compile_case(plan: Plan, case: Case, backend: str, place: Path, say: Say, gpu: str) -> Figure:
     if backend == "eager":
         return Figure()
     say(f"{case.name}: {backend} compiles")
@@ -107,7 +109,7 @@ def _compiled(plan: Plan, case: Case, backend: str, place: Path, say: Say, gpu: 
     return Figure(compile_s=answer["compile_s"])
 
 
-def _started(
+def _start_worker(
     plan: Plan, case: Case, place: Path, backends: Sequence[str], gpu: str
 ) -> Worker | WorkerFailedError:
     """A process that has imported everything. (It could not be told more while another one measures.)"""
@@ -152,12 +154,12 @@ def _row(
                 except WorkerFailedError as error:
                     started = error
                     continue
-                return replace(_with_times(row, figures, answer), searches=found)
+                return replace(_add_times(row, figures, answer), searches=found)
         remaining = [backend for backend in plan.backends if not figures[backend].failure]
-        started = _started(plan, case, place, remaining, gpu)
+        started = _start_worker(plan, case, place, remaining, gpu)
 
 
-def _with_counters(plan: Plan, case: Case, place: Path, row: Row, gpu: str) -> Row:
+def _add_counters(plan: Plan, case: Case, place: Path, row: Row, gpu: str) -> Row:
     """`row` with the counters of every backend that gave right results."""
     found, missing = {}, ""
     for backend in plan.backends:
@@ -186,8 +188,8 @@ def _judge(plan: Plan, worker: Worker, backends: Sequence[str], figures: dict[st
     return ""
 
 
-def _with_times(row: Row, figures: dict[str, Figure], answer: dict[str, Any]) -> Row:
+def _add_times(row: Row, figures: dict[str, Figure], answer: dict[str, Any]) -> Row:
     timed = answer.pop("backends")
     return replace(
-        row, **answer, figures={b: replace(f, **with_steps(timed.get(b, {}))) for b, f in figures.items()}
+        row, **answer, figures={b: replace(f, **restore_steps(timed.get(b, {}))) for b, f in figures.items()}
     )

@@ -63,8 +63,10 @@ def traffic(program: Program) -> tuple[Moved, ...]:
                     Moved(
                         name=target,
                         walk="",
-                        read=_stored(known[name] for name in _names(arguments) if "_like" not in target),
-                        written=_stored(written),
+                        read=_count_stored(
+                            known[name] for name in _names(arguments) if "_like" not in target
+                        ),
+                        written=_count_stored(written),
                         extern=True,
                     )
                 )
@@ -86,7 +88,7 @@ def _is_view(target: str) -> bool:
 def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType({})) -> Moved:
     """What one launch of `kernel` moves, whose size symbols are `sizes`."""
     if kernel.combined is not None:
-        return _combined_traffic(kernel, kernel.combined)
+        return _count_combined_traffic(kernel, kernel.combined)
     args = {arg.name: replace(arg, span=substitute(arg.span, sizes)) for arg in kernel.args}
     extents = {r.symbol: _extent(r, sizes) for r in kernel.ranges}
     looped = _walks(kernel) == "looped"
@@ -96,17 +98,17 @@ def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType
     read = 0
     for (name, _), accesses in passes.items():
         points = sum(_points(index, indirect, extents) for index, indirect in accesses)
-        read += min(points, _known(args[name].span)) * args[name].dtype.itemsize
+        read += min(points, _evaluate_size(args[name].span)) * args[name].dtype.itemsize
     written = 0
     for store in kernel.stores:
         arg = args[store.buffer]
-        points = min(_points(store.index, store.indirect, extents), _known(arg.span))
+        points = min(_points(store.index, store.indirect, extents), _evaluate_size(arg.span))
         written += points * arg.dtype.itemsize
         read += 0 if store.mode == "store" else points * arg.dtype.itemsize
     return Moved(name=kernel.name, walk=_walk(kernel, sizes), read=read, written=written)
 
 
-def _combined_traffic(kernel: Kernel, combined: Combined) -> Moved:
+def _count_combined_traffic(kernel: Kernel, combined: Combined) -> Moved:
     body = combined.body
     parts = [
         kernel_traffic(body, dict(zip(body.sizes, member.sizes, strict=True))) for member in combined.members
@@ -121,7 +123,7 @@ def _combined_traffic(kernel: Kernel, combined: Combined) -> Moved:
 
 def _extent(entry: Range, sizes: Mapping[Expr, Expr]) -> int:
     extent = entry.symbol.extent
-    return _known(None if extent is None else substitute(extent, sizes))
+    return _evaluate_size(None if extent is None else substitute(extent, sizes))
 
 
 def _walk(kernel: Kernel, sizes: Mapping[Expr, Expr]) -> str:
@@ -204,17 +206,17 @@ def _names(arguments: Iterable[Argument]) -> Iterator[str]:
     yield from dict.fromkeys(name for argument in arguments for name in references(argument))
 
 
-def _stored(values: Iterable[Buffer]) -> int:
+def _count_stored(values: Iterable[Buffer]) -> int:
     total = 0
     for value in values:
         count = value.dtype.itemsize
         for extent, stride in zip(value.shape, value.strides, strict=True):
-            count *= _known(extent) if as_int(stride) != 0 else 1
+            count *= _evaluate_size(extent) if as_int(stride) != 0 else 1
         total += count
     return total
 
 
-def _known(size: Expr | None) -> int:
+def _evaluate_size(size: Expr | None) -> int:
     found = None if size is None else as_int(size)
     if found is None:
         raise ValueError(f"size {size} is not known")

@@ -30,7 +30,7 @@ from benchmarks.measure import Call
 from benchmarks.memory_bound.case import Case, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import find_case
 from benchmarks.memory_bound.choices import forget_choices, searches
-from benchmarks.memory_bound.judging import Judge
+from benchmarks.memory_bound.judge import Judge
 from benchmarks.memory_bound.timing import timings
 from benchmarks.session import cache_variables
 from coilwork_runtime.builder import usable_cores
@@ -59,7 +59,7 @@ class Bench:
         """Inputs and what eager makes of them, once."""
         if self._judge is None:
             torch.manual_seed(0)
-            self._judge = Judge.of(self.case, self.case.make(Make(device=self.device), tiny=self.tiny))
+            self._judge = Judge.for_case(self.case, self.case.make(Make(device=self.device), tiny=self.tiny))
         return self._judge
 
     def compile(self, backend: str) -> Answer:
@@ -71,7 +71,7 @@ class Bench:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             start = time.perf_counter()
-            call_of(self.case, self._compiled(backend), inputs, upstream)()
+            call_of(self.case, self._compile(backend), inputs, upstream)()
             self._synchronize()
             return {"compile_s": time.perf_counter() - start, "fallbacks": fallbacks(caught)}
 
@@ -86,7 +86,7 @@ class Bench:
         judge = self.judge_()
         if backend != "eager":
             self._use_caches(backend)
-        function = self._compiled(backend)
+        function = self._compile(backend)
         verdict = judge.verdict(function)
         self.calls[backend] = call_of(self.case, function, judge.inputs, judge.upstream)
         return {"wrong": verdict.wrong, "repeatable": verdict.repeatable}
@@ -122,7 +122,7 @@ class Bench:
             },
         }
 
-    def _compiled(self, backend: str) -> Callable[..., Any]:
+    def _compile(self, backend: str) -> Callable[..., Any]:
         """The function, compiled; if for other sizes than it is measured with, it has been called
         with those.
         """

@@ -70,10 +70,12 @@ def packages_of(sources: Sequence[Source]) -> Iterator[Mapping[str, Source]]:
 
 def edges_between(by_module: Mapping[str, Source]) -> Edges:
     """The imports of all modules of a package."""
-    return {module: imported_modules(source, frozenset(by_module)) for module, source in by_module.items()}
+    return {
+        module: list_imported_modules(source, frozenset(by_module)) for module, source in by_module.items()
+    }
 
 
-def imported_modules(source: Source, known: frozenset[str]) -> dict[str, int]:
+def list_imported_modules(source: Source, known: frozenset[str]) -> dict[str, int]:
     """The package's modules that the source names in imports.
 
     A name's own module counts, not the parents' __init__, unless `from package import module` asks that for

@@ -26,14 +26,14 @@ EXCEPTIONS: Mapping[str, str] = {
     "coilwork_runtime.manifest.kernel_manifest": (
         "Triton is one of the two languages that are the runtime's own"
     ),
-    "coilwork_runtime.executor.libraries": "the libraries that the native executor calls are CUDA's",
+    "coilwork_runtime.executor.vendor_libraries": "the libraries that the native executor calls are CUDA's",
     "coilwork_runtime.layouts": (
         "people write `cuda` for the first GPU in modules that they run by themselves"
     ),
     "coilwork_runtime.triton_kernels.worker": "Triton's words for what it compiles for",
     "coilwork_tools.demo.worker": "measures by the clock of CUDA's events",
     "coilwork_tools.bench.worker": "measures by the clock of CUDA's events",
-    "coilwork_tools.bench.comparison": "names the device that was measured as CUDA does",
+    "coilwork_tools.bench.command": "names the device that was measured as CUDA does",
 }
 
 
@@ -49,7 +49,7 @@ def check_device_names(
         module = source.module or ""
         if f"{module}.".startswith(f"{OWNERS}."):
             continue
-        for line, name in _compared(source.tree):
+        for line, name in _list_comparisons(source.tree):
             if module in exceptions:
                 used.add(module)
             else:
@@ -62,7 +62,7 @@ def check_device_names(
     return found
 
 
-def _compared(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _list_comparisons(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Lines and names of comparisons."""
     for node in ast.walk(tree):
         match node:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from architecture.sources import Source, Violation, dotted_name
+from architecture.sources import Source, Violation, read_dotted_name
 
 IR = frozenset({"coilwork-ir"})
 COMPONENTS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -118,7 +118,7 @@ def attribute_chains(source: Source) -> Iterator[tuple[int, str]]:
     """Each attribute chain `a.b.c`, every prefix of it too, with its line."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Attribute):
-            name = dotted_name(node)
+            name = read_dotted_name(node)
             if name is not None:
                 yield node.lineno, name
 
@@ -127,7 +127,7 @@ def attribute_chains(source: Source) -> Iterator[tuple[int, str]]:
 # -------------------------------------------------------------------------
 
 
-def declared(root: Path, package: str) -> dict[str, int]:
+def read_requirements(root: Path, package: str) -> dict[str, int]:
     """The distributions a package asks for, extras but `test` included, with the line that names each."""
     path = root / "packages" / package / "pyproject.toml"
     text = path.read_text(encoding="utf-8")
@@ -150,7 +150,7 @@ def check_declared_packages(root: Path) -> list[Violation]:
     """A pyproject.toml names, of ours, only what the source may import. Its tests may need more."""
     violations = []
     for package, allowed in ALLOWED.items():
-        for name, line in declared(root, package).items():
+        for name, line in read_requirements(root, package).items():
             if is_ours(name) and name not in allowed | {package}:
                 path = f"packages/{package}/pyproject.toml"
                 violations.append(
@@ -161,7 +161,7 @@ def check_declared_packages(root: Path) -> list[Violation]:
 
 def check_imports_are_declared(root: Path, sources: Sequence[Source]) -> list[Violation]:
     """Whatever a package imports, and the standard library does not hold, its pyproject.toml declares."""
-    known = {p: declared(root, p).keys() | {p} for p in ALLOWED}
+    known = {p: read_requirements(root, p).keys() | {p} for p in ALLOWED}
     return sorted(
         source.violation(site.line, f"imports {site.top}, which {source.package} does not declare")
         for source in sources

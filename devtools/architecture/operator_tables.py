@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from architecture.module_state import outside_functions
-from architecture.sources import Source, Violation, dotted_name, last_name
+from architecture.sources import Source, Violation, last_name, read_dotted_name
 
 TABLE = "coilwork_ir.operators.table"
 SCALAR_OPS = "coilwork_ir.ops"
@@ -58,14 +58,14 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "coilwork_lowering.torch_compat.operators",
         "_COUNTED",
     ): "goes with torch 2.11, whose meta functions it mends",
-    ("coilwork_runtime.c_functions", "_FUNCTIONS"): "the runtime imports no IR: its own table of C functions",
-    ("coilwork_runtime.c_functions", "_CASTING"): "the runtime imports no IR: its own table of C functions",
+    ("coilwork_runtime.c_shim", "_FUNCTIONS"): "the runtime imports no IR: its own table of C functions",
+    ("coilwork_runtime.c_shim", "_CASTING"): "the runtime imports no IR: its own table of C functions",
     (
-        "coilwork_runtime.c_functions",
+        "coilwork_runtime.c_shim",
         "NUMBER_READS",
     ): "the runtime imports no IR: its own table of C functions",
     (
-        "coilwork_runtime.triton_kernels.small_work",
+        "coilwork_runtime.triton_kernels.build",
         "_CHAINS",
     ): "functions of Triton's, which are called as ATen's are",
     (
@@ -97,7 +97,7 @@ ATTENTION_NAMES: Mapping[str, str] = {
     "coilwork_lowering.ops.attention": "reads them, and makes nodes",
     "coilwork_scheduler.contractions.attention": "calls what computes a node",
     TABLE: "facts about operators",
-    "coilwork_runtime.c_functions": "the runtime imports no IR: its own table of C functions",
+    "coilwork_runtime.c_shim": "the runtime imports no IR: its own table of C functions",
 }
 
 
@@ -205,8 +205,8 @@ def mentions(value: ast.expr, bare: frozenset[str]) -> Iterator[str]:
             if 2 * len(named) > len(words):
                 yield from named
             return
-        case ast.Attribute() if OVERLOAD.match(dotted_name(value) or ""):
-            yield dotted_name(value) or ""
+        case ast.Attribute() if OVERLOAD.match(read_dotted_name(value) or ""):
+            yield read_dotted_name(value) or ""
             return
     for child in ast.iter_child_nodes(value):
         if isinstance(child, ast.expr):

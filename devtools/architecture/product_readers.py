@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from architecture.operator_tables import TABLE
-from architecture.sources import Source, Violation, docstring_nodes, dotted_name, last_name
+from architecture.sources import Source, Violation, find_docstrings, last_name, read_dotted_name
 
 _BEFORE = "rewrites what was captured, before it is lowered"
 _CALLS = "an implementation, which makes the call"
@@ -23,7 +23,7 @@ ALLOWED: Mapping[str, str] = {
     "coilwork_lowering.rewrites.vocabulary": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,
     "coilwork_scheduler.contractions.implementations": _CALLS,
-    "coilwork_runtime.c_functions": "the C functions that ATen has for them",
+    "coilwork_runtime.c_shim": "the C functions that ATen has for them",
 }
 
 
@@ -71,10 +71,10 @@ def readers_in(source: Source, names: frozenset[str]) -> Iterator[tuple[int, str
     alternatives = "|".join(sorted(map(re.escape, names)))
     text = re.compile(rf"(aten(\.|::))?({alternatives})(\.\w+)?")
     attribute = re.compile(rf"(torch\.ops\.|ops\.)?_?aten\.({alternatives})(\.\w+)?")
-    prose = docstring_nodes(source.tree)
+    prose = find_docstrings(source.tree)
     for node in ast.walk(source.tree):
         match node:
             case ast.Constant(value=str(value)) if id(node) not in prose and text.fullmatch(value):
                 yield node.lineno, value
-            case ast.Attribute() if attribute.fullmatch(dotted_name(node) or ""):
-                yield node.lineno, dotted_name(node) or ""
+            case ast.Attribute() if attribute.fullmatch(read_dotted_name(node) or ""):
+                yield node.lineno, read_dotted_name(node) or ""

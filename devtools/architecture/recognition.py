@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from architecture.operator_tables import TABLE
-from architecture.sources import Source, Violation, docstring_nodes, dotted_name
+from architecture.sources import Source, Violation, find_docstrings, read_dotted_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ RECOGNISED: Mapping[str, Recognised] = {
         where="coilwork_lowering.facts.fx_nodes",
         others={
             "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
-            "coilwork_runtime.c_functions": "says which C function an operator has",
+            "coilwork_runtime.c_shim": "says which C function an operator has",
         },
     ),
 }
@@ -100,13 +100,13 @@ def check_recognised_once(
 
 def mentions(source: Source, name: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """Line and text of everything in `source` that is such a name, or an overload of that name."""
-    prose = docstring_nodes(source.tree)
+    prose = find_docstrings(source.tree)
     inner: set[ast.AST] = set()
     for node in ast.walk(source.tree):
         match node:
             case ast.Attribute() if node not in inner:
                 inner.update(ast.walk(node))
-                text = dotted_name(node) or ""
+                text = read_dotted_name(node) or ""
             case ast.Constant(value=str(text)) if id(node) not in prose:
                 pass
             case _:

@@ -102,13 +102,13 @@ def last_name(node: ast.expr) -> str | None:
     return None
 
 
-def dotted_name(node: ast.expr) -> str | None:
+def read_dotted_name(node: ast.expr) -> str | None:
     """`a.b.c` of an attribute chain that starts at a plain name, else None."""
     match node:
         case ast.Name(id=name):
             return name
         case ast.Attribute(value=value, attr=attr):
-            base = dotted_name(value)
+            base = read_dotted_name(value)
             return None if base is None else f"{base}.{attr}"
     return None
 
@@ -123,7 +123,7 @@ def lines_under_type_checking(tree: ast.Module) -> frozenset[int]:
     return frozenset(lines)
 
 
-def docstring_nodes(tree: ast.Module) -> frozenset[int]:
+def find_docstrings(tree: ast.Module) -> frozenset[int]:
     """The ids of string constants that stand as statements: docstrings and the like, which no code reads."""
     return frozenset(
         id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)

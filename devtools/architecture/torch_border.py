@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from architecture.layers import attribute_chains
-from architecture.sources import Source, Violation, docstring_nodes
+from architecture.sources import Source, Violation, find_docstrings
 
 INDUCTOR = "torch._inductor"
 COMPAT = "torch_compat"
@@ -32,7 +32,7 @@ def inductor_mentions(source: Source) -> Iterator[Violation]:
     for line, name in attribute_chains(source):
         if name == INDUCTOR:
             yield source.violation(line, f"uses {INDUCTOR}")
-    prose = docstring_nodes(source.tree)
+    prose = find_docstrings(source.tree)
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             if INDUCTOR in node.value:

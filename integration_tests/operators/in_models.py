@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.models import CASES, ModelCase, Setting, Size, find_case, instantiate
 from benchmarks.pages import wrap_prose
-from benchmarks.training import training_step
+from benchmarks.training import make_training_step
 from integration_tests.operators.compiled_programs import CompiledProgram, compile_afresh, kept
 
 HEADER: Final = """\
@@ -100,7 +100,7 @@ def compiled_models(case: ModelCase) -> list[CompiledProgram]:
             compiled(evaluated.module)(*evaluated.inputs)
         if case.train:
             trained = instantiate(case, setting, training=True)
-            training_step(trained, compiled)(*trained.inputs)
+            make_training_step(trained, compiled)(*trained.inputs)
     return found
 
 

@@ -32,19 +32,19 @@ class PrebuiltExtensions(BuildHookInterface[Any]):
         """Called before the wheel is put together; `version` is `editable` for one that only points here."""
         if version == "editable" or os.environ.get("COILWORK_PURE_WHEEL") == "1" or not _on_linux_x86():
             return
-        compiling = _compiling(Path(self.root))
+        native_build = _import_native_build(Path(self.root))
         chosen = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++", "clang++")), "")
-        command = compiling.split_command(chosen)
+        command = native_build.split_command(chosen)
         self._folder = tempfile.TemporaryDirectory(prefix="coilwork-wheel-")
-        for name in (compiling.EXECUTOR, compiling.LAUNCHER):
-            texts = compiling.read_sources(compiling.extension_sources(Path(self.root, PACKAGE), name))
-            library = None if not command else compiling.compile_extension(command, texts, ("-s",))
+        for name in (native_build.EXECUTOR, native_build.LAUNCHER):
+            texts = native_build.read_sources(native_build.extension_sources(Path(self.root, PACKAGE), name))
+            library = None if not command else native_build.compile_extension(command, texts, ("-s",))
             if library is None:
                 self.app.display_warning(f"no C++ compiler or no Python.h: the wheel comes without {name}")
                 return
-            path = Path(self._folder.name, compiling.library_name(name, texts))
+            path = Path(self._folder.name, native_build.library_name(name, texts))
             path.write_bytes(library)
-            build_data["force_include"][str(path)] = f"{PACKAGE.name}/{compiling.PREBUILT}/{path.name}"
+            build_data["force_include"][str(path)] = f"{PACKAGE.name}/{native_build.PREBUILT}/{path.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
 
@@ -62,20 +62,20 @@ def _platform() -> str:
     return f"manylinux_{major}_{minor}_x86_64"
 
 
-def _compiling(root: Path) -> ModuleType:
-    """`coilwork_runtime.compiling` and what it imports, without the package around it, whose requirements are
-    not there.
+def _import_native_build(root: Path) -> ModuleType:
+    """Import `coilwork_runtime.native_build` and its imports without the package, whose requirements may be
+    missing.
     """
     folder = Path(root, PACKAGE)
-    if not Path(folder, "compiling.py").exists():
-        raise ImportError(f"{folder} has no compiling.py")
+    if not Path(folder, "native_build.py").exists():
+        raise ImportError(f"{folder} has no native_build.py")
     before = {name: sys.modules.pop(name) for name in [*sys.modules] if _is_ours(name)}
     # a package of its modules alone: what its __init__.py would import is left out
     bare = ModuleType(PACKAGE.name)
     bare.__path__ = [str(folder)]
     sys.modules[bare.__name__] = bare
     try:
-        return importlib.import_module(f"{bare.__name__}.compiling")
+        return importlib.import_module(f"{bare.__name__}.native_build")
     finally:
         for name in [name for name in sys.modules if _is_ours(name)]:
             del sys.modules[name]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes
 from benchmarks.memory_bound.cases.codes import near_eager
 from benchmarks.memory_bound.cases.inputs import normal, two_f32
 from benchmarks.memory_bound.cases.states import routing_inputs
@@ -92,7 +92,7 @@ def cached_keys(cache: Tensor, scales: Tensor, keys: Tensor, positions: Tensor) 
 
 
 def key_bytes(cache: Tensor, scales: Tensor, keys: Tensor, positions: Tensor) -> int:
-    return stored_bytes(keys) + stored_bytes(positions)
+    return count_stored_bytes(keys) + count_stored_bytes(positions)
 
 
 def routed_with_capacity(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes
 from benchmarks.memory_bound.cases.inputs import normal, normal_f16
 
 F16, F32 = torch.float16, torch.float32
@@ -14,7 +14,7 @@ BACKWARD = "the backward pass reads the inputs again"
 
 
 def both_bytes(x: Tensor, y: Tensor) -> int:
-    return stored_bytes(x) + stored_bytes(y)
+    return count_stored_bytes(x) + count_stored_bytes(y)
 
 
 def anchored(make: Make, b: int, count: int) -> Arguments:

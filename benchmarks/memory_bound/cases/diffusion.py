@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes, first_bytes
 
 F16, F32 = torch.float16, torch.float32
 
@@ -36,11 +36,11 @@ def gated_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
 
 def gated_bytes(x: Tensor, y: Tensor, gate: Tensor) -> int:
     # the gradient of `x` is that of the result, which nobody writes: what it counts for, `x` does not
-    return stored_bytes(y) + stored_bytes(gate)
+    return count_stored_bytes(y) + count_stored_bytes(gate)
 
 
 def second_bytes(x: Tensor, y: Tensor, gate: Tensor) -> int:
-    return stored_bytes(y)
+    return count_stored_bytes(y)
 
 
 def points(make: Make, n: int) -> Arguments:
@@ -58,7 +58,7 @@ def channels_last(make: Make, b: int, c: int, h: int, w: int) -> Arguments:
 
 
 def four_times(x: Tensor, *_: Tensor) -> int:
-    return 4 * stored_bytes(x)
+    return 4 * count_stored_bytes(x)
 
 
 def grouped_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes, first_bytes
 from benchmarks.memory_bound.cases.inputs import normal
 from benchmarks.memory_bound.cases.states import bag_bytes, bags
 
@@ -39,7 +39,7 @@ def edge_features(x: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
 
 
 def edge_bytes(x: Tensor, sources: Tensor, targets: Tensor) -> int:
-    return stored_bytes(x) + stored_bytes(sources) + stored_bytes(targets)
+    return count_stored_bytes(x) + count_stored_bytes(sources) + count_stored_bytes(targets)
 
 
 CASES = (

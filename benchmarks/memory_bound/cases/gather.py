@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes
 
 F32 = torch.float32
 
@@ -22,7 +22,7 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
 def embedding_reads(ids: Tensor, weight: Tensor) -> int:
     """Each row that occurs once."""
     rows: int = ids.unique().numel()
-    return stored_bytes(ids) + rows * stored_bytes(weight[0])
+    return count_stored_bytes(ids) + rows * count_stored_bytes(weight[0])
 
 
 def additions(make: Make, n: int, width: int, count: int) -> Arguments:

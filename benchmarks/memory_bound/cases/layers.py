@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes, first_bytes
 from benchmarks.memory_bound.cases.inputs import normal, normal_f16, normal_f32, two
 
 F16, F32 = torch.float16, torch.float32
@@ -14,7 +14,7 @@ BACKWARD = "the backward pass reads the inputs again"
 
 
 def both_bytes(x: Tensor, y: Tensor) -> int:
-    return stored_bytes(x) + stored_bytes(y)
+    return count_stored_bytes(x) + count_stored_bytes(y)
 
 
 def gated(x: Tensor, y: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def normed_queries(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def third_bytes(x: Tensor, weight: Tensor) -> int:
-    return stored_bytes(x) // 3 + stored_bytes(weight)
+    return count_stored_bytes(x) // 3 + count_stored_bytes(weight)
 
 
 def grouped(make: Make, n: int, c: int, h: int, w: int) -> Arguments:

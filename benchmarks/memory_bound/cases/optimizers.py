@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes
 from benchmarks.memory_bound.cases.codes import near_eager
 
 F32, I8, U8 = torch.float32, torch.int8, torch.uint8
@@ -27,7 +27,7 @@ def adafactor(param: Tensor, grad: Tensor, rows: Tensor, columns: Tensor) -> Non
 
 
 def gradients_twice(param: Tensor, grad: Tensor, rows: Tensor, columns: Tensor) -> int:
-    return 2 * stored_bytes(grad)
+    return 2 * count_stored_bytes(grad)
 
 
 def lamb_inputs(make: Make, n: int, m: int) -> Arguments:
@@ -47,7 +47,7 @@ def lamb(param: Tensor, grad: Tensor, first: Tensor, second: Tensor) -> None:
 
 
 def state_bytes(param: Tensor, grad: Tensor, first: Tensor, second: Tensor) -> int:
-    return stored_bytes(param) + stored_bytes(first) + stored_bytes(second)
+    return count_stored_bytes(param) + count_stored_bytes(first) + count_stored_bytes(second)
 
 
 def eight_bit_inputs(make: Make, n: int, m: int) -> Arguments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes, first_bytes
 from benchmarks.memory_bound.cases.codes import near_eager
 
 F16, F32, U8 = torch.float16, torch.float32, torch.uint8
@@ -27,7 +27,7 @@ def cropped(x: Tensor, top: Tensor, left: Tensor) -> Tensor:
 
 
 def cropped_bytes(x: Tensor, top: Tensor, left: Tensor) -> int:
-    return x.shape[0] * SIDE * SIDE * x.shape[3] + stored_bytes(top) + stored_bytes(left)
+    return x.shape[0] * SIDE * SIDE * x.shape[3] + count_stored_bytes(top) + count_stored_bytes(left)
 
 
 def mixed_inputs(make: Make, b: int, c: int, h: int, w: int) -> Arguments:

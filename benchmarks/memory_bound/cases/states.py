@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes, first_bytes
 from benchmarks.memory_bound.cases.inputs import normal, normal_f32, two_f32
 
 F32 = torch.float32
@@ -71,7 +71,7 @@ def bag_sums(table: Tensor, index: Tensor) -> Tensor:
 
 def bag_bytes(table: Tensor, index: Tensor) -> int:
     rows = int(index.unique().numel())
-    return rows * table.shape[1] * table.element_size() + stored_bytes(index)
+    return rows * table.shape[1] * table.element_size() + count_stored_bytes(index)
 
 
 def routed(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, count_stored_bytes
 from benchmarks.memory_bound.cases.inputs import normal, normal_f32, two_f32
 
 F32 = torch.float32
@@ -30,7 +30,7 @@ def smooth_loss(x: Tensor, y: Tensor) -> Tensor:
 
 
 def both_bytes(x: Tensor, y: Tensor) -> int:
-    return stored_bytes(x) + stored_bytes(y)
+    return count_stored_bytes(x) + count_stored_bytes(y)
 
 
 def triples(make: Make, n: int, width: int) -> Arguments:
@@ -51,7 +51,7 @@ def clipped(grads: list[Tensor]) -> None:
 
 
 def all_bytes(grads: list[Tensor]) -> int:
-    return sum(map(stored_bytes, grads))
+    return sum(map(count_stored_bytes, grads))
 
 
 def lion_inputs(make: Make, n: int, m: int) -> Arguments:
@@ -76,7 +76,7 @@ def sgd_with_master(master: Tensor, grad: Tensor, buffer: Tensor, param: Tensor)
 
 
 def param_bytes(master: Tensor, grad: Tensor, buffer: Tensor, param: Tensor) -> int:
-    return stored_bytes(master) + stored_bytes(grad) + stored_bytes(buffer)
+    return count_stored_bytes(master) + count_stored_bytes(grad) + count_stored_bytes(buffer)
 
 
 def second_moments(grad: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,8 @@ from coilwork_ir.kernel_source import KernelSource, SourceArg, write_kernels
 from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import parse_program
-from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.module_loader import load_kernels
 
 RELU_ADD: Final = """
 kernel @relu_add fast {

@@ -12,9 +12,8 @@ import torch
 
 from coilwork_cpp_wrapper.calls import shim_prototype
 from coilwork_cpp_wrapper.module import preamble_text
-from coilwork_runtime.c_functions import C_FUNCTIONS
+from coilwork_runtime.c_shim import C_FUNCTIONS, find_schema
 from coilwork_runtime.cpp.toolchain import find_toolchain
-from coilwork_runtime.schemas import find_schema
 
 HEADERS = Path(torch.__file__).parent / "include"
 LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"

@@ -14,7 +14,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, evaluate, maximum, minimum, symbol
 from coilwork_ir.syntax.cpp import CppPrinter
 from coilwork_runtime.cpp.toolchain import find_toolchain, make_stub
-from coilwork_runtime.manifest.size_code import Op, SizeCode
+from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode
 
 PRINTER = CppPrinter()
 N = symbol("n", lo=0)
@@ -98,13 +98,13 @@ def test_sizes_of_a_manifest_become_expressions_of_what_a_launch_passes() -> Non
         Op.MAXIMUM,
     )
     for op in binary:
-        code = SizeCode(((Op.SIZE, 1), (Op.CONSTANT, 3), (op, 0), (Op.SIZE, 0), (Op.ADD, 0)))
+        code = SizeBytecode(((Op.SIZE, 1), (Op.CONSTANT, 3), (op, 0), (Op.SIZE, 0), (Op.ADD, 0)))
         read = read_size_code(code, (N + 1, 2 * I))
         for n, i in ((0, -5), (7, 11), (12, 6)):
             assert evaluate(read, {"n": n, "i": i}) == code.evaluate((n + 1, 2 * i)), op
 
 
 def test_what_cpp_kernels_need_no_size_code_for_is_refused_by_name() -> None:
-    code = SizeCode(((Op.SIZE, 0), (Op.CONSTANT, 3), (Op.LESS, 0)))
+    code = SizeBytecode(((Op.SIZE, 0), (Op.CONSTANT, 3), (Op.LESS, 0)))
     with pytest.raises(EmitError, match="computed by less"):
         read_size_code(code, (N,))

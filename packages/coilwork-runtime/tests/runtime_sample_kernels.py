@@ -9,7 +9,7 @@ from typing import Any
 from coilwork_runtime.generated import CppKernel, KernelVersion, TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
 from coilwork_runtime.manifest.readable import Names, format_code
-from coilwork_runtime.manifest.size_code import SizeCode
+from coilwork_runtime.manifest.size_bytecode import SizeBytecode
 
 DOUBLE_CPP = """
 #include <cstdint>
@@ -310,7 +310,7 @@ def argument_word(spec: KernelSpec, one: KernelArgument) -> str:
     return f"{'*' * one.is_pointer}{one.role}:{one.dtype}{':16' * one.aligned}{elements}"
 
 
-def code_text(spec: KernelSpec, code: SizeCode) -> str:
+def code_text(spec: KernelSpec, code: SizeBytecode) -> str:
     """Python text of `code`."""
     return format_code(code, spec.sizes, spec.parameters)
 

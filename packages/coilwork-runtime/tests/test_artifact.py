@@ -23,12 +23,12 @@ from coilwork_runtime import (
     DeviceError,
     LayoutError,
     ProgramBytesError,
+    artifact_file,
     load_artifact,
     save_artifact,
 )
-from coilwork_runtime.artifact import load, records
-from coilwork_runtime.manifest.encoding import encode_kernels
-from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.artifact import adapt_to_machine, runs_on
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
 
 CONSTANTS = {"c": torch.arange(8.0)}
 
@@ -93,11 +93,11 @@ def test_every_flipped_byte_is_noticed_or_harmless(artifact: Path, tmp_path: Pat
     data = artifact.read_bytes()
     codes: list[str] = []
     damaged = tmp_path / "damaged.coil"
-    good = records.read_records(artifact)
+    good = artifact_file.read_records(artifact)
     for position in range(0, len(data), max(1, len(data) // 400)):
         damaged.write_bytes(data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :])
         try:
-            assert records.read_records(damaged) == good
+            assert artifact_file.read_records(damaged) == good
         except ArtifactError as error:
             codes.append(error.code)
     assert len(codes) > 300
@@ -150,9 +150,9 @@ def test_bytes_that_are_none_are_not_saved(
 
 def test_another_format(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "newer.coil"
-    good = records.read_records(artifact)
-    monkeypatch.setattr(records, "FORMAT", 99)
-    records.write_records(path, good)
+    good = artifact_file.read_records(artifact)
+    monkeypatch.setattr(artifact_file, "FORMAT", 99)
+    artifact_file.write_records(path, good)
     monkeypatch.undo()
     with pytest.raises(ArtifactError, match=r"artifact-format.*\n.*format 99|artifact-format.*format 99"):
         load_artifact(path)
@@ -160,14 +160,14 @@ def test_another_format(artifact: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_another_runtime(artifact: Path, tmp_path: Path) -> None:
     path = tmp_path / "later.coil"
-    records.write_records(path, replace(records.read_records(artifact), runtime="7.5.0"))
+    artifact_file.write_records(path, replace(artifact_file.read_records(artifact), runtime="7.5.0"))
     with pytest.raises(ArtifactError, match=r"(?s)runtime-version.*pip install 'coilwork-runtime==7\.5\.0'"):
         load_artifact(path)
 
 
 def with_machine(artifact: Path, path: Path, machine: str) -> Path:
-    good = records.read_records(artifact)
-    records.write_records(path, replace(good, facts={**good.facts, "machine": machine}))
+    good = artifact_file.read_records(artifact)
+    artifact_file.write_records(path, replace(good, facts={**good.facts, "machine": machine}))
     return path
 
 
@@ -188,7 +188,7 @@ def test_another_cpu_without_a_compiler(
 
 def test_features_that_this_cpu_lacks_are_left_out() -> None:
     spec = replace(cpp_kernel(), features=("avx1024", "quantum"))
-    fitting = load.for_this_machine(spec)
+    fitting = adapt_to_machine(spec)
     assert isinstance(fitting, KernelSpec) and fitting.features == ()
 
 
@@ -216,7 +216,7 @@ def test_a_gpu_artifact_without_its_gpu(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_runs_where(target: str, present: str, runs: bool) -> None:
-    assert load.runs_on(target, present) is runs
+    assert runs_on(target, present) is runs
 
 
 @pytest.mark.parametrize(
@@ -236,11 +236,7 @@ def test_what_runs_where(target: str, present: str, runs: bool) -> None:
     ids=["plain", "transposed", "strided", "expanded", "scalar", "empty", "bf16", "bool", "conj", "f8"],
 )
 def test_constants_keep_values_and_layout(value: torch.Tensor) -> None:
-    from coilwork_runtime.artifact.constants import (
-        constant_bytes,
-        constant_from_bytes,
-        describe_constant,
-    )
+    from coilwork_runtime.artifact_file import constant_bytes, constant_from_bytes, describe_constant
 
     description = json.loads(json.dumps(describe_constant(value)))
     back = constant_from_bytes(description, constant_bytes(value))
@@ -249,7 +245,7 @@ def test_constants_keep_values_and_layout(value: torch.Tensor) -> None:
 
 
 def test_a_constant_of_the_wrong_length() -> None:
-    from coilwork_runtime.artifact.constants import constant_from_bytes, describe_constant
+    from coilwork_runtime.artifact_file import constant_from_bytes, describe_constant
 
     with pytest.raises(ValueError, match="has 3 bytes"):
         constant_from_bytes(describe_constant(torch.ones(2)), b"abc")

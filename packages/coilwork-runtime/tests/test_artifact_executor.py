@@ -20,16 +20,15 @@ from coilwork_runtime import (
     Builder,
     ExecutorUnavailableError,
     LayoutError,
+    artifact_file,
     extensions,
     load_artifact,
     save_artifact,
 )
-from coilwork_runtime.artifact import records
-from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.executor import choice
 from coilwork_runtime.executor.choice import ExecutorOptions
-from coilwork_runtime.manifest.encoding import encode_kernels
-from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec, encode_kernels
+from coilwork_runtime.native_build import EXECUTOR
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)
@@ -109,7 +108,7 @@ def test_libraries_are_called_as_the_program_was_compiled(
         given.append((options.rounds_freely, tuple(graph.devices)))
         return drive(graph, options=options, **rest)
 
-    monkeypatch.setattr("coilwork_runtime.artifact.load.drive", seen)
+    monkeypatch.setattr("coilwork_runtime.artifact.drive", seen)
     check(save(tmp_path / "a.coil", rounds_freely=rounds_freely), MemoryStore())
     assert given == [(rounds_freely, ("cpu",))]
 
@@ -149,10 +148,10 @@ def test_a_program_that_the_executor_refuses_runs_in_python(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("store", [None, MemoryStore()], ids=["python", "native"])
 def test_a_program_of_another_version_is_refused(tmp_path: Path, store: MemoryStore | None) -> None:
-    good = records.read_records(save(tmp_path / "a.coil"))
+    good = artifact_file.read_records(save(tmp_path / "a.coil"))
     data = sample_program()
-    other = {**good.contents, records.PROGRAM: data[:8] + bytes((99,)) + data[9:]}
-    records.write_records(tmp_path / "b.coil", replace(good, contents=other))
+    other = {**good.contents, artifact_file.PROGRAM: data[:8] + bytes((99,)) + data[9:]}
+    artifact_file.write_records(tmp_path / "b.coil", replace(good, contents=other))
     with pytest.raises(ArtifactError, match=r"(?s)damaged-artifact.*of version 99.*save the artefact again"):
         load_artifact(tmp_path / "b.coil", store=store)
 

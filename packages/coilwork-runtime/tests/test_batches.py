@@ -11,7 +11,7 @@ from runtime_sample_kernels import cpp_kernel
 
 from coilwork_cache import KernelCache, LocalStore, MemoryStore
 from coilwork_runtime import Builder, KernelBuildError
-from coilwork_runtime.cpp.batches import LONGEST_TOGETHER, MOST_TOGETHER, batches, joined
+from coilwork_runtime.cpp.build import LONGEST_TOGETHER, MOST_TOGETHER, join_sources, make_batches
 from coilwork_runtime.devices import cpu_features
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
@@ -53,24 +53,24 @@ def count(notes: Path) -> int:
 
 def test_every_worker_gets_something_to_do() -> None:
     kernels = [kernel(number) for number in range(5)]
-    assert sorted(map(len, batches(kernels, 1))) == [5]
-    assert sorted(map(len, batches(kernels, 2))) == [2, 3]
-    assert sorted(map(len, batches(kernels, 8))) == [1] * 5
-    assert batches([], 2) == []
+    assert sorted(map(len, make_batches(kernels, 1))) == [5]
+    assert sorted(map(len, make_batches(kernels, 2))) == [2, 3]
+    assert sorted(map(len, make_batches(kernels, 8))) == [1] * 5
+    assert make_batches([], 2) == []
 
 
 def test_groups_are_neither_too_many_nor_too_long() -> None:
     many = [kernel(number) for number in range(3 * MOST_TOGETHER)]
-    assert [len(group) for group in batches(many, 1)] == [MOST_TOGETHER] * 3
+    assert [len(group) for group in make_batches(many, 1)] == [MOST_TOGETHER] * 3
     comment = "//" + "x" * (LONGEST_TOGETHER // 2) + "\n"
     long = [kernel(number, source=comment + SOURCE) for number in range(4)]
-    assert len(batches(long, 1)) == 3
+    assert len(make_batches(long, 1)) == 3
 
 
 def test_groups_are_equally_long() -> None:
     sources = [SOURCE + "// text\n" * length for length in (800, 400, 400, 1, 1, 1)]
     kernels = [kernel(number, source=source) for number, source in enumerate(sources)]
-    first, second = batches(kernels, 2)
+    first, second = make_batches(kernels, 2)
     lengths = [sum(len(one.source) for one in group) for group in (first, second)]
     assert max(lengths) < 1.2 * min(lengths)
 
@@ -79,7 +79,7 @@ def test_what_cannot_share_a_file_does_not() -> None:
     other_flags = dataclasses.replace(kernel(1), features=("avx2",))
     with_header = kernel(2, source="  #include <cstdint>\n" + SOURCE)
     same_entry = dataclasses.replace(kernel(0), name="again")
-    groups = batches([kernel(0), other_flags, with_header, same_entry, kernel(3)], 1)
+    groups = make_batches([kernel(0), other_flags, with_header, same_entry, kernel(3)], 1)
     found = {one.name: {other.name for other in group} for group in groups for one in group}
     assert found["k1"] == {"k1"} and found["k2"] == {"k2"}
     assert "again" not in found["k0"] and found["k3"] in (found["k0"], found["again"])
@@ -88,7 +88,7 @@ def test_what_cannot_share_a_file_does_not() -> None:
 def test_definitions_of_one_name_do_not_meet() -> None:
     helper = "static float factor() { return FACTOR; }\n" + SOURCE.replace("FACTOR", "factor()")
     specs = [kernel(number, source=helper) for number in (2, 3)]
-    assert joined(specs).count("float factor()") == 2
+    assert join_sources(specs).count("float factor()") == 2
     launchers = Builder(workers=1).build(specs)
     assert [product(launch) for launch in launchers.values()] == [2, 3]
 
@@ -124,7 +124,7 @@ def test_the_last_bit_does_not_depend_on_what_a_kernel_is_compiled_with() -> Non
     Builder(workers=1).build([one])[one.name](x, alone, 3200)
     Builder(workers=1).build([two, one])[one.name](x, together, 3200)
     assert torch.equal(alone, together)
-    head, _, rest = joined([two, one]).partition("namespace")
+    head, _, rest = join_sources([two, one]).partition("namespace")
     assert head.count("tanhf") == 1 and rest.count("tanhf(float)") == 0
 
 

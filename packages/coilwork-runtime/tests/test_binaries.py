@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coilwork_runtime.triton_kernels.binaries import (
+from coilwork_runtime.triton_kernels.compilation import (
     GpuBinary,
     binary_from_reply,
     decode_binary,

@@ -20,12 +20,11 @@ from coilwork_cache import KernelCache, LocalStore, MemoryStore, Store
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault, Search
 from coilwork_runtime.folders import new_folder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import SearchResult, Trial
+from coilwork_runtime.triton_kernels.autotune.records import remember
 from coilwork_runtime.triton_kernels.build import LONGEST_BUILD_S, TritonBuilder
-from coilwork_runtime.triton_kernels.descent import Found, Trial
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerError, WorkerPool
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
-from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
-from coilwork_runtime.triton_kernels.remembered import remember
 
 
 @pytest.fixture
@@ -329,7 +328,7 @@ def found_earlier(block: int, sizes: list[int], *, pool: BrokenPool, spec: Kerne
     pytest.importorskip("triton", reason="its version is part of the key")
     store = MemoryStore()
     trial = Trial(config={"XBLOCK": block, "num_warps": 4, "num_stages": 1}, milliseconds=1.0)
-    remember(store, spec, "a GPU", sizes, Found(best=trial, proposed=(), tried=(trial,)))
+    remember(store, spec, "a GPU", sizes, SearchResult(best=trial, proposed=(), tried=(trial,)))
     gpu = dataclasses.replace(torch_gpu(None), here=lambda: "a GPU")
     (built,) = Builder(store, pool=pool, gpu=gpu, workers=1).binaries([spec])
     return [config["XBLOCK"] for config, _ in built]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_runtime.c_types import c_types
-from coilwork_runtime.executor.operator_functions import declarations
-from coilwork_runtime.schemas import find_schema, parse_type
+from coilwork_runtime.c_shim import c_types, declarations, find_schema, parse_type
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coilwork_runtime.executor.program import FOLDER
+from coilwork_runtime.executor.native_program import FOLDER
 
 PROGRAM = r"""
 #include <stdio.h>

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coilwork_runtime import Builder
-from coilwork_runtime.checks import raise_check
+from coilwork_runtime.errors import raise_check
 from coilwork_runtime.generated import CppKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 

@@ -26,7 +26,7 @@ from coilwork_runtime import (
 )
 from coilwork_runtime.conformance import CHECKS, Sample, Samples, check_device, failures
 from coilwork_runtime.generated import CppKernel, DeviceKernel
-from coilwork_runtime.languages.registered import make_launcher
+from coilwork_runtime.languages import make_launcher
 
 ADD = CppKernel(
     name="add",

@@ -12,9 +12,15 @@ import torch
 from stub_driver import StubDriver
 
 from coilwork_runtime import DeviceError, KernelLaunchError
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.driver import CUDA, Driver, LoadedFunction, slow_kernel
-from coilwork_runtime.triton_kernels.native import launcher_extension, make_kernel
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
+from coilwork_runtime.triton_kernels.driver import (
+    CUDA,
+    Driver,
+    LoadedFunction,
+    launcher_extension,
+    make_kernel,
+    slow_kernel,
+)
 
 BINARY = GpuBinary(image=b"code", name="double_it", shared_bytes=1024, threads=128)
 STREAM = 0x5000

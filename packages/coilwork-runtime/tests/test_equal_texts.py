@@ -10,9 +10,8 @@ from runtime_sample_kernels import rewrite, triton_kernel
 
 from coilwork_runtime import Builder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.equal_texts import shared_texts
-from coilwork_runtime.triton_kernels.pool import WorkerPool
+from coilwork_runtime.triton_kernels.build import group_equal_texts
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool
 
 
 def renamed(name: str, **changes: Any) -> KernelSpec:
@@ -45,7 +44,7 @@ class CountingPool(WorkerPool):
 
 
 def test_names_comments_and_launches_do_not_count() -> None:
-    assert shared_texts([FIRST, SECOND]) == {"double_1": FIRST, "double_2": FIRST}
+    assert group_equal_texts([FIRST, SECOND]) == {"double_1": FIRST, "double_2": FIRST}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_names_comments_and_launches_do_not_count() -> None:
     ],
 )
 def test_everything_else_does(other: KernelSpec) -> None:
-    assert shared_texts([FIRST, other])["double_2"] is other
+    assert group_equal_texts([FIRST, other])["double_2"] is other
 
 
 def test_one_binary_is_built_for_both() -> None:

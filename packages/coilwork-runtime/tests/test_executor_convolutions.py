@@ -19,8 +19,8 @@ from torch import Tensor
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ConvolutionLibrary, ExecutorUnavailableError, load_native
-from coilwork_runtime.executor import program as program_module
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor import native_program as program_module
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.torch_compat import convolution_settings
 
 NONE, NO, YES = u8(0), u8(4) + u8(0), u8(4) + u8(1)

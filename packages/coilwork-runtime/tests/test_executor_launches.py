@@ -20,9 +20,9 @@ from stub_driver import StubDriver
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ProgramBytesError, load_native
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.generated import KernelVersion, TritonKernel
-from coilwork_runtime.launch_forms import GpuEntry, Launcher, form_of, gpu_binding
+from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, encode_descriptor, encode_gpu_binding
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 SPEC = TritonKernel(
@@ -68,7 +68,7 @@ def entry(stub: StubDriver) -> GpuEntry:
 
 
 def form(entry: GpuEntry, spec: KernelSpec = SPEC) -> bytes:
-    return form_of(spec, [gpu_binding(spec, {"XBLOCK": 4}, entry)])
+    return encode_descriptor(spec, [encode_gpu_binding(spec, {"XBLOCK": 4}, entry)])
 
 
 def load(
@@ -88,7 +88,7 @@ def load(
     def launch(*args: Any) -> None:
         settled[0] = True
 
-    launcher = Launcher(call=launch, form=lambda: settle() if settled[0] else None)
+    launcher = Launcher(call=launch, descriptor=lambda: settle() if settled[0] else None)
     asm = Assembly("net")
     asm.input("x")
     n, m = asm.size_input(), asm.size_input()
@@ -122,7 +122,7 @@ def test_sizes_choose_between_versions(stub: StubDriver, store: MemoryStore, ent
     def all_of_them() -> bytes | None:
         others = ((0x2005, 128), (0x3005, 32), (0x4005, 64))
         entries = [replace(entry, handle=handle, threads=threads) for handle, threads in others]
-        return form_of(spec, [gpu_binding(spec, {"XBLOCK": 4}, one) for one in entries])
+        return encode_descriptor(spec, [encode_gpu_binding(spec, {"XBLOCK": 4}, one) for one in entries])
 
     program = load(store, entry, made=all_of_them)
     for n, m, handle, threads in (
@@ -249,9 +249,12 @@ def test_a_grid_that_does_not_fit_64_bits_is_refused(
 
 def test_a_binding_fits_its_manifest(store: MemoryStore, entry: GpuEntry) -> None:
     for bad, reason in (
-        (form_of(SPEC, []), "other versions"),
-        (form_of(SPEC, [gpu_binding(SPEC, {"XBLOCK": 4}, entry)] * 2), "other versions"),
-        (form_of(SPEC, [gpu_binding(replace(SPEC, parameters=()), {}, entry)]), "other parameters"),
+        (encode_descriptor(SPEC, []), "other versions"),
+        (encode_descriptor(SPEC, [encode_gpu_binding(SPEC, {"XBLOCK": 4}, entry)] * 2), "other versions"),
+        (
+            encode_descriptor(SPEC, [encode_gpu_binding(replace(SPEC, parameters=()), {}, entry)]),
+            "other parameters",
+        ),
         (form(entry) + b"!", "something follows"),
     ):
         with pytest.raises(ProgramBytesError, match=reason):

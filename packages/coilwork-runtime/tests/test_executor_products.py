@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ExecutorUnavailableError, ProductLibrary, ProgramBytesError, load_native
-from coilwork_runtime.executor import products
-from coilwork_runtime.executor import program as program_module
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor import native_program as program_module
+from coilwork_runtime.executor import vendor_libraries
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.torch_compat import product_settings
 
 REDUCED = 0b11110
@@ -160,7 +160,7 @@ def test_activations(
 def test_an_activation_of_no_known_kind_is_refused(
     stub: StubProducts, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "_RELU", 7)
+    monkeypatch.setattr(vendor_libraries, "_RELU", 7)
     activated = one(
         "aten._addmm_activation.out", 3, 6, 4, kwargs={"beta": 1.0, "alpha": 1.0, "use_gelu": False}
     )

@@ -15,7 +15,7 @@ from executor_assembly import SETTLE, Assembly, listing, u8
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ProgramBytesError, load_native
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor.native_program import NativeProgram
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

@@ -14,9 +14,9 @@ import torch
 
 from coilwork_cache import KernelCache, MemoryStore
 from coilwork_runtime import extensions
-from coilwork_runtime.compiling import source_files
-from coilwork_runtime.executor.program import FOLDER
+from coilwork_runtime.executor.native_program import FOLDER
 from coilwork_runtime.extensions import load_extension
+from coilwork_runtime.native_build import source_files
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

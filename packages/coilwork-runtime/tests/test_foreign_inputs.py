@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coilwork_runtime import ExecutorUnavailableError, LayoutError, collect_kinds
-from coilwork_runtime.executor import program as program_module
+from coilwork_runtime.executor import native_program as program_module
 from coilwork_runtime.tensor_kinds import PLAIN
 from coilwork_runtime.torch_compat import dispatch_keys, kind_samples
 

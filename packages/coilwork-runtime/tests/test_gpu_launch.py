@@ -13,11 +13,10 @@ from coilwork_cache import MemoryStore, TuningCache
 from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, describe_gpu
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels import native
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.driver import present_driver, slow_kernel
+from coilwork_runtime.triton_kernels.autotune.records import recall, record_key
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
+from coilwork_runtime.triton_kernels.driver import launcher_extension, present_driver, slow_kernel
 from coilwork_runtime.triton_kernels.gpu import LoadedKernel, torch_gpu
-from coilwork_runtime.triton_kernels.remembered import recall, record_key
 
 pytestmark = [
     pytest.mark.gpu,
@@ -154,7 +153,7 @@ def test_the_ctypes_launcher_does_the_same() -> None:
 
 
 def test_the_extension_is_what_launches_here() -> None:
-    assert native.launcher_extension(None) is not None
+    assert launcher_extension(None) is not None
 
 
 def test_cpu_tensors_are_refused() -> None:

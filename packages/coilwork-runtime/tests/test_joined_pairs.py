@@ -26,8 +26,8 @@ import torch
 from coilwork_runtime import Builder
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
-from coilwork_runtime.triton_kernels.worker import without_joined_pairs
+from coilwork_runtime.triton_kernels.compilation import gpu_target, make_candidates, triton_version
+from coilwork_runtime.triton_kernels.worker import split_joined_pairs
 
 COUNT, BLOCK = 4096, 1024
 SOURCE = """
@@ -88,7 +88,7 @@ def kernel(small: str, given: str) -> KernelSpec:
     ],
 )
 def test_what_is_read_elsewhere_is_joined_by_shifts(reader: str) -> None:
-    mended = without_joined_pairs(PAIR + reader + JOIN)
+    mended = split_joined_pairs(PAIR + reader + JOIN)
     assert mended.startswith(PAIR)
     assert (
         "cvt.u32.u16 cwj0, %rs1; cvt.u32.u16 cwj1, %rs2; shl.b32 cwj1, cwj1, 16; or.b32 %r9, cwj0, cwj1;"
@@ -108,7 +108,7 @@ def test_what_is_read_elsewhere_is_joined_by_shifts(reader: str) -> None:
     ],
 )
 def test_other_joins_stay(text: str) -> None:
-    assert without_joined_pairs(text) == text
+    assert split_joined_pairs(text) == text
 
 
 def test_no_shared_pair_is_joined_before_the_assembler() -> None:
@@ -117,7 +117,7 @@ def test_no_shared_pair_is_joined_before_the_assembler() -> None:
     for small in SMALL:
         for given in ("f32", "bf16"):
             spec = kernel(small, given)
-            (only,) = candidates(spec, gpu_target(spec), triton_version())
+            (only,) = make_candidates(spec, gpu_target(spec), triton_version())
             requests.append(only.request)
     done = subprocess.run(
         [sys.executable, "-c", PROBE],

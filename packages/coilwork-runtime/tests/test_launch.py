@@ -14,14 +14,14 @@ from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.launch_forms import GpuEntry
+from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import launch as launching
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config
+from coilwork_runtime.triton_kernels.autotune.search import Search
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
-from coilwork_runtime.triton_kernels.neighbours import Config
-from coilwork_runtime.triton_kernels.searching import Search
 
 
 @dataclass(frozen=True)
@@ -219,10 +219,10 @@ def test_calls_of_other_forms_alone_do_without_python_after_a_while() -> None:
     notes = Notes(entries={image: entry(k) for k, image in enumerate((b"one", b"two", b"odd", b"any"))})
     candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
     launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
-    assert launch.form is not None and launch.form() is None
+    assert launch.descriptor is not None and launch.descriptor() is None
     for asked in range(1, 10):
         launch(OnDevice(0), OnDevice(0), 1000)
-        assert (launch.form() is None) == (asked <= 8)
+        assert (launch.descriptor() is None) == (asked <= 8)
     assert {image for image, *_ in notes.launches} == {b"odd"}
 
 
@@ -234,7 +234,7 @@ def test_all_forms_are_native_once_the_first_is_settled() -> None:
     candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
     launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
     launch(OnDevice(0, 64), OnDevice(0, 128), 1024)
-    assert launch.form is not None and launch.form() is not None
+    assert launch.descriptor is not None and launch.descriptor() is not None
 
 
 def test_a_choice_is_remembered_by_kernel_device_and_size() -> None:

@@ -26,24 +26,26 @@ from runtime_sample_kernels import (
 
 import coilwork_runtime.manifest
 from coilwork_cache import MemoryStore
-from coilwork_runtime.executor.program import executor_extension
-from coilwork_runtime.manifest.encoding import (
+from coilwork_runtime.executor.native_program import executor_extension
+from coilwork_runtime.manifest.kernel_manifest import (
     ARGUMENT_FIELDS,
     MAGIC,
     MANIFEST_FIELDS,
     VERSION_FIELDS,
+    KernelArgument,
+    KernelManifest,
+    KernelSpec,
     block,
     decode_kernels,
     decode_manifest,
     encode_kernels,
     encode_manifest,
-    listing,
     text,
     u32,
+    write_list,
 )
-from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelManifest, KernelSpec
 from coilwork_runtime.manifest.readable import cpp_kernel as CppKernel
-from coilwork_runtime.manifest.size_code import Op, SizeCode
+from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode
 
 LIMITED = rewrite(
     triton_kernel(blocks=(64, 128)),
@@ -86,7 +88,7 @@ def extension() -> Any:
 
 def plain(value: Any) -> Any:
     """A manifest's fields as the native executor shows them."""
-    if isinstance(value, SizeCode):
+    if isinstance(value, SizeBytecode):
         return tuple((int(op), operand) for op, operand in value.steps)
     if isinstance(value, KernelManifest):
         return {name: plain(getattr(value, name)) for name in MANIFEST_FIELDS}
@@ -114,7 +116,7 @@ def test_kernels_keep_their_texts() -> None:
 
 
 def record(*fields: tuple[str, bytes]) -> bytes:
-    return listing(fields, lambda one: text(one[0]) + block(one[1]))
+    return write_list(fields, lambda one: text(one[0]) + block(one[1]))
 
 
 NAMED = (("name", b"k"), ("language", b"cpp"), ("entry", b"k"))
@@ -122,7 +124,7 @@ ARGUMENT = (("name", b"a"), ("role", b"in"), ("dtype", b"f32"))
 
 
 def args(*more: tuple[str, bytes], of: tuple[tuple[str, bytes], ...] = ARGUMENT) -> tuple[str, bytes]:
-    return "args", listing([record(*of, *more)], block)
+    return "args", write_list([record(*of, *more)], block)
 
 
 @pytest.mark.parametrize(
@@ -130,15 +132,18 @@ def args(*more: tuple[str, bytes], of: tuple[tuple[str, bytes], ...] = ARGUMENT)
     [
         ((*NAMED, args(), ("colour", b"")), "colour"),
         ((*NAMED, args(("shade", b""))), "shade"),
-        ((*NAMED, args(), ("versions", listing([record(("depth", b""))], block))), "depth"),
+        ((*NAMED, args(), ("versions", write_list([record(("depth", b""))], block))), "depth"),
         ((*NAMED, args(), ("name", b"k")), "name"),
         (NAMED, "args"),
         ((*NAMED[:2], args()), "entry"),
         ((*NAMED, args(of=ARGUMENT[:2])), "dtype"),
         ((*NAMED, args(of=(*ARGUMENT[:1], ("role", b"idle"), *ARGUMENT[2:]))), "role"),
         ((*NAMED, args(of=(*ARGUMENT[:1], ("role", b"scratch"), *ARGUMENT[2:]))), "scratch"),
-        ((*NAMED, args(), ("grid", listing([SizeCode(((Op.SIZE, 0),))], SizeCode.encode))), "size"),
-        ((*NAMED, args(), ("traffic", SizeCode(((Op.CONSTANT, 0),)).encode() + b"!")), "traffic"),
+        (
+            (*NAMED, args(), ("grid", write_list([SizeBytecode(((Op.SIZE, 0),))], SizeBytecode.encode))),
+            "size",
+        ),
+        ((*NAMED, args(), ("traffic", SizeBytecode(((Op.CONSTANT, 0),)).encode() + b"!")), "traffic"),
     ],
 )
 def test_fields_are_refused_by_name(fields: tuple[tuple[str, bytes], ...], told: str, extension: Any) -> None:
@@ -212,6 +217,6 @@ def test_words_are_arguments() -> None:
         ("size", "i64", True),
         ("size", "i32", False),
     ]
-    assert SCRATCH.args[2].elements == SizeCode(
+    assert SCRATCH.args[2].elements == SizeBytecode(
         ((Op.CONSTANT, 4), (Op.SIZE, 0), (Op.MULTIPLY, 0), (Op.CONSTANT, 1), (Op.ADD, 0))
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from coilwork_runtime.compiling import source_files
-from coilwork_runtime.executor.program import FOLDER
+from coilwork_runtime.executor.native_program import FOLDER
+from coilwork_runtime.native_build import source_files
 
 ROOMS = ("containers", "interfaces", "program", "call", "libraries", "replay", "running", ".")
 

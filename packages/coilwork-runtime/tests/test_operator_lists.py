@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
-from coilwork_runtime.executor.planning import Route
+from coilwork_runtime.executor.call_plans import Route
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

@@ -10,7 +10,7 @@ from executor_assembly import Assembly, u8
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import NativeProgram, load_native
-from coilwork_runtime.executor.planning import Route
+from coilwork_runtime.executor.call_plans import Route
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

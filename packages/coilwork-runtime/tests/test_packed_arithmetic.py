@@ -12,8 +12,8 @@ import torch
 from coilwork_runtime import Builder
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
-from coilwork_runtime.triton_kernels.worker import mend_stages, without_packed_arithmetic
+from coilwork_runtime.triton_kernels.compilation import gpu_target, make_candidates, triton_version
+from coilwork_runtime.triton_kernels.worker import mend_stages, split_packed_arithmetic
 
 ROWS, COLUMNS, BLOCK = 16, 112, 2048
 SOURCE = f"""
@@ -64,7 +64,7 @@ def kernel() -> KernelSpec:
 
 def test_a_pair_becomes_two() -> None:
     text = "\tadd.s16x2 \t%r137, %r133, %r136;\n\tmax.u16x2 %r1, %r2, %r3;\n\tadd.s32 \t%r1, %r2, %r3;\n"
-    one, two, three = without_packed_arithmetic(text).splitlines()
+    one, two, three = split_packed_arithmetic(text).splitlines()
     assert "mov.b32 {cwa0, cwa1}, %r133; mov.b32 {cwb0, cwb1}, %r136;" in one
     assert "add.s16 cwa0, cwa0, cwb0; add.s16 cwa1, cwa1, cwb1; mov.b32 %r137, {cwa0, cwa1};" in one
     assert two.count("max.u16 ") == 2
@@ -80,7 +80,7 @@ def test_stages_without_ptx_stay() -> None:
 def test_it_reaches_the_assembler_in_halves() -> None:
     pytest.importorskip("triton", reason="compiles Triton kernels")
     spec = kernel()
-    (only,) = candidates(spec, gpu_target(spec), triton_version())
+    (only,) = make_candidates(spec, gpu_target(spec), triton_version())
     done = subprocess.run(
         [sys.executable, "-c", PROBE],
         input=json.dumps(only.request),

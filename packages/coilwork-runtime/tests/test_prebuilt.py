@@ -13,7 +13,8 @@ import pytest
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import extensions
-from coilwork_runtime.compiling import (
+from coilwork_runtime.extensions import PACKAGE, load_extension, measure_executor
+from coilwork_runtime.native_build import (
     EXECUTOR,
     LAUNCHER,
     PREBUILT,
@@ -24,8 +25,6 @@ from coilwork_runtime.compiling import (
     read_sources,
     source_files,
 )
-from coilwork_runtime.executor_costs import measure_executor
-from coilwork_runtime.extensions import PACKAGE, load_extension
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

@@ -23,15 +23,14 @@ import torch
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, extensions, folders
-from coilwork_runtime.compiling import compile_extension
 from coilwork_runtime.cpp import toolchain
 from coilwork_runtime.cpp.build import library_key
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import RuntimeFault, ScratchFolderError
 from coilwork_runtime.generated import CppKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.native_build import compile_extension, run_tool, split_command
 from coilwork_runtime.threads import Threads
-from coilwork_runtime.tools import run_tool, split_command
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

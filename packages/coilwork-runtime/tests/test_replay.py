@@ -21,10 +21,10 @@ from test_executor_convolutions import declared, shape_of
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ConvolutionLibrary, DriverGraphs, ProductLibrary, load_native
-from coilwork_runtime.executor import faults
-from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.executor import slow_path
+from coilwork_runtime.executor.native_program import NativeProgram
 from coilwork_runtime.generated import TritonKernel
-from coilwork_runtime.launch_forms import GpuEntry, Launcher, form_of, gpu_binding
+from coilwork_runtime.launch_descriptor import GpuEntry, Launcher, encode_descriptor, encode_gpu_binding
 
 SPEC = TritonKernel(
     name="step",
@@ -71,8 +71,8 @@ def launcher(stub: StubGraphs, kernel: str = "kernel") -> Callable[..., None]:
     def launch(*args: Any) -> None:
         raise AssertionError("it is launched natively")
 
-    data = form_of(SPEC, [gpu_binding(SPEC, {}, entry)])
-    return Launcher(call=launch, form=lambda: data)
+    data = encode_descriptor(SPEC, [encode_gpu_binding(SPEC, {}, entry)])
+    return Launcher(call=launch, descriptor=lambda: data)
 
 
 def load(store: MemoryStore, stub: StubGraphs, data: bytes, *, graphs: bool = True) -> NativeProgram:
@@ -329,7 +329,7 @@ def test_memory_waits_where_the_peak_is_elsewhere(
         first = len(asked) % 2 == 1
         return 1_000 + (peak + (at_first if calls == 0 else 0)) * first
 
-    monkeypatch.setattr(faults, "allocated", allocated)
+    monkeypatch.setattr(slow_path, "allocated", allocated)
     alive: list[bool] = []
     known: list[weakref.ref[Any]] = []
     heard = ctypes.CFUNCTYPE(None)(lambda: alive.append(known[0]() is not None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_runtime.schemas import Type, find_schema, parse_type
+from coilwork_runtime.c_shim import Type, find_schema, parse_type
 
 
 @pytest.mark.parametrize(

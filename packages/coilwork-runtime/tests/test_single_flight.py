@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coilwork_runtime.single_flight import SingleFlight
+from coilwork_runtime.threads import SingleFlight
 
 
 def test_threads_that_ask_meanwhile_share_the_result() -> None:

@@ -10,10 +10,10 @@ from runtime_sample_kernels import triton_kernel
 
 from coilwork_runtime import Builder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.manifest.size_code import Op, SizeCode, constant_code
-from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
-from coilwork_runtime.triton_kernels.searching import Search
-from coilwork_runtime.triton_kernels.small_work import FEW_BYTES, best_guess_does
+from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode, constant_code
+from coilwork_runtime.triton_kernels.autotune.search import Search
+from coilwork_runtime.triton_kernels.build import FEW_BYTES, best_guess_does
+from coilwork_runtime.triton_kernels.compilation import WorkerError, WorkerPool
 
 SMALL = replace(triton_kernel(blocks=(512, 256, 1024)), traffic=constant_code(FEW_BYTES))
 
@@ -62,7 +62,7 @@ def test_a_search_starts_from_all() -> None:
     "other",
     [
         replace(SMALL, traffic=constant_code(FEW_BYTES + 1)),
-        replace(SMALL, traffic=SizeCode(((Op.SIZE, 0),))),
+        replace(SMALL, traffic=SizeBytecode(((Op.SIZE, 0),))),
         replace(SMALL, traffic=None),
         replace(SMALL, source=SMALL.source + "    for k in range(9):\n        tl.store(b, k)\n"),
         replace(SMALL, source=SMALL.source + "    tl.store(b, tl.cumsum(i, 0))\n"),

@@ -16,7 +16,7 @@ from executor_assembly import Assembly
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
-from coilwork_runtime.executor.program import NativeProgram, executor_extension
+from coilwork_runtime.executor.native_program import NativeProgram, executor_extension
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

@@ -15,9 +15,15 @@ from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_runtime import Builder, KernelBuildError
 from coilwork_runtime.triton_kernels import worker
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
-from coilwork_runtime.triton_kernels.requests import GpuTarget, candidates, gpu_target, triton_version
+from coilwork_runtime.triton_kernels.compilation import (
+    GpuBinary,
+    GpuTarget,
+    WorkerError,
+    WorkerPool,
+    gpu_target,
+    make_candidates,
+    triton_version,
+)
 from coilwork_runtime.triton_kernels.worker import read_frame, serve, write_frame
 
 pytest.importorskip("triton", reason="compiles Triton kernels")
@@ -77,7 +83,7 @@ def test_a_worker_that_takes_too_long_is_ended() -> None:
     members = WorkerPool()
     slow = triton_kernel(source="import time\ntime.sleep(600)\n" + triton_kernel().source)
     target = GpuTarget(backend="cuda", arch=90, warp_size=32)
-    ((endless,), (quick,)) = (candidates(spec, target, "x") for spec in (slow, triton_kernel()))
+    ((endless,), (quick,)) = (make_candidates(spec, target, "x") for spec in (slow, triton_kernel()))
     with pytest.raises(WorkerError, match="not compiled after 1 s"):
         members.compile(endless.request, timeout_s=1.0)
     assert members.compile(quick.request, timeout_s=60.0)[1]
@@ -90,7 +96,7 @@ def test_idle_workers_that_went_away_are_not_noticed() -> None:
     for member in members._idle:
         member._process.kill()
         member._process.wait()
-    (candidate,) = candidates(triton_kernel(), GpuTarget(backend="cuda", arch=90, warp_size=32), "x")
+    (candidate,) = make_candidates(triton_kernel(), GpuTarget(backend="cuda", arch=90, warp_size=32), "x")
     assert members.compile(candidate.request)[1]
     members.close()
 
@@ -132,7 +138,7 @@ def test_requests_differ_by_all_that_matters() -> None:
         for spec in (triton_kernel(blocks=(256, 512)), triton_kernel(blocks=(256,), factor=3))
         for target in (h200, mi300)
         for version in ("3.6", "3.7")
-        for found in candidates(spec, target, version)
+        for found in make_candidates(spec, target, version)
     }
     assert len(keys) == 3 * 2 * 2
 

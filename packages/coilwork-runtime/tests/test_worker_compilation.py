@@ -15,12 +15,8 @@ from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import worker
-from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
-from coilwork_runtime.triton_kernels.worker import (
-    MissingFunctionError,
-    without_missing_functions,
-    write_frame,
-)
+from coilwork_runtime.triton_kernels.compilation import gpu_target, make_candidates, triton_version
+from coilwork_runtime.triton_kernels.worker import MissingFunctionError, check_functions, write_frame
 
 # A process that compiles requests, and prints whether the result is the same without the small library, how
 # often each way was gone, and facts about it.
@@ -52,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
 def facts_of(spec: KernelSpec) -> dict[str, Any]:
     """What the probe says of the first candidate."""
     pytest.importorskip("triton", reason="compiles Triton kernels")
-    first = candidates(spec, gpu_target(spec), triton_version())[0]
+    first = make_candidates(spec, gpu_target(spec), triton_version())[0]
     done = subprocess.run(
         [sys.executable, "-c", PROBE],
         input=json.dumps(first.request),
@@ -98,9 +94,9 @@ def test_lines_are_kept_for_checks_alone_and_triton_is_not_read_whole() -> None:
 
 def test_a_function_without_a_body_is_missed() -> None:
     whole = "declare i32 @__nvvm_reflect(ptr)\ndefine internal float @__nv_sinf(float %x) {\n"
-    assert without_missing_functions(whole) == whole
+    assert check_functions(whole) == whole
     with pytest.raises(MissingFunctionError, match="__nv_cosf"):
-        without_missing_functions(whole + "declare float @__nv_cosf(float) #3\n")
+        check_functions(whole + "declare float @__nv_cosf(float) #3\n")
 
 
 def test_triton_is_imported_before_it_is_needed(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from coilwork_tools.bench.comparison import findings, reason, share, speedup, to_json, to_markdown
+from coilwork_tools.bench.command import measure_backends, reason, share, speedup, to_json, to_markdown
 from coilwork_tools.bench.worker import Finding
 
 EAGER = Finding(backend="eager", device="cpu", busy_us=4.0, copy_us=2.0, fewest_bytes=1000, error=1e-7)
@@ -37,7 +37,7 @@ def test_json_has_the_derived_figures() -> None:
 def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text("import time\ntime.sleep(600)\n")
-    (found,) = findings(str(script), "case", ["eager"], backward=False, timeout_s=1.0)
+    (found,) = measure_backends(str(script), "case", ["eager"], backward=False, timeout_s=1.0)
     assert found.failure == "took longer than 1 s"
 
 

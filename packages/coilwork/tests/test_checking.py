@@ -15,8 +15,7 @@ from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning, DivergenceError, NotFiniteError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_lowering.rewrites import Rewrite, call, tensor
-from coilwork_tools.check_mode.compare import disagreement
-from coilwork_tools.check_mode.reference import copy_inputs, run_reference
+from coilwork_tools.check_mode.reference import copy_inputs, disagreement, run_reference
 
 Compile = Callable[..., Callable[..., Any]]
 

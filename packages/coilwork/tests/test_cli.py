@@ -16,8 +16,8 @@ from coilwork.given_options import resolve
 from coilwork_cache import Bundle, BundleCodec, LocalStore, TypedCache
 from coilwork_ir.machine import TUNING, list_borrowed, read_entries
 from coilwork_runtime.generated import KernelVersion, TritonKernel
-from coilwork_runtime.triton_kernels.descent import Found, Trial
-from coilwork_runtime.triton_kernels.remembered import remember
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import SearchResult, Trial
+from coilwork_runtime.triton_kernels.autotune.records import remember
 
 
 def run(*arguments: str) -> Result:
@@ -114,7 +114,7 @@ def test_cache_mappings_shows_and_writes_what_searches_found(folder: Path, tmp_p
     )
     proposed = Trial(config={"XBLOCK": 64}, milliseconds=0.3)
     best = Trial(config={"XBLOCK": 128}, milliseconds=0.2)
-    found = Found(best=best, proposed=(proposed,), tried=(best,))
+    found = SearchResult(best=best, proposed=(proposed,), tried=(best,))
     remember(store, spec, "a GPU", [1000], found)
     wanted = (
         "# softmax_a1 on a GPU for sizes like 1000: 1.50 times as fast as proposed\ntile x0 by 128\nwarps "

@@ -8,7 +8,7 @@ from coilwork.errors import BatchVariantError, OptionError
 from coilwork.given_options import resolve
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.nodes import ExternCall, Program
-from coilwork_tools.check_mode.batch_invariance import check_batch_invariant
+from coilwork_tools.check_mode.watch import check_batch_invariant
 
 
 def calling(target: str) -> Program:

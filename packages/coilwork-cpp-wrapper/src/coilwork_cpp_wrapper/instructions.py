@@ -60,7 +60,7 @@ from coilwork_ir.syntax.cpp import (
 )
 from coilwork_ir.syntax.cpp import Comment as Remark
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
-from coilwork_runtime.manifest.size_code import SizeCode
+from coilwork_runtime.manifest.size_bytecode import SizeBytecode
 
 # ---- conditionals and loops ----
 
@@ -343,7 +343,7 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
     yield Do(Call("rt::check_kernel", (call, Name(messages), string(launch.kernel))))
 
 
-def _scratch(manifest: KernelManifest) -> Iterator[tuple[DType, SizeCode]]:
+def _scratch(manifest: KernelManifest) -> Iterator[tuple[DType, SizeBytecode]]:
     """Element type and number of elements of each memory that the launcher provides."""
     for arg in manifest.args:
         if arg.role == "scratch" and arg.elements is not None:

@@ -20,8 +20,8 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.wrapper import WrapOptions
 from coilwork_runtime import ArtifactError
-from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
+from coilwork_runtime.module_loader import load_kernels
 
 LIBRARY: Final = "program.so"
 PROGRAM: Final = "program.json"

@@ -1,14 +1,15 @@
 """What compiled programs need at run time: build, load, launch, autotune, check.
 
-Open `executor/program.py` first: from a program's bytes to its callable. `calling/` goes around the call,
-`cpp/` and `triton_kernels/` build and launch kernels, `artifact/` saves programs; `generated.py` is what
-readable modules import.
+Open `executor/native_program.py` first: from a program's bytes to its callable. `calling_convention.py` goes
+around the call, `cpp/` and `triton_kernels/` build and launch kernels, `artifact.py` saves programs;
+`generated.py` is what readable modules import.
 """
 
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.calling.binding import bind_roles, bind_separate
-from coilwork_runtime.checks import raise_failure
+from coilwork_runtime.calling_convention import bind_roles, bind_separate
+from coilwork_runtime.cpp.build import CppCompiler
+from coilwork_runtime.cpp.launch import CpuDevice
 from coilwork_runtime.devices import DeviceFacts, describe_cpu, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
@@ -24,23 +25,19 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
     RuntimeFault,
     ScratchFolderError,
+    raise_failure,
 )
-from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
-from coilwork_runtime.executor.products import ProductLibrary
-from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
-from coilwork_runtime.languages.cpp import CppCompiler
-from coilwork_runtime.languages.cpu_device import CpuDevice
-from coilwork_runtime.languages.protocol import Device, KernelCompiler, Language
-from coilwork_runtime.languages.registered import DeviceLanguage
-from coilwork_runtime.launch_forms import Launcher
-from coilwork_runtime.loader import load_python
+from coilwork_runtime.executor.native_program import NativeProgram, load_native, warm_executor
+from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
+from coilwork_runtime.languages import Device, DeviceLanguage, KernelCompiler, Language
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
+from coilwork_runtime.module_loader import load_python
 from coilwork_runtime.tensor_kinds import TensorKinds, collect_kinds, guard_call
+from coilwork_runtime.triton_kernels.autotune.search import Search
 from coilwork_runtime.triton_kernels.device import GpuDevice, TritonCompiler
-from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.version import __version__
 
 __all__ = [

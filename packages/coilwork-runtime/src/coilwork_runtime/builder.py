@@ -9,20 +9,17 @@ from concurrent.futures import Future, as_completed
 from typing import Any, Final
 
 from coilwork_cache import Store
-from coilwork_runtime.cpp.build import CppBuilder
+from coilwork_runtime.cpp.build import CppBuilder, CppLanguage
 from coilwork_runtime.errors import KernelBuildError
-from coilwork_runtime.languages.cpp import CppLanguage
-from coilwork_runtime.languages.protocol import Building, Language
-from coilwork_runtime.languages.triton import Started, TritonLanguage
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.languages import Building, Language
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.triton_kernels.autotune.search import Search
+from coilwork_runtime.triton_kernels.build import Started, TritonBuilder, TritonLanguage
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, WorkerPool, find_shared_pool
 from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
 from coilwork_runtime.triton_kernels.launch import Built
-from coilwork_runtime.triton_kernels.pool import WorkerPool, shared_pool
-from coilwork_runtime.triton_kernels.searching import Search
 
 MOST_WORKERS = 16
 
@@ -59,7 +56,7 @@ class Builder:
         self._store = store
         self._find_language = find_language
         self._cpp = CppBuilder(store)
-        pool, gpu = pool or shared_pool(), gpu or torch_gpu(store)
+        pool, gpu = pool or find_shared_pool(), gpu or torch_gpu(store)
         self._triton = TritonBuilder(store, pool, gpu, search=search, workers=self._workers)
         self._triton_language = TritonLanguage(self._triton, pool, gpu)
         self._languages: dict[str, Language] = {
@@ -99,7 +96,7 @@ class Builder:
             known.warm_up(self._workers)
 
     def _language(self, spec: KernelSpec) -> Language:
-        """Return who builds kernels of the language of `spec`.
+        """Return the language that builds `spec`.
 
         Raises:
             KernelBuildError: nobody does.
@@ -153,10 +150,10 @@ class Builder:
         if spec.name not in started:
             library = threads.submit(self._cpp.library, spec)
             return lambda: (({}, library.result()),)
-        found, parts = started[spec.name]
+        candidates, parts = started[spec.name]
         return lambda: tuple(
             (built.config, built.binary)
-            for built in self._triton.usable(spec, found, [part.result() for part in parts])
+            for built in self._triton.usable(spec, candidates, [part.result() for part in parts])
         )
 
     def _report(self, tasks: list[Building]) -> None:
@@ -178,5 +175,5 @@ class Builder:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

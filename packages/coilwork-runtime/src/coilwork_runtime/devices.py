@@ -20,7 +20,7 @@ _TORCH_FEATURES: Final[Mapping[str, frozenset[str]]] = {"AVX2": AVX2, "AVX512": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """What a device says of itself; a number that cannot be read is 0.
+    """A device as its driver describes it; a number that cannot be read is 0.
 
     Attributes:
         name: of the target that describes such devices.

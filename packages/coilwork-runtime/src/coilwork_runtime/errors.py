@@ -1,8 +1,13 @@
-"""Errors of the runtime. Each says what failed, why, and what to do; codes are stable."""
+"""Errors of the runtime, and the errors of failed checks inside kernels.
+
+A runtime error says what failed, why, and what to do; its code is stable. A check inside a kernel, such as
+an index out of range, raises the error that its message names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 
 class RuntimeFault(Exception):
@@ -106,3 +111,25 @@ class LifetimeError(RuntimeFault):
     """A program's memory is not handled as planned: a name defined or freed twice, memory handed out twice, a
     leak.
     """
+
+
+# ---- checks inside kernels ----
+
+
+def raise_check(kernel: str, checks: Sequence[str], number: int) -> NoReturn:
+    """Raise the error of failed check `number` of `checks`, as `raise_failure` does."""
+    raise_failure(f"{checks[number]} (in kernel {kernel})")
+
+
+def raise_failure(message: str) -> NoReturn:
+    """Raise the error that the text of a failed check says. `IndexError: …` names its own type.
+
+    Raises:
+        IndexError, ZeroDivisionError: the text begins with `IndexError: ` or `ZeroDivisionError: `.
+        RuntimeError: any other.
+    """
+    kind, separator, rest = message.partition(": ")
+    for error in (IndexError, ZeroDivisionError):
+        if separator and kind == error.__name__:
+            raise error(rest)
+    raise RuntimeError(rest if separator and kind == "RuntimeError" else message)

@@ -1,5 +1,6 @@
-"""Extension modules written in C++: those that a wheel brings, else built once per machine, kept in the
-store, loaded from there.
+"""Extension modules in C++: taken from the wheel, from the store, or built once per machine.
+
+`measure_executor` reports what building and loading the native executor costs.
 """
 
 from __future__ import annotations
@@ -7,14 +8,22 @@ from __future__ import annotations
 import functools
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import sysconfig
+import tempfile
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from coilwork_cache import KernelCache, Store, content_key
-from coilwork_runtime.compiling import (
+from coilwork_runtime.cpp.toolchain import Toolchain, check_toolchain, find_toolchain
+from coilwork_runtime.errors import MissingCompilerError
+from coilwork_runtime.folders import scratch_folder, temporary_folder
+from coilwork_runtime.native_build import (
+    EXECUTOR,
     PREBUILT,
     Texts,
     compile_extension,
@@ -22,9 +31,6 @@ from coilwork_runtime.compiling import (
     library_name,
     read_sources,
 )
-from coilwork_runtime.cpp.toolchain import Toolchain, check_toolchain, find_toolchain
-from coilwork_runtime.errors import MissingCompilerError
-from coilwork_runtime.folders import scratch_folder, temporary_folder
 from coilwork_runtime.threads import ForkedLock
 
 _LOADING: Final = ForkedLock()
@@ -62,7 +68,7 @@ def load_extension(
             path = Path(prebuilt, library_name(name, texts))
             if path.exists():
                 try:
-                    return _remembered(name, import_from(name, path))
+                    return _register(name, import_from(name, path))
                 except ImportError:
                     # made for another C or C++ library; build one for this machine
                     pass
@@ -91,10 +97,10 @@ def _import(name: str, data: bytes) -> Any:
     with temporary_folder("extension") as folder:
         path = Path(folder, f"{name}.so")
         path.write_bytes(data)
-        return _remembered(name, import_from(name, path))
+        return _register(name, import_from(name, path))
 
 
-def _remembered(name: str, module: Any) -> Any:
+def _register(name: str, module: Any) -> Any:
     sys.modules[name] = module
     return module
 
@@ -127,3 +133,63 @@ def _build(texts: Texts) -> bytes | None:
 def _build_with(toolchain: Toolchain, texts: Texts) -> bytes | None:
     """The library; asked again with an equal compiler, it is what it was."""
     return compile_extension(toolchain.words, texts, scratch=scratch_folder())
+
+
+# ---- cost of the executor ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorFacts:
+    """Seconds and bytes.
+
+    Attributes:
+        prebuilt: the installed package brings one for this Python.
+        build_s: to compile it here; `None` without a compiler or Python's headers.
+        build_cpu_s: the same, of all cores together.
+        load_s: to load it; `None` if there is none to load.
+        size_bytes: of the library.
+    """
+
+    prebuilt: bool
+    build_s: float | None
+    build_cpu_s: float
+    load_s: float | None
+    size_bytes: int | None
+
+
+def measure_executor() -> ExecutorFacts:
+    """Build the executor, whether that is needed or not, and load the one that the package brings, else what
+    was built.
+    """
+    texts = read_sources(extension_sources(PACKAGE, EXECUTOR))
+    path = Path(PACKAGE, PREBUILT, library_name(EXECUTOR, texts))
+    start, start_cpu = time.perf_counter(), _children_cpu_s()
+    try:
+        built = compile_extension(find_toolchain().words, texts)
+    except MissingCompilerError:
+        built = None
+    build_s = time.perf_counter() - start if built is not None else None
+    prebuilt = path.exists()
+    library = path.read_bytes() if prebuilt else built
+    return ExecutorFacts(
+        prebuilt=prebuilt,
+        build_s=build_s,
+        build_cpu_s=_children_cpu_s() - start_cpu,
+        load_s=None if library is None else _load_seconds(library),
+        size_bytes=None if library is None else len(library),
+    )
+
+
+def _children_cpu_s() -> float:
+    used = os.times()
+    return used.children_user + used.children_system
+
+
+def _load_seconds(library: bytes) -> float:
+    with tempfile.TemporaryDirectory(prefix="coilwork-extension-") as folder:
+        # another file than the one that may be loaded already, which would cost nothing
+        path = Path(folder, f"{EXECUTOR}.so")
+        path.write_bytes(library)
+        start = time.perf_counter()
+        import_from(EXECUTOR, path)
+        return time.perf_counter() - start

@@ -85,7 +85,7 @@ class _ProcessFolder:
         self._owner = 0
 
     def path(self) -> str:
-        """Return where it is; it is made if it is not there."""
+        """Return the folder; it is made if it is not there."""
         if self._owner != os.getpid() or not is_usable(self._folder):
             self._folder = _make_folder()
             self._owner = os.getpid()
@@ -98,12 +98,12 @@ def _process_folder() -> _ProcessFolder:
 
 
 def is_usable(folder: str | Path) -> bool:
-    """Tell if files can be written in it, and code be loaded from there."""
+    """Return True if files can be written in `folder`, and code be loaded from there."""
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK) and not _fault_of(folder)
 
 
 def _fault_of(folder: str | Path) -> OSError | None:
-    """Say what is wrong with the file system below it."""
+    """Return the fault of the file system below `folder`, if it has one."""
     system = os.statvfs(folder)
     if system.f_flag & getattr(os, "ST_NOEXEC", 0):
         return OSError(

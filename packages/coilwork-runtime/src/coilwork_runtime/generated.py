@@ -1,7 +1,7 @@
 """What generated modules use, under the name `rt`. This is the stable surface of the runtime."""
 
-from coilwork_runtime.layout_memory import LayoutMemory
 from coilwork_runtime.layouts import (
+    LayoutMemory,
     aligned,
     check_aligned_layout,
     check_layout,
@@ -28,7 +28,7 @@ from coilwork_runtime.manifest.readable import (
 from coilwork_runtime.manifest.readable import (
     triton_kernel as TritonKernel,
 )
-from coilwork_runtime.standalone import random_input, run_standalone
+from coilwork_runtime.module_loader import random_input, run_standalone
 from coilwork_runtime.streams import (
     fork_stream,
     join_stream,

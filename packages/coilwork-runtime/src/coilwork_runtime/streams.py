@@ -1,14 +1,15 @@
-"""Streams and events as programs use them: forked, recorded, waited for and joined; on devices without any,
-nothing.
+"""Streams and events of programs: fork, record, wait, join. On devices without streams these do nothing.
 
-`None` is the stream that a call begins on, torch's current one, and whatever there is of a device that has no
-streams: what it is given is done, or in order, anyhow.
+`None` stands for the stream that a call begins on, torch's current one, and for every stream and event of a
+device that has none. `CallStreams` keeps those of one call by their numbers in the program's bytes; the
+native executor calls its methods by name (native/running/running.hpp).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Final
 
 import torch
 
@@ -23,9 +24,9 @@ def fork_stream(device: str, after: torch.Stream | None = None) -> torch.Stream 
     place = torch.device(device)
     if not _has_streams(place):
         return None
-    made = torch.Stream(place)
-    made.wait_stream(torch.accelerator.current_stream(place) if after is None else after)
-    return made
+    stream = torch.Stream(place)
+    stream.wait_stream(torch.accelerator.current_stream(place) if after is None else after)
+    return stream
 
 
 def record_event(device: str, stream: torch.Stream | None = None) -> torch.Event | None:
@@ -63,3 +64,54 @@ def on_stream(stream: torch.Stream | None, function: Callable[..., Any], *args: 
         return function(*args, **kwargs)
     with stream:
         return function(*args, **kwargs)
+
+
+# ---- streams of one call ----
+
+
+class CallStreams:
+    """Streams and events so far. Stream 0 is the call's own, torch's current one."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, torch.Stream | None] = {0: None}
+        self._events: dict[int, torch.Event | None] = {}
+        self._used = ExitStack()
+
+    def order(self, what: int, number: int, other: int, device: str) -> None:
+        """Do `what`, one of the wrapper's `native.encoding.Ordering`, to the stream or event `number`."""
+        _ORDERS[what](self, number, other, device)
+
+    def close(self) -> None:
+        """Make the call's own stream torch's current one again."""
+        self._used.close()
+
+    def _fork(self, number: int, other: int, device: str) -> None:
+        self._streams[number] = fork_stream(device, self._streams[other])
+
+    def _record(self, number: int, other: int, device: str) -> None:
+        self._events[number] = record_event(device, self._streams[other])
+
+    def _wait(self, number: int, other: int, device: str) -> None:
+        wait_event(self._events[number], self._streams[other])
+
+    def _synchronize(self, number: int, other: int, device: str) -> None:
+        synchronize_event(self._events[number])
+
+    def _join(self, number: int, other: int, device: str) -> None:
+        join_stream(self._streams.pop(number), self._streams[other])
+
+    def _use(self, number: int, other: int, device: str) -> None:
+        self._used.close()
+        stream = self._streams[number]
+        if stream is not None:
+            self._used.enter_context(stream)
+
+
+_ORDERS: Final = (
+    CallStreams._fork,
+    CallStreams._record,
+    CallStreams._wait,
+    CallStreams._synchronize,
+    CallStreams._join,
+    CallStreams._use,
+)

@@ -15,9 +15,9 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.errors import LayoutError
 from coilwork_runtime.layouts import check_memory
+from coilwork_runtime.native_build import EXECUTOR
 from coilwork_runtime.torch_compat import are_operators_watched, dispatch_keys, key_bits
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -95,13 +95,13 @@ def guard_call(call: Call, operators: Call, kinds: TensorKinds) -> Call:
         extension = sys.modules.get(EXECUTOR)
         foreign = None if extension is None else extension.any_foreign(args, keys)
         if foreign is None:
-            foreign = _any_foreign(args, kinds)
+            foreign = _has_foreign(args, kinds)
         return run_checked(args) if foreign else call(args)
 
     return run
 
 
-def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
+def _has_foreign(args: list[Any], kinds: TensorKinds) -> bool:
     if are_operators_watched():
         return True
     if any(isinstance(value, _SYMBOLIC) or _is_foreign(value, kinds) for value in args):

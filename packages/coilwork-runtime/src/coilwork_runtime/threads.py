@@ -1,15 +1,17 @@
-"""Threads and locks in every state of a process: one whose main thread has ended, one that forks.
+"""Threads and locks that work in every state of a process, and work that threads share.
 
-Imports nothing of torch's or ours, since a wheel is built without them.
+`Threads` runs work at once where Python starts no threads any more, `ForkedLock` is free in a forked child,
+and `SingleFlight` does work once that several threads ask for at the same time. The build of a wheel imports
+this module, so it needs neither torch nor another package.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -79,3 +81,59 @@ class ForkedLock:
         # a thread that forked in between holds the lock of its parent's process, not of this one
         if lock is not None and lock.locked():
             lock.release()
+
+
+# ---- single flight ----
+
+
+class SingleFlight(Generic[T]):
+    """Runs at most one piece of work per key at a time. It remembers nothing afterwards."""
+
+    def __init__(self) -> None:
+        self._lock = ForkedLock()
+        # results; None for those that were left out
+        self._running: dict[str, Future[tuple[T] | None]] = {}
+        self._process = os.getpid()
+
+    def run(self, key: str, make: Callable[[], T]) -> T:
+        """Return the result of `make`, which runs here or in the thread that is already at it."""
+        mine: Future[tuple[T] | None] = Future()
+        while (other := self._claim(key, mine)) is not mine:
+            answer = other.result()
+            if answer is not None:
+                return answer[0]
+        try:
+            value = make()
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result((value,))
+            return value
+        finally:
+            with self._lock:
+                self._running.pop(key, None)
+
+    def run_for(self, keys: Iterable[str], make: Callable[[Sequence[str]], Mapping[str, T]]) -> None:
+        """Run `make` for those of `keys` that no other thread is at. What it leaves out, or if it raises, is
+        for `run` to make.
+        """
+        claims: dict[str, Future[tuple[T] | None]] = {key: Future() for key in keys}
+        mine = {key: claim for key, claim in claims.items() if self._claim(key, claim) is claim}
+        results: Mapping[str, T] = {}
+        try:
+            results = make(tuple(mine)) if mine else {}
+        finally:
+            with self._lock:
+                for key in mine:
+                    self._running.pop(key, None)
+            for key, claim in mine.items():
+                claim.set_result((results[key],) if key in results else None)
+
+    def _claim(self, key: str, mine: Future[tuple[T] | None]) -> Future[tuple[T] | None]:
+        """Return the claim on `key`: `mine` from now on if there was none."""
+        with self._lock:
+            if self._process != os.getpid():
+                # what threads of the parent's were at, nobody finishes in a forked child
+                self._running, self._process = {}, os.getpid()
+            return self._running.setdefault(key, mine)

@@ -44,13 +44,13 @@ def same_layouts(*tensors: torch.Tensor) -> Callable[..., bool]:
     return check
 
 
-def direct_operator(found: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what torch's object for an operator overload calls: it saves a call in Python. Other callables
-    stay.
+def direct_operator(overload: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function behind torch's object for an operator overload, which saves a call in Python. Other
+    callables stay.
     """
-    if type(found) is not torch._ops.OpOverload:
-        return found
-    direct: Callable[..., Any] = found._op
+    if type(overload) is not torch._ops.OpOverload:
+        return overload
+    direct: Callable[..., Any] = overload._op
     return direct
 
 
@@ -118,7 +118,8 @@ def kind_samples() -> list[tuple[torch.Tensor, int, int, int, int]]:
 
 
 def are_operators_watched(own: bool = False) -> bool:
-    """Tell if a dispatch mode of Python wants to see operators: one of torch's, or, unless `own`, a user's.
+    """Return True if a dispatch mode of Python wants to see operators: one of torch's, or, unless `own`, a
+    user's.
 
     A mode may say that it does not want to see those of compiled graphs, where torch asks that.
     """
@@ -141,7 +142,7 @@ _PARTS: Final[Mapping[object, int]] = MappingProxyType(
 
 
 def product_settings() -> int:
-    """Return what torch says at present of matrix products on CUDA, for products of our own.
+    """Return torch's present settings of matrix products on CUDA, for products of our own.
 
     Bit 0: `float32` may be computed in TF32. Bits 1 and 2: sums of `float16` may be rounded to it between
     parts; there may be parts. Bits 3 and 4: the same of `bfloat16`. -1: something that only ATen does.
@@ -161,7 +162,7 @@ _cudnn_benchmark: Final = torch._C._get_cudnn_benchmark
 
 
 def convolution_settings() -> int:
-    """Return what torch says at present of convolutions on CUDA, for convolutions of our own.
+    """Return torch's present settings of convolutions on CUDA, for convolutions of our own.
 
     0: nothing that matters. -1: cuDNN is switched off, or torch is to try which of its engines is fastest.
     """
@@ -169,11 +170,11 @@ def convolution_settings() -> int:
 
 
 def profiler_is_on() -> bool:
-    """Tell if torch's profiler records."""
+    """Return True if torch's profiler records."""
     return bool(getattr(_profiler, "_is_profiler_enabled", False))
 
 
-def recorded_range(name: str) -> AbstractContextManager[object]:
+def open_profiler_range(name: str) -> AbstractContextManager[object]:
     """A range of that name in what the profiler records; without the operator call that
     `record_function` is.
     """
@@ -203,7 +204,7 @@ _BATCHING: Final = torch._C._parse_dispatch_key("VmapMode")
 
 
 class Creation(NamedTuple):
-    """How a view was made, after which it takes or refuses writes that autograd would record.
+    """The way a view was made, after which it takes or refuses writes that autograd would record.
 
     Attributes:
         kind: torch's own value.
@@ -246,8 +247,8 @@ def storage_identity(tensor: torch.Tensor) -> int:
 
 
 def is_transformed() -> bool:
-    """Tell if tensors may carry tangents or be wrapped, and then have no memory: by `torch.func`, or by
-    autograd for batches of gradients.
+    """Return True if tensors may carry tangents or be wrapped, and then have no memory: by `torch.func`, or
+    by autograd for batches of gradients.
 
     The latter's `vmap` is an older one, of which only the dispatcher tells.
     """
@@ -259,9 +260,9 @@ def is_transformed() -> bool:
 
 
 def transform_facts() -> tuple[object, ...]:
-    """Return where C++ finds what `is_transformed` asks for: the names of the module that has the level of
-    tangents, the function that tells the interpreter of `torch.func`, that which tells if a key is included,
-    and the key.
+    """Return the objects by which C++ asks for `is_transformed`: the names of the module that has the level
+    of tangents, the function that tells the interpreter of `torch.func`, that which tells if a key is
+    included, and the key.
     """
     included = torch._C._dispatch_tls_is_dispatch_key_included
     return vars(forward_ad), torch._C._functorch.peek_interpreter_stack, included, _BATCHING

@@ -48,7 +48,7 @@ from coilwork_lowering.facts.scalar_overflow import accepts_numbers
 from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
 from coilwork_lowering.rewrites.constant_folding import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate
-from coilwork_tools.check_mode.captured_check import add_captured_check
+from coilwork_tools.check_mode.divergence import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
 logger = logging.getLogger("coilwork")

@@ -16,9 +16,14 @@ from coilwork_cache.commands import cache
 from coilwork_ir.registration import RegistrationError
 from coilwork_runtime import RuntimeFault
 from coilwork_tools.bench.command import bench
-from coilwork_tools.conform.command import make_conform_command
-from coilwork_tools.explain.commands import executor, make_info_command, make_options_command, mappings
-from coilwork_tools.explain.uncompiled import uncompiled
+from coilwork_tools.commands import (
+    executor,
+    make_conform_command,
+    make_info_command,
+    make_options_command,
+    mappings,
+)
+from coilwork_tools.explain.compile_coverage import uncompiled
 
 PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
 

@@ -37,13 +37,12 @@ from coilwork_runtime import (
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
-from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
-from coilwork_tools.explain.compiled_graph import CompiledGraph
-from coilwork_tools.explain.progress import log_progress, log_search
-from coilwork_tools.explain.report import CompileReport, announce, read_report, report_program
-from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
+from coilwork_tools.explain.report import CompiledGraph, CompileReport, announce, read_report, report_program
+from coilwork_tools.explain.trace import log_progress, log_search
+from coilwork_tools.op_fallback.graph_parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")

@@ -17,7 +17,7 @@ from coilwork_lowering.rewrites import Rewrite, choose_rewrites
 from coilwork_lowering.rewrites.rewrite import Level
 from coilwork_runtime import Search
 from coilwork_runtime.executor.choice import ExecutorOptions
-from coilwork_runtime.triton_kernels.descent import Trial
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
 SCHEDULED: Final = ("cuda", "cpu")

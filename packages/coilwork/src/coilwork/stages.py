@@ -35,7 +35,7 @@ from coilwork_runtime.executor.choice import Loadable
 from coilwork_scheduler.contractions.registry import collect_implementations
 from coilwork_scheduler.make_program import ProgramContext, make_program
 from coilwork_scheduler.memory import PlanOptions
-from coilwork_tools.check_mode.batch_invariance import check_batch_invariant
+from coilwork_tools.check_mode.watch import check_batch_invariant
 from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import MAPPING_SUFFIX, Trace
 from coilwork_wrapper.module_wrapper import write_graph

@@ -1,5 +1,5 @@
 """C++ kernels: compiler, build, load and launch.
 
-Open `build.py` first: from source to a launcher. `toolchain.py` is the compiler and its flags, `batches.py`
-compiles several kernels at once, `launch.py` calls one.
+Open `build.py` first: from text to a launcher. `toolchain.py` is the compiler and its flags, and `launch.py`
+calls a kernel.
 """

@@ -1,4 +1,9 @@
-"""From the source of a C++ kernel to a launcher: through the store, then the compiler."""
+"""C++ kernels from their text to a launcher: through the store, then the compiler.
+
+Starting the compiler and the linker takes as long as compiling a small kernel, so that several kernels share
+a translation unit and a library. `CppLanguage` builds the kernels of a program so; `CppCompiler` makes one
+library per kernel, for back ends that run C++ in their own way.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,12 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
 from coilwork_cache import KernelCache, Store, content_key
-from coilwork_runtime.cpp.batches import joined
 from coilwork_runtime.cpp.launch import load_launcher
 from coilwork_runtime.cpp.toolchain import (
     STUB,
@@ -23,10 +28,70 @@ from coilwork_runtime.cpp.toolchain import (
 )
 from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
 from coilwork_runtime.folders import is_usable, new_folder, scratch_errors
-from coilwork_runtime.launch_forms import Launcher
+from coilwork_runtime.languages import Building
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_runtime.single_flight import SingleFlight
-from coilwork_runtime.threads import ForkedLock
+from coilwork_runtime.threads import ForkedLock, SingleFlight, Threads
+
+MOST_TOGETHER: Final = 48
+# Characters: from here on starting the compiler matters little, and kernels in one file compile one after the
+# other.
+LONGEST_TOGETHER: Final = 64_000
+# What means all of a file, and so kernels that have nothing to do with it.
+_FOR_THE_WHOLE_FILE: Final = re.compile(r"^\s*#\s*(include|define|undef)\b", re.MULTILINE)
+# Declarations of functions of C: `extern "C" {`, a line for each, `}`.
+_OF_C: Final = re.compile(r'^extern "C" \{\n((?:[^{}\n]*;\n)*)\}\n', re.MULTILINE)
+
+
+def make_batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[KernelSpec, ...]]:
+    """`kernels` in groups, each to be compiled in one go, about equally long, and as many as give all
+    `workers` something to do.
+    """
+    length = sum(len(kernel.source) for kernel in kernels)
+    rounds = max(-(-len(kernels) // (workers * MOST_TOGETHER)), -(-length // (workers * LONGEST_TOGETHER)))
+    groups: list[list[KernelSpec]] = [[] for _ in range(min(len(kernels), workers * rounds))]
+    for kernel in sorted(kernels, key=_length, reverse=True):
+        fitting = [group for group in groups if _fits(kernel, group)]
+        if not fitting:
+            groups.append([])
+            fitting = groups[-1:]
+        min(fitting, key=lambda group: sum(map(_length, group))).append(kernel)
+    return [tuple(group) for group in groups if group]
+
+
+def join_sources(kernels: Iterable[KernelSpec]) -> str:
+    """One translation unit for all: what each defines lies in a namespace of its own, and the entries have
+    their names in C.
+
+    Declarations of functions of C stand before all namespaces. Within one, g++ 12 does not take `tanhf` for
+    the function that it knows: some loops are not vectorised then, and the last bit depends on what a kernel
+    is compiled with.
+    """
+    declarations: dict[str, None] = {}
+    parts: list[str] = []
+    for position, kernel in enumerate(kernels):
+        for block in _OF_C.findall(kernel.source):
+            declarations.update(dict.fromkeys(block.splitlines()))
+        parts.append(f"namespace kernel_{position} {{\n{_OF_C.sub('', kernel.source)}\n}}")
+    return "\n".join(['extern "C" {', *declarations, "}", *parts])
+
+
+def _length(kernel: KernelSpec) -> int:
+    return len(kernel.source)
+
+
+def _fits(kernel: KernelSpec, group: Sequence[KernelSpec]) -> bool:
+    if not group:
+        return True
+    if len(group) == MOST_TOGETHER or any(
+        _FOR_THE_WHOLE_FILE.search(one.source) for one in (kernel, group[0])
+    ):
+        return False
+    return kernel.features == group[0].features and all(kernel.entry != one.entry for one in group)
+
+
+# ---- builder ----
+
 
 _KEY: Final = re.compile("[0-9a-f]+")
 # In the store in place of a kernel's library: the key of one that holds others, too.
@@ -40,7 +105,7 @@ class CppBuilder:
         self._kernels = KernelCache(store)
         self._lock = ForkedLock()
         self._flights: SingleFlight[Path] = SingleFlight()
-        self._made_folder: Path | None = None
+        self._kernel_folder: Path | None = None
         self._written: dict[str, Path] = {}
         # the keys of kernels whose libraries hold others, too
         self._shared: set[str] = set()
@@ -56,7 +121,7 @@ class CppBuilder:
         try:
             toolchain = find_toolchain()
         except MissingCompilerError:
-            launcher = self._stored_launcher(spec)
+            launcher = self._load_stored(spec)
             if launcher is None:
                 raise
             return launcher
@@ -77,13 +142,15 @@ class CppBuilder:
             ) from error
 
     def is_missing(self, spec: KernelSpec) -> bool:
-        """Tell if the kernel has yet to be compiled. What the store has of it is taken from there."""
+        """Return True if the kernel has yet to be compiled. A library that the store has is loaded from
+        there.
+        """
         try:
             key = library_key(spec, find_toolchain())
         except MissingCompilerError:
             # `build` says so
             return False
-        return self._file(key) is None and self._found(key) is None
+        return self._file(key) is None and self._find_library(key) is None
 
     def build_together(self, specs: Sequence[KernelSpec]) -> None:
         """Compile the kernels in one go, for `build` to load them; should they not compile so, it compiles
@@ -105,12 +172,12 @@ class CppBuilder:
         key = library_key(spec, toolchain)
         return self._flights.run(key, lambda: self._own_library(spec, key, toolchain)).read_bytes()
 
-    def _stored_launcher(self, spec: KernelSpec) -> Launcher | None:
+    def _load_stored(self, spec: KernelSpec) -> Launcher | None:
         """The launcher of what any compiler made of the kernel before; None if the store has nothing that
         loads.
         """
         named = (self._kernels.get(latest_key(spec)) or b"").decode(errors="replace")
-        path = self._found(named) if _KEY.fullmatch(named) else None
+        path = self._find_library(named) if _KEY.fullmatch(named) else None
         try:
             return None if path is None else load_launcher(spec, path)
         except (OSError, AttributeError):
@@ -124,15 +191,15 @@ class CppBuilder:
             return None
 
     def _library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
-        known = self._file(key) or self._found(key)
+        known = self._file(key) or self._find_library(key)
         return known or self._keep(key, self._compile(spec, key, toolchain))
 
     def _own_library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
-        """As `_library`, but it holds this kernel alone."""
+        """Do as `_library`, for a library that holds this kernel alone."""
         library = self._library(spec, key, toolchain)
         return self._keep(key, self._compile(spec, key, toolchain)) if key in self._shared else library
 
-    def _found(self, key: str) -> Path | None:
+    def _find_library(self, key: str) -> Path | None:
         """The library of the kernel with this key as a file, if the store has it."""
         data = self._kernels.get(key)
         if data is None:
@@ -156,7 +223,7 @@ class CppBuilder:
             return {}
         features = next(iter(specs.values())).features
         data, _ = compile_library(
-            toolchain, joined(specs.values()), features, self._folder_with_stub(toolchain)
+            toolchain, join_sources(specs.values()), features, self._folder_with_stub(toolchain)
         )
         if data is None:
             return {}
@@ -212,12 +279,12 @@ class CppBuilder:
         return folder
 
     def _folder(self) -> Path:
-        """Return where libraries lie; another one if it was removed."""
+        """Return the folder of libraries; another one if it was removed."""
         # functools.cache would let two threads make a folder each, and the stub lies in one only
         with self._lock:
-            if self._made_folder is None or not is_usable(self._made_folder):
-                self._made_folder = new_folder("cpp")
-            return self._made_folder
+            if self._kernel_folder is None or not is_usable(self._kernel_folder):
+                self._kernel_folder = new_folder("cpp")
+            return self._kernel_folder
 
     def _write(self, data: bytes) -> Path:
         """A new file each time: the loader takes a path that it knows for the library that it knows.
@@ -247,3 +314,76 @@ def library_key(spec: KernelSpec, toolchain: Toolchain) -> str:
     """The store's key of a kernel's library."""
     flags = " ".join(flags_for(spec.features))
     return content_key("kernel", "cpp", spec.source, flags, toolchain.version, platform.machine())
+
+
+# ---- language and compiler ----
+
+
+class CppLanguage:
+    """Kernels that a C++ compiler builds, `workers` at once, and the processor runs."""
+
+    def __init__(self, builder: CppBuilder, *, workers: int) -> None:
+        self._builder = builder
+        self._workers = workers
+
+    def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
+        """As `Language.start`."""
+        together = self._start_together(specs, threads)
+        return {
+            spec.name: Building(
+                [threads.submit(self._build, spec, together.get(spec.name))], lambda parts: parts[0]
+            )
+            for spec in specs
+        }
+
+    def warm_up(self, workers: int) -> None:
+        """Do nothing: a compiler starts at once."""
+
+    def _build(self, spec: KernelSpec, together: Future[None] | None) -> Launcher:
+        # no thread waits for itself: what is waited for was submitted before
+        if together is not None:
+            together.result()
+        return self._builder.build(spec)
+
+    def _start_together(self, kernels: Sequence[KernelSpec], threads: Threads) -> dict[str, Future[None]]:
+        """Begin to compile kernels, several at a time: by name of a kernel, what it has to wait for."""
+        if len(kernels) < 2:
+            return {}
+        missing = [
+            kernel
+            for kernel, is_missing in zip(
+                kernels, threads.map(self._builder.is_missing, kernels), strict=True
+            )
+            if is_missing
+        ]
+        groups = [group for group in make_batches(missing, self._workers) if len(group) > 1]
+        return {
+            kernel.name: started
+            for group in groups
+            for started in [threads.submit(self._builder.build_together, group)]
+            for kernel in group
+        }
+
+
+class CppCompiler:
+    """A `KernelCompiler` for back ends that run C++ kernels in their own way: a shared library for each."""
+
+    def __init__(self) -> None:
+        self._builder = CppBuilder(None)
+
+    def key(self, spec: KernelSpec) -> str:
+        """The compiler's version and flags.
+
+        Raises:
+            MissingCompilerError: there is no compiler.
+        """
+        return library_key(spec, find_toolchain())
+
+    def compile(self, spec: KernelSpec) -> bytes:
+        """The shared library of the kernel.
+
+        Raises:
+            KernelBuildError: the compiler refuses the text.
+            MissingCompilerError: there is no compiler.
+        """
+        return self._builder.library(spec)

@@ -1,18 +1,25 @@
-"""Loading a built C++ kernel and calling it with tensors."""
+"""Load a built C++ kernel and call it: as a launcher over tensors, and through the processor as a `Device`.
+
+The processor does work when it is launched, so that its streams and events have nothing to order.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
-from coilwork_runtime.checks import raise_check
 from coilwork_runtime.dtypes import torch_dtype
-from coilwork_runtime.launch_forms import Launcher, cpu_form
+from coilwork_runtime.errors import KernelLaunchError, raise_check
+from coilwork_runtime.launch_descriptor import Launcher, encode_cpu_descriptor
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 
 
@@ -30,11 +37,11 @@ def load_launcher(manifest: KernelManifest, library: Path) -> Launcher:
     def report(failed: int) -> None:
         raise_check(manifest.name, manifest.checks, failed - 1)
 
-    form = cpu_form(manifest, ctypes.cast(function, ctypes.c_void_p).value or 0)
+    descriptor = encode_cpu_descriptor(manifest, ctypes.cast(function, ctypes.c_void_p).value or 0)
     call = _call_of(manifest, function)
     if manifest.checks:
-        call = _checked(call, report)
-    return Launcher(call=call, form=lambda: form, report=report)
+        call = _add_check(call, report)
+    return Launcher(call=call, descriptor=lambda: descriptor, report=report)
 
 
 # Calls with few tensors, by their number: without a loop they take two thirds of the time.
@@ -67,11 +74,11 @@ def _call_of(manifest: KernelManifest, function: Callable[..., Any]) -> Callable
             return _CALLS[tensors](function)
         address_of = torch.Tensor.data_ptr
         return lambda *args: function(*map(address_of, args[:tensors]), *args[tensors:])
-    return _mixed_call(manifest, function)
+    return _make_mixed_call(manifest, function)
 
 
-def _mixed_call(manifest: KernelManifest, function: Callable[..., Any]) -> Callable[..., Any]:
-    """As `_call_of`, for arguments in any order and scratch memory."""
+def _make_mixed_call(manifest: KernelManifest, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a call as `_call_of` does, for arguments in any order and scratch memory."""
     given = [one for one in manifest.args if one.role != "scratch"]
     sizes_at = [position for position, one in enumerate(given) if one.role == "size"]
 
@@ -93,10 +100,80 @@ def _mixed_call(manifest: KernelManifest, function: Callable[..., Any]) -> Calla
     return call
 
 
-def _checked(call: Callable[..., Any], report: Callable[[int], None]) -> Callable[..., None]:
+def _add_check(call: Callable[..., Any], report: Callable[[int], None]) -> Callable[..., None]:
     def launch(*args: Any) -> None:
         failed = call(*args)
         if failed:
             report(failed)
 
     return launch
+
+
+# ---- the processor as a device ----
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A function of the process, and the kernel that it is."""
+
+    function: Callable[..., Any]
+    manifest: KernelManifest
+
+
+class CpuDevice:
+    """Runs C++ kernels, shared libraries, in the thread that launches them."""
+
+    recovers = True
+
+    def load(self, binary: bytes, manifest: KernelManifest, index: int) -> Loaded:
+        """As `Device.load`."""
+        # the loader takes a path that it knows for the library that it knows
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            Path(file.name).write_bytes(binary)
+            try:
+                function = ctypes.CDLL(file.name)[manifest.entry]
+            except (OSError, AttributeError) as error:
+                raise KernelLaunchError(
+                    "kernel-load", f"kernel {manifest.name} does not load", reason=str(error)
+                ) from error
+        function.argtypes = [ctypes.c_void_p if one.is_pointer else ctypes.c_int64 for one in manifest.args]
+        function.restype = ctypes.c_int64 if manifest.checks else None
+        return Loaded(function, manifest)
+
+    def launch(self, handle: Any, words: Sequence[int], stream: Any) -> None:
+        """As `Device.launch`; a failed check is raised at once."""
+        failed = handle.function(*words)
+        if failed:
+            raise_check(handle.manifest.name, handle.manifest.checks, failed - 1)
+
+    def stream(self, index: int) -> int:
+        """The one stream that there is."""
+        return 0
+
+    def make_stream(self, index: int) -> int:
+        """The one stream that there is."""
+        return 0
+
+    def use(self, stream: int) -> AbstractContextManager[None]:
+        """Do nothing: it is in use."""
+        return nullcontext()
+
+    def record(self, stream: int) -> int:
+        """An event that has happened."""
+        return 0
+
+    def wait(self, stream: int, event: int) -> None:
+        """Do nothing: the work before the event is done."""
+
+    def is_done(self, event: int) -> bool:
+        """True."""
+        return True
+
+    def synchronize(self, stream: int) -> None:
+        """Do nothing: all launches are done."""
+
+    def measure(self, call: Callable[[], None], index: int) -> float:
+        """Seconds of the call."""
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start

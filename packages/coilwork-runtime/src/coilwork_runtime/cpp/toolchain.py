@@ -14,7 +14,7 @@ from typing import Final
 
 from coilwork_runtime.errors import MissingCompilerError
 from coilwork_runtime.folders import scratch_errors, temporary_folder
-from coilwork_runtime.tools import LONGEST_RUN_S, run_tool, split_command
+from coilwork_runtime.native_build import LONGEST_RUN_S, run_tool, split_command
 
 CANDIDATES: Final = ("g++", "c++", "clang++")
 BASE_FLAGS: Final = (
@@ -70,7 +70,7 @@ class Toolchain:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return what a command begins with."""
+        """The words that a command begins with."""
         return (self.command, *self.arguments)
 
 
@@ -124,10 +124,10 @@ def _stamp(word: str, path: str) -> tuple[int, ...]:
     """Numbers that change when another program is installed under the name; empty for what is no program."""
     program = shutil.which(word, path=path)
     try:
-        found = os.stat(program) if program else None
+        status = os.stat(program) if program else None
     except OSError:
-        found = None
-    return () if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+        status = None
+    return () if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _period() -> int:
@@ -213,8 +213,8 @@ def _stub(toolchain: Toolchain) -> bytes:
 def _try_stub(
     toolchain: Toolchain, stamps: tuple[tuple[int, ...], ...], period: int
 ) -> tuple[bytes | None, str]:
-    """As `run_compiler`. A failure is remembered for a while: a compiler may hang, and a graph has many
-    kernels.
+    """Build the stub as `run_compiler` does. A failure is remembered for a while: a compiler may hang, and a
+    graph has many kernels.
     """
     functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
     soname = () if platform.system() == "Darwin" else (f"-Wl,-soname,{STUB}",)

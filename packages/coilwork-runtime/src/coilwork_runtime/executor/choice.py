@@ -1,4 +1,4 @@
-"""Who runs a program: the native executor, or the interpreter in Python, which does the same."""
+"""Choose what runs a program: the native executor, or the interpreter in Python, which does the same."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ExecutorUnavailableError
-from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
-from coilwork_runtime.executor.products import ProductLibrary
-from coilwork_runtime.executor.program import NativeProgram, load_native
-from coilwork_runtime.launch_forms import Launcher
-from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.executor.native_program import NativeProgram, load_native
+from coilwork_runtime.executor.vendor_libraries import ConvolutionLibrary, DriverGraphs, ProductLibrary
+from coilwork_runtime.launch_descriptor import Launcher
+from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import PLAIN, Call, TensorKinds, guard_call, refuse_operators
 
 Executor = Literal["auto", "native", "python"]
@@ -30,7 +28,7 @@ log = logging.getLogger("coilwork.runtime")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorOptions:
-    """What a caller may choose of how a program runs. None of it changes what is compiled.
+    """Options of how a program runs. None of them changes what is compiled.
 
     Attributes:
         executor: `native`, `python`, or `auto`, which is native where that loads. Default: `auto`.
@@ -148,7 +146,7 @@ def drive(
     """
     wanted = options.executor
 
-    def in_python() -> Call:
+    def load_in_python() -> Call:
         return load_interpreted(graph.program, launchers=launchers, constants=graph.constants)
 
     reason, is_faulty = "" if wanted == "python" else graph.refusal, False
@@ -158,7 +156,7 @@ def drive(
                 graph.program,
                 launchers=launchers,
                 constants=graph.constants,
-                fallback=in_python,
+                fallback=load_in_python,
                 operators=graph.operators,
                 kinds=graph.kinds,
                 store=store,
@@ -184,7 +182,7 @@ def drive(
         warn(graph.name, "the native executor", reason or "as was asked for")
     elif reason:
         log.debug("graph %s is driven by Python: %s", graph.name, reason)
-    call = guard_call(in_python(), graph.operators or refuse_operators, graph.kinds)
+    call = guard_call(load_in_python(), graph.operators or refuse_operators, graph.kinds)
     return Driven(call=call, executor="python", reason=reason, python_calls={})
 
 
@@ -196,21 +194,21 @@ def _native(program: NativeProgram) -> Driven:
 
 
 def _products(graph: Loadable, options: ExecutorOptions) -> ProductLibrary | None:
-    """Return who computes matrix products instead of ATen."""
-    if not _by_library(graph, options, options.products):
+    """Return the library that computes matrix products instead of ATen."""
+    if not _uses_library(graph, options, options.products):
         return None
     return ProductLibrary(required=options.products == "cublaslt")
 
 
 def _convolutions(graph: Loadable, options: ExecutorOptions) -> ConvolutionLibrary | None:
-    """Return who computes convolutions instead of ATen."""
-    if not _by_library(graph, options, options.convolutions):
+    """Return the library that computes convolutions instead of ATen."""
+    if not _uses_library(graph, options, options.convolutions):
         return None
     return ConvolutionLibrary(required=options.convolutions == "cudnn")
 
 
 def _graphs(graph: Loadable, options: ExecutorOptions) -> DriverGraphs | None:
-    """Return where the driver's graphs come from, for work that is the same in call after call."""
+    """Return the source of driver graphs, for work that is the same in call after call."""
     return DriverGraphs() if options.replay and _is_on(graph, options.graph_devices) else None
 
 
@@ -218,9 +216,10 @@ def _is_on(graph: Loadable, types: tuple[str, ...]) -> bool:
     return any(device.partition(":")[0] in types for device in graph.devices)
 
 
-def _by_library(graph: Loadable, options: ExecutorOptions, wanted: str) -> bool:
-    """Tell if a library is called directly: where results should be eager's to the last bit, or the same
-    whatever is beside them, only if it is asked for."""
+def _uses_library(graph: Loadable, options: ExecutorOptions, wanted: str) -> bool:
+    """Return True if a library is called directly. Where results should be eager's to the last bit, or the
+    same whatever is beside them, that is only if it is asked for.
+    """
     return (
         _is_on(graph, options.library_devices)
         and wanted != "aten"

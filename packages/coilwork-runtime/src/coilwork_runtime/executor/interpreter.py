@@ -19,24 +19,27 @@ from typing import Any, Final
 import torch
 
 from coilwork_runtime.errors import ProgramBytesError
-from coilwork_runtime.executor.call_streams import CallStreams
-from coilwork_runtime.executor.callbacks import find_operator
-from coilwork_runtime.executor.recorded_calls import Argument, Item, RecordedCall, Size, Slot
-from coilwork_runtime.executor.recorded_parts import (
+from coilwork_runtime.executor.call_plans import find_operator
+from coilwork_runtime.executor.program_reader import (
     CONSTANT,
+    Argument,
     Code,
+    Item,
     Kind,
     Layout,
     Nested,
     Part,
+    RecordedCall,
+    Size,
+    Slot,
     Step,
     check_replacements,
     read_program,
 )
-from coilwork_runtime.launch_forms import Launcher
-from coilwork_runtime.layout_memory import LayoutMemory
+from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.layouts import (
     ALIGNMENT_BYTES,
+    LayoutMemory,
     aligned,
     check_aligned_layout,
     check_layout,
@@ -52,6 +55,7 @@ from coilwork_runtime.layouts import (
     reinterpret,
     reinterpret_dtype,
 )
+from coilwork_runtime.streams import CallStreams
 from coilwork_runtime.torch_compat import direct_operator
 
 Frame = list[Any]
@@ -100,8 +104,8 @@ def load_interpreted(
     tensors = [constants[key] for key in tables.keys]
     runs: list[Call] = []
     for number, part in enumerate(parts):
-        made = _Maker(part, calls, tensors, runs, is_nested=number > 0).make()
-        runs.append(replacements.get(part.name, made))
+        run = _Maker(part, calls, tensors, runs, is_nested=number > 0).make()
+        runs.append(replacements.get(part.name, run))
     return runs[0]
 
 
@@ -205,7 +209,7 @@ class _Maker:
         return self._first_kept + len(self._rest) - 1
 
     def _place(self, kind: Kind, number: int) -> int:
-        """Return where a slot or register is, or a None."""
+        """Return the place of a slot or register in the frame, or of a None."""
         if kind is Kind.NOTHING:
             return self._keep(None)
         return (self._slots if kind is Kind.TENSOR else self._registers)[number]
@@ -220,14 +224,14 @@ class _Maker:
         return lambda frame: (frame[place],)
 
     def _layout(self, layout: Layout) -> tuple[Fetch, Fetch]:
-        """Return what gets the sizes and the strides."""
+        """Return functions that get the sizes and the strides."""
         sizes, strides = (
             self._fetch([self._registers[number] for number in numbers])
             for numbers in (layout.sizes, layout.strides)
         )
         return sizes, strides
 
-    def _fixed(self, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _constant_layout(self, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The sizes and the strides of a layout that is the same in every call."""
         sizes, strides = (
             tuple(self._part.constants[number & ~CONSTANT] for number in numbers)
@@ -265,7 +269,9 @@ class _Maker:
         return check
 
     def _action(self, step: Step, rest: deque[Step]) -> Action | None:
-        """Return what does `step`, and those of `rest` that it takes away; None if there is nothing to do."""
+        """Return the action of `step` and of the steps that it takes from `rest`; None if there is nothing to
+        do.
+        """
         operands = step.operands
         match step.code:
             case Code.COMPUTE:
@@ -351,7 +357,7 @@ class _Maker:
         place, dtype = self._slots[slot], layout.dtype
         allocate, where = _find_allocator(layout.device)
         if _is_fixed(layout):
-            make = functools.partial(allocate, *self._fixed(layout), dtype, *where)
+            make = functools.partial(allocate, *self._constant_layout(layout), dtype, *where)
 
             def allocate_fixed(frame: Frame) -> None:
                 frame[place] = make()
@@ -377,7 +383,7 @@ class _Maker:
         dtype = layout.dtype
         if _is_fixed(layout) and offset_register & CONSTANT:
             start = self._rest[offset - self._first_kept]
-            see = find_pool_part(start, *self._fixed(layout), dtype)
+            see = find_pool_part(start, *self._constant_layout(layout), dtype)
 
             def carve_fixed(frame: Frame) -> None:
                 frame[place] = see(frame[pool])
@@ -397,7 +403,7 @@ class _Maker:
         place, source, offset = self._slots[slot], self._slots[source_slot], self._registers[register]
         dtype = layout.dtype
         sizes, strides = self._layout(layout)
-        fixed_sizes, fixed_strides = self._fixed(layout) if _is_fixed(layout) else ((), ())
+        fixed_sizes, fixed_strides = self._constant_layout(layout) if _is_fixed(layout) else ((), ())
 
         def see_fixed(frame: Frame) -> None:
             frame[place] = reinterpret(frame[source], fixed_sizes, fixed_strides, frame[offset])
@@ -487,7 +493,7 @@ class _Maker:
         return call_and_bind
 
     def _operator(self, call: RecordedCall) -> Callable[[Frame], Any]:
-        """Return what calls the operator of `call`."""
+        """Return a function that calls the operator of `call`."""
         run, get = _find_direct(call.target), self._arguments(call.args)
         if not call.kwargs:
             return lambda frame: run(*get(frame))
@@ -499,16 +505,16 @@ class _Maker:
         return lambda frame: run(*get(frame), **{name: read(frame) for name, read in readers})
 
     def _arguments(self, values: Sequence[Argument]) -> Fetch:
-        """Return what gets the arguments `values`."""
-        found = [self._argument(value) for value in values]
-        places = [one for one in found if isinstance(one, int)]
-        if len(places) == len(found):
+        """Return a function that gets the arguments `values`."""
+        arguments = [self._argument(value) for value in values]
+        places = [one for one in arguments if isinstance(one, int)]
+        if len(places) == len(arguments):
             return self._fetch(places)
-        readers = [self._read(one) if isinstance(one, int) else one for one in found]
+        readers = [self._read(one) if isinstance(one, int) else one for one in arguments]
         return lambda frame: [read(frame) for read in readers]
 
     def _argument(self, value: Argument) -> int | Callable[[Frame], Any]:
-        """Return where an argument lies, or what makes it."""
+        """Return the place of an argument in the frame, or a function that makes it."""
         match value:
             case Slot():
                 return self._slots[value.number]
@@ -535,8 +541,8 @@ class _Maker:
 
         return require
 
-    def _nested(self, nested: Nested, carried: Sequence[int] = ()) -> Callable[[Frame], Sequence[Any]]:
-        """Return what runs a nested program; `carried` are the places of its first operands, if
+    def _run_nested(self, nested: Nested, carried: Sequence[int] = ()) -> Callable[[Frame], Sequence[Any]]:
+        """Return a function that runs a nested program; `carried` are the places of its first operands, if
         they change.
         """
         operands = nested.operands[len(carried) :]
@@ -552,7 +558,7 @@ class _Maker:
         self, slot: int, then: Nested, otherwise: Nested, outputs: Sequence[tuple[int, Layout]]
     ) -> Action:
         predicate, places = self._slots[slot], [self._slots[one] for one, _ in outputs]
-        run_then, run_otherwise = self._nested(then), self._nested(otherwise)
+        run_then, run_otherwise = self._run_nested(then), self._run_nested(otherwise)
         settle = self._settle_own(outputs)
 
         def choose(frame: Frame) -> None:
@@ -567,7 +573,7 @@ class _Maker:
     def _loop(self, condition: Nested, body: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
         places = [self._slots[slot] for slot, _ in outputs]
         first = [self._slots[number] for _, number in body.operands[: len(places)]]
-        decide, step = self._nested(condition, places), self._nested(body, places)
+        decide, step = self._run_nested(condition, places), self._run_nested(body, places)
         settle = self._settle_own(outputs)
 
         def loop(frame: Frame) -> None:
@@ -585,7 +591,7 @@ class _Maker:
 
     def _run(self, nested: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
         """A subprogram, whose results are memory of its own."""
-        run, places = self._nested(nested), [self._slots[slot] for slot, _ in outputs]
+        run, places = self._run_nested(nested), [self._slots[slot] for slot, _ in outputs]
         settled = [self._settle(slot, layout, False) for slot, layout in outputs]
 
         def run_part(frame: Frame) -> None:
@@ -614,7 +620,7 @@ class _Maker:
         place, dtype = self._slots[slot], layout.dtype
         ensure = ensure_aligned_layout if is_aligned else ensure_layout
         if _is_fixed(layout):
-            fixed_sizes, fixed_strides = self._fixed(layout)
+            fixed_sizes, fixed_strides = self._constant_layout(layout)
 
             def settle_fixed(frame: Frame) -> None:
                 frame[place] = ensure(frame[place], fixed_sizes, fixed_strides, dtype)
@@ -675,7 +681,7 @@ def _find_direct(target: str) -> Callable[..., Any]:
 
 
 def _find_allocator(device: str) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
-    """Return what allocates on `device`, and what it takes behind sizes, strides and element type."""
+    """Return the allocator of `device`, and its arguments behind sizes, strides and element type."""
     kind, _, number = device.partition(":")
     quick, is_numbered = _QUICK_ALLOCATIONS.get(kind, (None, False))
     if quick is None:

@@ -1,8 +1,8 @@
-"""Checking what a program does with memory, while it does it: every allocation, view, result and free against
-the names alive.
+"""Check what a program does with memory while it runs: each allocation, view and free against the live
+names.
 
 Memory is filled with ones, which floats read as nan, when it is allocated and when the last name that holds
-it is freed: a kernel that reads what nobody wrote, or what is no longer there, spoils its results at once.
+it is freed. A kernel that reads what nobody wrote, or what is freed, spoils its results at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Run:
 
 
 class LifetimeChecker:
-    """What `load_native` takes as `watch`. Threads may share it; each has its own runs.
+    """A watcher for `load_native(watch=...)`. Threads may share it; each has its own runs.
 
     `peak_bytes` is the most that the blocks of one run, those of nested programs aside, took at a time.
     """
@@ -62,7 +62,7 @@ class LifetimeChecker:
     def __call__(
         self, event: str, program: str, number: int, name: str, tensor: torch.Tensor | None, place: str
     ) -> None:
-        """Hear of an event of the native executor.
+        """Check an event of the native executor.
 
         Raises:
             LifetimeError: it is none that the plan allows.
@@ -77,20 +77,20 @@ class LifetimeChecker:
         run = runs[-1]
         match event:
             case "alloc":
-                self._allocated(run, name, _needed(tensor, name), place)
+                self._allocate(run, name, _require_alive(tensor, name), place)
             case "carve":
-                _carve(run, name, _needed(tensor, name), place)
+                _carve(run, name, _require_alive(tensor, name), place)
             case "view" | "result":
-                _hold(run, name, _needed(tensor, name), place)
+                _hold(run, name, _require_alive(tensor, name), place)
             case "taken":
                 _let_go(run, name)
             case "free":
-                _freed(run, name, tensor, place)
+                _free(run, name, tensor, place)
             case "return":
-                run.returned.add(_address(_needed(tensor, name)))
+                run.returned.add(_address(_require_alive(tensor, name)))
             case "leave":
                 runs.pop()
-                _left(run)
+                _check_leaks(run)
             case _:
                 pass
 
@@ -100,7 +100,7 @@ class LifetimeChecker:
             runs = self._threads.runs = []
         return runs
 
-    def _allocated(self, run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
+    def _allocate(self, run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
         address = _address(tensor)
         if address in run.blocks:
             others = ", ".join(f"%{one}" for one in sorted(run.blocks[address].holders))
@@ -130,7 +130,7 @@ def _hold(run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
 
 
 def _carve(run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
-    """`name` is a part of a pool that nobody else may have."""
+    """Record that `name` is a part of a pool that no other name may have."""
     block = run.blocks.get(_address(tensor))
     start = int(tensor.storage_offset()) * tensor.element_size()
     end = start + _span(tensor) * tensor.element_size()
@@ -156,7 +156,7 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def _let_go(run: _Run, name: str) -> list[_Piece]:
-    """The memory, a whole block or parts of a pool, that nobody holds now that `name` is gone."""
+    """Remove `name`, and return the memory that no name holds any more: a whole block, or parts of a pool."""
     address = run.names.pop(name, None)
     block = None if address is None else run.blocks.get(address)
     if address is None or block is None:
@@ -172,14 +172,14 @@ def _let_go(run: _Run, name: str) -> list[_Piece]:
     return gone
 
 
-def _freed(run: _Run, name: str, tensor: torch.Tensor | None, place: str) -> None:
+def _free(run: _Run, name: str, tensor: torch.Tensor | None, place: str) -> None:
     if tensor is None:
         raise LifetimeError("freed-twice", f"%{name} is freed and not alive", reason=f"in {place}")
     for piece in _let_go(run, name):
         _poison(tensor, piece.start, piece.end)
 
 
-def _left(run: _Run) -> None:
+def _check_leaks(run: _Run) -> None:
     leaks = [block for address, block in run.blocks.items() if address not in run.returned]
     if leaks:
         names = ", ".join(f"%{name}" for block in leaks for name in sorted(block.holders))
@@ -196,7 +196,7 @@ def _poison(tensor: torch.Tensor, start: int, end: int) -> None:
     memory.set_(tensor.untyped_storage())[start:end].fill_(POISON)
 
 
-def _needed(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
+def _require_alive(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
     if tensor is None:
         raise LifetimeError("not-alive", f"%{name} is used and not alive")
     return tensor

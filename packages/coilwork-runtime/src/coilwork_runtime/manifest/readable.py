@@ -19,7 +19,7 @@ from coilwork_runtime.manifest.kernel_manifest import (
     KernelVersion,
     check_manifest,
 )
-from coilwork_runtime.manifest.size_code import PUSHES, Op, SizeCode, Step
+from coilwork_runtime.manifest.size_bytecode import PUSHES, Op, SizeBytecode, Step
 
 _OPERATIONS: Final[Mapping[type[ast.operator], Op]] = MappingProxyType(
     {
@@ -60,7 +60,7 @@ _LIMIT: Final = re.compile(r"limit `([^`]*)` at most `([^`]*)`")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadableVersion:
-    """How a kernel may run for some sizes: `KernelVersion` with a guard as text, empty for all sizes."""
+    """A version of a kernel: `KernelVersion` with a guard as text, empty for all sizes."""
 
     guard: str = ""
     mapping: str = ""
@@ -87,7 +87,7 @@ def cpp_kernel(
         ValueError: an argument or an expression has another form.
     """
     names = Names(args, arg_names)
-    return _checked(
+    return _check_spec(
         KernelSpec(
             name=name,
             language="cpp",
@@ -129,7 +129,7 @@ def triton_kernel(
     arguments = names.arguments()
     extents = tuple(map(names.code, grid))
     read_versions = tuple(map(names.version, versions))
-    return _checked(
+    return _check_spec(
         KernelSpec(
             name=name,
             language="triton",
@@ -187,7 +187,7 @@ def device_kernel(
     return replace(spec, language=language)
 
 
-def format_code(code: SizeCode, sizes: Sequence[str], parameters: Sequence[str]) -> str:
+def format_code(code: SizeBytecode, sizes: Sequence[str], parameters: Sequence[str]) -> str:
     """Python text of `code`, which `Names.code` reads back to code of the same values."""
     stack: list[str] = []
     for op, operand in code.steps:
@@ -216,13 +216,15 @@ def _is_wrapped(text: str) -> bool:
     return False
 
 
-def _checked(spec: KernelSpec) -> KernelSpec:
+def _check_spec(spec: KernelSpec) -> KernelSpec:
     check_manifest(spec)
     return spec
 
 
 class Names:
-    """What expressions of one kernel may name; `parameters` are those of `constants` that one of them did."""
+    """The names that expressions of one kernel may use; `parameters` are the `constants` that one of them
+    used.
+    """
 
     def __init__(self, args: Sequence[str], arg_names: Sequence[str], constants: Iterable[str] = ()) -> None:
         self._words = tuple(args)
@@ -248,13 +250,13 @@ class Names:
             limits=tuple((self.code(left), self.code(right)) for left, right in limits),
         )
 
-    def code(self, text: str) -> SizeCode:
+    def code(self, text: str) -> SizeBytecode:
         """A Python expression as code.
 
         Raises:
             ValueError: it is no expression over sizes and parameters.
         """
-        return SizeCode(tuple(self._steps(ast.parse(text, mode="eval").body)))
+        return SizeBytecode(tuple(self._steps(ast.parse(text, mode="eval").body)))
 
     def _argument(self, name: str, word: str) -> KernelArgument:
         head, _, elements = word.partition("=")
@@ -300,9 +302,9 @@ class Names:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return [*self._steps(test), *self._steps(body), *self._steps(orelse), (Op.SELECT, 0)]
             case ast.Call(func=ast.Name(id=name), args=[first_argument, *others]) if name in _FUNCTIONS:
-                found = self._steps(first_argument)
+                steps = self._steps(first_argument)
                 for other in others:
-                    found += [*self._steps(other), (_FUNCTIONS[name], 0)]
-                return found
+                    steps += [*self._steps(other), (_FUNCTIONS[name], 0)]
+                return steps
             case _:
                 raise ValueError(f"{ast.unparse(node)!r} is no expression over sizes")

@@ -1,7 +1,7 @@
 """The calling convention of a program, read from text: what is done around a call, row by row.
 
-`coilwork_ir.calling_convention` writes the text and says what each role means; `coilwork_runtime.calling`
-applies the rows. This module knows no tensors.
+`coilwork_ir.roles` writes the text and says what each role means; `calling_convention.py` applies the
+rows. This module knows no tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 
 class Act(IntEnum):
-    """What a row does; the native interpreter has the same numbers (`running/roles.hpp`)."""
+    """The acts of rows; the native interpreter has the same numbers (`executor/native/call/roles.hpp`)."""
 
     ALIGNED = 0
     RESOLVED = 1
@@ -37,7 +37,7 @@ class Act(IntEnum):
 
 
 class Place(IntEnum):
-    """Where a value is."""
+    """The places of values."""
 
     IN = 0
     OUT = 1
@@ -149,10 +149,10 @@ def _parse_row(line: str) -> Row:
 
 
 def _parse_values(text: str) -> tuple[At, ...]:
-    found = [re.fullmatch(_VALUE, word) for word in text.split(", ")] if text else []
-    if not all(found):
+    matches = [re.fullmatch(_VALUE, word) for word in text.split(", ")] if text else []
+    if not all(matches):
         raise ValueError(f"{text!r} are no values")
-    return tuple((_PLACES[one[1]], int(one[2])) for one in found if one is not None)
+    return tuple((_PLACES[one[1]], int(one[2])) for one in matches if one is not None)
 
 
 def _bits(*is_set: object) -> int:

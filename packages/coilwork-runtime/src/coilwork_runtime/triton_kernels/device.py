@@ -16,21 +16,26 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.errors import KernelBuildError, KernelLaunchError
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
-from coilwork_runtime.manifest.size_code import SizeCode, constant_code
-from coilwork_runtime.triton_kernels.binaries import decode_binary, encode_binary
+from coilwork_runtime.manifest.size_bytecode import SizeBytecode, constant_code
 from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.triton_kernels.compilation import (
+    decode_binary,
+    encode_binary,
+    find_shared_pool,
+    gpu_target,
+    make_candidate,
+    triton_version,
+)
 from coilwork_runtime.triton_kernels.driver import Kernel
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
 from coilwork_runtime.triton_kernels.launch import KINDS
-from coilwork_runtime.triton_kernels.pool import shared_pool
-from coilwork_runtime.triton_kernels.requests import candidate, gpu_target, triton_version
 
 
 class TritonCompiler:
     """Compiles kernels in the first of their configurations. `store` keeps what is built."""
 
     def __init__(self, store: Store | None) -> None:
-        self._builder = TritonBuilder(store, shared_pool(), torch_gpu(store))
+        self._builder = TritonBuilder(store, find_shared_pool(), torch_gpu(store))
 
     def key(self, spec: KernelSpec) -> str:
         """Triton's version.
@@ -47,7 +52,7 @@ class TritonCompiler:
             KernelBuildError: it does not compile.
             MissingTritonError: Triton is not installed.
         """
-        first = candidate(spec, spec.configs[0], gpu_target(spec), triton_version())
+        first = make_candidate(spec, spec.configs[0], gpu_target(spec), triton_version())
         built = self._builder.compile(spec, first)
         if isinstance(built, KernelBuildError):
             raise built
@@ -67,7 +72,7 @@ class Loaded:
     """
 
     launch: Kernel
-    grid: tuple[SizeCode, ...]
+    grid: tuple[SizeBytecode, ...]
     sizes_at: tuple[int, ...]
     scratch_bytes: int
     index: int

@@ -1,7 +1,7 @@
 """The GPU driver's module API, through ctypes: from a binary in memory to a function that can be launched.
 
-These are the calls of a kernel's first launch on a device. The launches themselves go through `launcher.cpp`,
-or where that cannot be built, through `slow_kernel` here.
+Launches go through the extension `launcher.cpp`, which the wheel brings or which is built once and kept in
+the store; where it cannot be built, through `slow_kernel` in Python.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_cache import Store
 from coilwork_runtime.errors import DeviceError, KernelLaunchError
-from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
+from coilwork_runtime.extensions import load_own_extension
+from coilwork_runtime.native_build import LAUNCHER
+from coilwork_runtime.triton_kernels.compilation import GpuBinary, encode_binary
 
 INVALID_CONTEXT: Final = 201
 MAX_DYNAMIC_SHARED_MEMORY: Final = 8
@@ -52,7 +55,7 @@ class LoadedFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverNames:
-    """What a vendor calls the driver's functions; their parameters are the same. `launch_ex` is empty where
+    """A vendor's names of the driver's functions; their parameters are the same. `launch_ex` is empty where
     there is none.
 
     `faults` are the errors of a kernel that failed on the device: all calls behind it get them, whatever they
@@ -273,7 +276,7 @@ CELLS: Final[Mapping[str, Callable[[int], Any]]] = {"P": ctypes.c_uint64, "i": _
 
 
 def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str) -> Kernel:
-    """Return what `launcher.Kernel` of launcher.cpp is, in Python: called with grid, stream and arguments."""
+    """Return `launcher.Kernel` of launcher.cpp in Python: called with grid, stream and arguments."""
     makers = [CELLS[kind] for kind in kinds]
     launch, handle = driver.launch, ctypes.c_void_p(function.handle)
     plain = binary.cluster == 1 and not binary.cooperative
@@ -312,3 +315,34 @@ def value_of(value: Any) -> int:
 
 def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+# ---- launching ----
+
+
+def make_kernel(
+    driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str, store: Store | None
+) -> Kernel:
+    """A callable over grid, stream, scratch and arguments. `kinds`: see launcher.cpp."""
+    extension = launcher_extension(store)
+    if extension is None:
+        return slow_kernel(driver, function, binary, kinds)
+    kernel: Kernel = extension.Kernel(
+        driver.launch_address,
+        0 if binary.cluster == 1 and not binary.cooperative else driver.launch_ex_address,
+        driver.set_context_address,
+        function.handle,
+        function.context,
+        binary.threads,
+        binary.shared_bytes,
+        binary.cluster,
+        binary.cooperative,
+        kinds,
+        binary.name,
+    )
+    return kernel
+
+
+def launcher_extension(store: Store | None) -> Any | None:
+    """The extension module, or None where there is neither a stored one nor what it takes to build it."""
+    return load_own_extension(LAUNCHER, store)

@@ -1,6 +1,4 @@
-"""What launching needs of a device: as a value, so that a vendor's package or a test can put another in its
-place.
-"""
+"""What launching needs of a GPU, as a value: a vendor's package or a test can put another in its place."""
 
 from __future__ import annotations
 
@@ -12,11 +10,10 @@ from statistics import median
 import torch
 
 from coilwork_cache import Store
-from coilwork_runtime.launch_forms import GpuEntry
+from coilwork_runtime.launch_descriptor import GpuEntry
 from coilwork_runtime.torch_compat import current_cuda_device, raw_cuda_stream
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.driver import Kernel, present_driver
-from coilwork_runtime.triton_kernels.native import launcher_extension, make_kernel
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
+from coilwork_runtime.triton_kernels.driver import Kernel, launcher_extension, make_kernel, present_driver
 
 # Of a call with an empty cache: as many as take `COLD_MILLISECONDS`, within bounds.
 FEWEST_COLD_CALLS = 5
@@ -45,7 +42,7 @@ class LoadedKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """How to reach the GPUs of this process.
+    """The functions that reach the GPUs of this process.
 
     Attributes:
         current: index of this thread's current device.

@@ -1,4 +1,4 @@
-"""Calling a compiled Triton kernel: on the device of its arguments, in its configuration, with its grid."""
+"""Launch a compiled Triton kernel: on the device of its arguments, in its configuration, with its grid."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.launch_forms import Launcher, form_of, gpu_binding
+from coilwork_runtime.launch_descriptor import Launcher, encode_descriptor, encode_gpu_binding
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
-from coilwork_runtime.manifest.size_code import constant_code
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.descent import identity
-from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
-from coilwork_runtime.triton_kernels.neighbours import Config, Space
-from coilwork_runtime.triton_kernels.remembered import magnitudes, recall, remember
-from coilwork_runtime.triton_kernels.searching import Ready, Search, Workshop, search
-from coilwork_runtime.triton_kernels.tuning import (
-    choose,
+from coilwork_runtime.manifest.size_bytecode import constant_code
+from coilwork_runtime.triton_kernels.autotune.candidate_selection import (
+    drop_spilling,
     expendable_arguments,
-    tuning_key,
-    without_spills,
+    select_candidate,
+    selection_key,
 )
-from coilwork_runtime.triton_kernels.versions import mapping_text, select_version, version_of
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Config, Space, config_key
+from coilwork_runtime.triton_kernels.autotune.records import magnitudes, recall, remember
+from coilwork_runtime.triton_kernels.autotune.search import Ready, Search, Workshop, search
+from coilwork_runtime.triton_kernels.compilation import GpuBinary
+from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
+from coilwork_runtime.triton_kernels.versions import format_mapping, select_version, version_of
 
 _Call = Callable[..., None]
 _T = TypeVar("_T")
@@ -108,22 +107,22 @@ class _Versions:
         self._versions = versions
         self._sizes_of = _sizes_reader(spec)
         self._number = _keep_last(spec.first_version)
-        self.launcher = Launcher(call=self._launch, form=self._form)
+        self.launcher = Launcher(call=self._launch, descriptor=self._describe)
 
     def _launch(self, *args: Any) -> None:
         self._versions[self._number(self._sizes_of(args))].launch(*args)
 
-    def _form(self) -> bytes | None:
-        """How all versions are launched on the first device; `None` before one was, and for a while before
-        the first one was settled.
+    def _describe(self) -> bytes | None:
+        """Return the descriptor of all versions on the first device; `None` before one was launched, and for
+        a while before the first one was settled.
         """
         device = next((k.first_device for k in self._versions if k.binding is not None), None)
         if device is None:
             return None
         self._asked += 1
-        found = [kernel.binding_on(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
-        known = [binding for binding in found if binding is not None]
-        return form_of(self._spec, known) if len(known) == len(found) else None
+        bindings = [kernel.bind_to_device(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
+        known = [binding for binding in bindings if binding is not None]
+        return encode_descriptor(self._spec, known) if len(known) == len(bindings) else None
 
 
 class _Kernel:
@@ -149,7 +148,7 @@ class _Kernel:
         self.binding: bytes | None = None
         self.first_device: int | None = None
         self._bound: _Call = self._first
-        self.launcher = Launcher(call=self.launch, form=self._form)
+        self.launcher = Launcher(call=self.launch, descriptor=self._describe)
 
     def launch(self, *args: Any) -> None:
         """Launch on the device of the first call, else through `_first`. Callers hold this method."""
@@ -180,26 +179,26 @@ class _Kernel:
     def _prepare(self, device: int, args: Sequence[Any]) -> _Call:
         """Load the candidates on the current device `device`, choose one, and make its launcher."""
         loaded = self._load(device)
-        chosen = self._recalled(device, loaded, args)
+        chosen = self._recall(device, loaded, args)
         if chosen is None and self._gpu.capturing() and (len(loaded) > 1 or self._explore is not None):
             # launches that are recorded cannot be timed: the best guess then, without settling for it
             return self._call_on(device, loaded[0])
         if chosen is None and self._explore is not None:
-            chosen = self._searched(self._explore, device, loaded, args)
+            chosen = self._search(self._explore, device, loaded, args)
         if chosen is None:
-            chosen = self._chosen(device, loaded, args)
+            chosen = self._select(device, loaded, args)
         call = self._call_on(device, chosen)
         if not self._devices:
             if chosen.kernel.entry is not None:
-                self.binding = gpu_binding(self._spec, chosen.config, chosen.kernel.entry)
+                self.binding = encode_gpu_binding(self._spec, chosen.config, chosen.kernel.entry)
             self.first_device = device
             self._bound = call
         self._devices[device] = call
         return call
 
-    def binding_on(self, device: int, *, guess: bool = False) -> bytes | None:
-        """How it is launched on `device`, if that is the first it is used on. With `guess`, in its best guess
-        if no call has settled it yet.
+    def bind_to_device(self, device: int, *, guess: bool = False) -> bytes | None:
+        """Return the binding for `device`, if that is the first it is used on. With `guess`, it is that of
+        the best guess if no call has settled it yet.
         """
         with self._gpu.guard(device), self._lock:
             if device not in self._devices and self._explore is None and len(self._built) == 1:
@@ -209,7 +208,7 @@ class _Kernel:
                 return (
                     None
                     if one.kernel.entry is None
-                    else gpu_binding(self._spec, one.config, one.kernel.entry)
+                    else encode_gpu_binding(self._spec, one.config, one.kernel.entry)
                 )
         return self.binding if self.first_device == device else None
 
@@ -228,36 +227,38 @@ class _Kernel:
             raise refusals[0]
         return loaded
 
-    def _recalled(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded | None:
-        """Return what a search found earlier for such sizes on such a device, if it is loaded."""
+    def _recall(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded | None:
+        """Return the configuration that a search found earlier for sizes and devices like these, if it is
+        loaded.
+        """
         if self._explore is None and len(loaded) == 1:
             return loaded[0]
         known = recall(self._store, self._spec, self._gpu.name(device))
-        found = known.get(tuple(magnitudes(_sizes(args))))
-        if found is None:
+        config = known.get(tuple(magnitudes(_sizes(args))))
+        if config is None:
             return None
-        return next((one for one in loaded if identity(one.config) == identity(found)), None)
+        return next((one for one in loaded if config_key(one.config) == config_key(config)), None)
 
-    def _chosen(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
-        """The fastest of `loaded`, but for those that spill where others do not."""
-        worth = [loaded[index] for index in without_spills([one.kernel.spill_bytes for one in loaded])]
+    def _select(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
+        """Return the fastest of `loaded`, but for those that spill where others do not."""
+        worth = [loaded[index] for index in drop_spilling([one.kernel.spill_bytes for one in loaded])]
         if len(worth) == 1:
             return worth[0]
-        index = choose(
+        index = select_candidate(
             [self._call_on(device, one) for one in worth],
             args,
             self._roles(),
             measure=self._gpu.measure,
             store=self._store,
-            key=tuning_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
-            mappings=[mapping_text(self._spec, one.config) for one in worth],
+            key=selection_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
+            mappings=[format_mapping(self._spec, one.config) for one in worth],
         )
         return worth[index]
 
-    def _searched(
+    def _search(
         self, explore: Explore, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]
     ) -> _Loaded | None:
-        """The best configuration around `loaded`, which is remembered; None if nothing could be timed.
+        """Return the best configuration around `loaded`, which is remembered; None if nothing could be timed.
 
         Nor is there a search where memory does not hold a copy of what the kernel updates.
         """
@@ -268,7 +269,7 @@ class _Kernel:
         shelf: dict[Any, _Loaded] = {}
 
         def ready(one: _Loaded) -> Ready:
-            shelf[identity(one.config)] = one
+            shelf[config_key(one.config)] = one
             return Ready(
                 config=one.config,
                 call=partial(self._call_on(device, one), *expendable),
@@ -285,22 +286,24 @@ class _Kernel:
             kernel = self._gpu.load(binary, device, self._kinds)
             return ready(_Loaded(config=config, binary=binary, kernel=kernel))
 
-        found = search(
+        result = search(
             self._spec.name,
             [ready(one) for one in loaded],
-            Space.of(self._spec),
+            Space.from_spec(self._spec),
             Workshop(compile=explore.compile, load=load),
             limits=explore.search,
             measure=self._gpu.measure_cold,
         )
-        if found is None:
+        if result is None:
             return None
-        remember(self._store, self._spec, self._gpu.name(device), _sizes(args), found)
-        return shelf[identity(found.best.config)]
+        remember(self._store, self._spec, self._gpu.name(device), _sizes(args), result)
+        return shelf[config_key(result.best.config)]
 
-    def _form(self) -> bytes | None:
-        """How the chosen configuration is launched on the first device; `None` before the first call."""
-        return None if self.binding is None else form_of(self._spec, [self.binding])
+    def _describe(self) -> bytes | None:
+        """Return the descriptor of the chosen configuration on the first device; `None` before the first
+        call.
+        """
+        return None if self.binding is None else encode_descriptor(self._spec, [self.binding])
 
     def _roles(self) -> list[str]:
         return [a.role for a in self._spec.args if a.role in ("in", "out", "inout")]
@@ -312,7 +315,7 @@ class _Kernel:
         sizes_of = _sizes_reader(spec)
         codes = [code.bind(values) for code in (*spec.grid, *[constant_code(1)] * (3 - len(spec.grid)))]
         grid_for = _keep_last(lambda sizes: tuple(code.evaluate(sizes) for code in codes))
-        tensor = next(k for k, a in enumerate(_given(spec)) if a.is_pointer)
+        tensor = next(k for k, a in enumerate(_list_passed(spec)) if a.is_pointer)
         arguments_for = _scratch_adder(spec, values, device)
         first, current_device, raw_stream = self._first, self._gpu.current, self._gpu.stream
 
@@ -328,16 +331,16 @@ class _Kernel:
         return launch
 
 
-def _given(spec: KernelSpec) -> list[KernelArgument]:
+def _list_passed(spec: KernelSpec) -> list[KernelArgument]:
     """The arguments that callers pass: all but scratch memory."""
     return [one for one in spec.args if one.role != "scratch"]
 
 
 def _sizes_reader(spec: KernelSpec) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
     """A function from what a launcher is given to the sizes among it."""
-    places = [k for k, one in enumerate(_given(spec)) if one.role == "size"]
-    if places == list(range(len(_given(spec)) - len(places), len(_given(spec)))):
-        start = len(_given(spec)) - len(places)
+    places = [k for k, one in enumerate(_list_passed(spec)) if one.role == "size"]
+    if places == list(range(len(_list_passed(spec)) - len(places), len(_list_passed(spec)))):
+        start = len(_list_passed(spec)) - len(places)
         return lambda args: args[start:]
     return lambda args: tuple(args[k] for k in places)
 

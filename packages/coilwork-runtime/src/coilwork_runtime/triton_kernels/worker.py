@@ -186,14 +186,14 @@ def mend_stages(*given: Any) -> tuple[str, str] | None:
     stages: dict[str, Any] = given[1]
     make_llir, make_ptx = stages.get("llir"), stages.get("ptx")
     if make_llir is not None and make_ptx is not None:
-        stages["llir"] = lambda source, metadata: without_missing_functions(make_llir(source, metadata))
-        stages["ptx"] = lambda source, metadata: without_joined_pairs(
-            without_packed_arithmetic(make_ptx(source, metadata))
+        stages["llir"] = lambda source, metadata: check_functions(make_llir(source, metadata))
+        stages["ptx"] = lambda source, metadata: split_joined_pairs(
+            split_packed_arithmetic(make_ptx(source, metadata))
         )
     return None
 
 
-def without_missing_functions(llir: str) -> str:
+def check_functions(llir: str) -> str:
     """`llir` as it is.
 
     Raises:
@@ -205,7 +205,7 @@ def without_missing_functions(llir: str) -> str:
     return llir
 
 
-def without_packed_arithmetic(ptx: str) -> str:
+def split_packed_arithmetic(ptx: str) -> str:
     """`ptx` with each operation on a pair of 16-bit integers as two on 16-bit integers.
 
     ptxas 12.8 to 13.0 lose the constant that is added to a pair where another pair gets the same one, so that
@@ -213,14 +213,14 @@ def without_packed_arithmetic(ptx: str) -> str:
     `ptxas -O0`).
     """
 
-    def halves(found: re.Match[str]) -> str:
-        name, sign, d, a, b = found.groups()
+    def halves(match: re.Match[str]) -> str:
+        name, sign, d, a, b = match.groups()
         return _HALVES.format(op=f"{name}.{sign}16", d=d, a=a, b=b)
 
     return _PACKED.sub(halves, ptx)
 
 
-def without_joined_pairs(ptx: str) -> str:
+def split_joined_pairs(ptx: str) -> str:
     """`ptx` with shifts where a pair of 8-bit floats that something else reads, too, is joined with other 16
     bits.
 
@@ -234,11 +234,11 @@ def without_joined_pairs(ptx: str) -> str:
         return ptx
     uses = Counter(_SHORT_REGISTER.findall(ptx))
 
-    def join(found: re.Match[str]) -> str:
-        d, low, high = found.groups()
+    def join(match: re.Match[str]) -> str:
+        d, low, high = match.groups()
         # written once, read by the join alone
         if all(uses[one] <= 2 for one in (low, high) if one in pairs):
-            return found[0]
+            return match[0]
         return _SHIFTED_JOIN.format(d=d, low=low, high=high)
 
     return _JOIN.sub(join, ptx)

@@ -1,4 +1,4 @@
 """A function of the user's under several back ends, each in a process of its own.
 
-Open `command.py` first: the command, and the side that asks. `worker.py` measures.
+Open `command.py` first: the command, the processes it starts, and the table. `worker.py` measures.
 """

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from coilwork_frontend.torch_compat.nesting import map_tensors, tensors_in
 from coilwork_tools.demo.worker import compile_function
-from coilwork_tools.measuring import (
+from coilwork_tools.measurement import (
     cpu_peak_bytes,
     cpu_times_ms,
     cuda_peak_bytes,
@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is measured: a function, its arguments, and whether its gradients are taken, too."""
+    """The subject of a measurement: a function, its arguments, and whether its gradients are taken, too."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -121,8 +121,8 @@ def load(script: str, name: str) -> Callable[[], Any]:
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(script)
-    found: Callable[[], Any] = getattr(module, name)
-    return found
+    function: Callable[[], Any] = getattr(module, name)
+    return function
 
 
 def build(script: str, name: str, *, backward: bool) -> Subject:
@@ -132,10 +132,10 @@ def build(script: str, name: str, *, backward: bool) -> Subject:
         TypeError: the function gives something else than a callable and its arguments.
     """
     torch.manual_seed(0)
-    made = load(script, name)()
-    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
+    subject = load(script, name)()
+    if not (isinstance(subject, tuple) and len(subject) == 2 and callable(subject[0])):
         raise TypeError(f"{name}() must return a function or module, and a tuple of its arguments")
-    function, args = made
+    function, args = subject
     return Subject(function=function, args=tuple(args), backward=backward)
 
 
@@ -152,26 +152,26 @@ def measure(script: str, name: str, backend: str, *, backward: bool, place: str 
         if cuda:
             torch.cuda.synchronize()
         first_call_s = time.perf_counter() - start
-    fewest = sum(map(_stored_bytes, (*subject.tensors, *results)))
+    fewest = sum(map(_count_bytes, (*subject.tensors, *results)))
     finding = Finding(backend=backend, device=str(device), first_call_s=first_call_s, fewest_bytes=fewest)
     fallback = [str(w.message) for w in caught if w.category.__name__ == "CoilworkFallbackWarning"]
     failure, error, eager_error = judge(script, name, results, backward=backward)
     if fallback or failure:
-        return _with(finding, failure=(fallback or [failure])[0], error=error, eager_error=eager_error)
+        return _update(finding, failure=(fallback or [failure])[0], error=error, eager_error=eager_error)
     source = torch.empty(max(fewest // 2, 1), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     calls: dict[str, Callable[[], object]] = {
         "copy": lambda: target.copy_(source),
         "call": lambda: subject.call(compiled),
     }
-    finding = _with(finding, error=error, eager_error=eager_error)
+    finding = _update(finding, error=error, eager_error=eager_error)
     for call in calls.values():
         call()
     if not cuda:
         copy_us, busy_us = (statistics.median(cpu_times_ms(c, repeats=REPEATS)) * 1e3 for c in calls.values())
-        return _with(finding, copy_us=copy_us, busy_us=busy_us, peak_bytes=cpu_peak_bytes(calls["call"]))
+        return _update(finding, copy_us=copy_us, busy_us=busy_us, peak_bytes=cpu_peak_bytes(calls["call"]))
     activity = gpu_activities(calls, repeats=REPEATS)
-    return _with(
+    return _update(
         finding,
         copy_us=statistics.median(a.busy_ms for a in activity["copy"]) * 1e3,
         busy_us=statistics.median(a.busy_ms for a in activity["call"]) * 1e3,
@@ -184,8 +184,8 @@ def measure(script: str, name: str, backend: str, *, backward: bool, place: str 
 def judge(
     script: str, name: str, results: list[Tensor], *, backward: bool
 ) -> tuple[str, float | None, float | None]:
-    """Return what is wrong, if anything; the error of `results`, and eager's. On subjects of their own, in
-    case calls change them.
+    """Return the fault of `results`, if they have one, their error, and eager's. It calls subjects of its
+    own, in case calls change them.
     """
     eager = build(script, name, backward=backward)
     expected = eager.call(eager.function)
@@ -218,7 +218,7 @@ def distance(values: list[Tensor], exact: list[Tensor]) -> float:
     return float((square / scale) ** 0.5 if scale else square**0.5)
 
 
-def _with(finding: Finding, **more: Any) -> Finding:
+def _update(finding: Finding, **more: Any) -> Finding:
     return Finding(**asdict(finding) | more)
 
 
@@ -228,7 +228,7 @@ def _widen(value: Tensor) -> Tensor:
     return value.detach().double().requires_grad_(value.requires_grad)
 
 
-def _stored_bytes(value: Tensor) -> int:
+def _count_bytes(value: Tensor) -> int:
     count = value.element_size()
     for extent, stride in zip(value.shape, value.stride(), strict=True):
         count *= extent if stride else min(extent, 1)
@@ -244,8 +244,14 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("--backward", action="store_true")
     parser.add_argument("--place", default="")
-    found = parser.parse_args()
-    finding = measure(found.script, found.name, found.backend, backward=found.backward, place=found.place)
+    arguments = parser.parse_args()
+    finding = measure(
+        arguments.script,
+        arguments.name,
+        arguments.backend,
+        backward=arguments.backward,
+        place=arguments.place,
+    )
     answers.write(json.dumps(asdict(finding)) + "\n")
     answers.close()
 

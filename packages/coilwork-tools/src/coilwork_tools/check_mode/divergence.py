@@ -1,12 +1,14 @@
-"""Check mode: every call runs beside eager and float64; the first difference names the kernel
-that made it.
+"""Calls beside eager and float64: the first difference names the kernel that made it, or the rewrites.
+
+`add_check` compares a compiled graph, and looks for the kernel one launch at a time. `add_captured_check`
+compares with the graph as Dynamo captured it, before any rewrite or pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, fx
 
@@ -15,9 +17,8 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpreter import Step
 from coilwork_ir.program.nodes import Launch, Program, Return
 from coilwork_ir.streams import Copy
-from coilwork_tools.check_mode.compare import disagreement
-from coilwork_tools.check_mode.reference import Reference, copy_inputs, run_reference
-from coilwork_tools.check_mode.stepping import Call, Stepper, culprits, describe, last_writers, writers
+from coilwork_tools.check_mode.reference import Reference, copy_inputs, disagreement, run_reference
+from coilwork_tools.check_mode.stepper import Call, Stepper, culprits, describe, last_writers, writers
 from coilwork_tools.errors import DivergenceError
 
 
@@ -41,10 +42,10 @@ def add_check(
         try:
             restore(numbers)
             reference = run_reference(gm, copy_inputs(before))
-            found = _first_difference(stepped.program, results, given, reference, donated)
-            if found is not None:
+            difference = _first_difference(stepped.program, results, given, reference, donated)
+            if difference is not None:
                 restore(numbers)
-                raise _error(found, gm, stepped, before, numbers, name)
+                raise _kernel_error(difference, gm, stepped, before, numbers, name)
         finally:
             restore(afterwards)
         return results
@@ -85,8 +86,8 @@ def _first_difference(
     return None
 
 
-def _error(
-    found: _Difference,
+def _kernel_error(
+    difference: _Difference,
     gm: fx.GraphModule,
     stepped: Stepper,
     inputs: Sequence[Any],
@@ -103,16 +104,14 @@ def _error(
             "launched one by one, all kernels compute what eager does: the order of launches, the reuse of "
             "memory or the wrapper is at fault"
         )
-        blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, found.buffer)))
+        blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, difference.buffer)))
     else:
         reason = f"%{search.buffer} is the first value that differs: {search.detail}"
         blame = culprits(stepped, stepped.program, search.culprit, search.buffer)
+    buffer = f" (%{difference.buffer})" if difference.buffer else ""
     return DivergenceError(
         "diverged",
-        (
-            f"graph {name}: {found.what}{f' (%{found.buffer})' if found.buffer else ''} is not eager's: "
-            f"{found.detail}"
-        ),
+        f"graph {name}: {difference.what}{buffer} is not eager's: {difference.detail}",
         reason=f"{reason}\n  kernel  {blame or 'none that is known of'}",
         remedy='options={"fallback": [operator]} to leave the operator to ATen, and please report it',
     )
@@ -141,7 +140,7 @@ class _Search:
         self._count += 1
 
     def _value(self, name: str, step: Step) -> tuple[Any, Any] | None:
-        """Return what eager and float64 give for the buffer `name`. Of several results, the first has the
+        """Return the values of eager and float64 for the buffer `name`. Of several results, the first has the
         name of their node.
         """
         nodes = [
@@ -163,3 +162,76 @@ class _Search:
             return
         if self.culprit is None and (detail := disagreement(ours, eager, wide)):
             self.culprit, self.buffer, self.detail = step, name, detail
+
+
+# ---- before rewrites ----
+
+
+class Rewritten(Protocol):
+    """A rewrite that was done: its name, and the user's lines where."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+
+
+def add_captured_check(
+    call: Callable[..., Any],
+    captured: fx.GraphModule,
+    *,
+    fired: Sequence[Rewritten],
+    passes: Sequence[str],
+    same_numbers: bool,
+) -> Callable[..., Any]:
+    """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `captured`
+    gives in eager.
+
+    Gradients are compared with the graphs behind the rewrites alone. Without `same_numbers`, `call` draws
+    other random numbers than eager, and what draws any cannot be compared.
+    """
+
+    def call_and_compare(*args: Any) -> Any:
+        before = copy_inputs(args)
+        numbers = random_state()
+        results = call(*args)
+        afterwards = random_state()
+        try:
+            restore(numbers)
+            reference = run_reference(captured, copy_inputs(before))
+            difference = (
+                "" if numbers.has_moved() and not same_numbers else _difference(results, args, reference)
+            )
+        finally:
+            restore(afterwards)
+        if difference:
+            raise _rewrite_error(difference, fired, passes)
+        return results
+
+    return call_and_compare
+
+
+def _difference(results: Sequence[Any], inputs: Sequence[Any], reference: Reference) -> str:
+    triples = zip(results, reference.results, reference.wide_results, strict=True)
+    for position, (ours, eager, wide) in enumerate(triples):
+        if detail := disagreement(ours, eager, wide):
+            return f"result {position} is not eager's: {detail}"
+    triples = zip(inputs, reference.inputs, reference.wide_inputs, strict=True)
+    for position, (ours, eager, wide) in enumerate(triples):
+        if detail := disagreement(ours, eager, wide):
+            return f"input {position} afterwards is not eager's: {detail}"
+    return ""
+
+
+def _rewrite_error(difference: str, fired: Sequence[Rewritten], passes: Sequence[str]) -> DivergenceError:
+    done = [f"{one.name} at {', '.join(one.sources) or 'an unknown line'}" for one in fired]
+    names = list(dict.fromkeys(one.name for one in fired))
+    without = [f'options={{"skip_rewrites": {names!r}}}'] if names else []
+    without += ["no passes"] if passes else []
+    return DivergenceError(
+        "diverged",
+        f"a graph that was rewritten: {difference}",
+        reason="rewritten by " + "; ".join([*done, *(f"pass {name}" for name in passes)]),
+        remedy=f"{', '.join(without)} to leave out what is at fault",
+    )

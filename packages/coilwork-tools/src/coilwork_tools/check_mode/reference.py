@@ -1,4 +1,9 @@
-"""The captured graph run as it is and in float64, side by side, node after node."""
+"""The reference of check mode: a captured graph in eager and in float64, and what differs from them.
+
+Two correct programs in f32 differ in the order of their sums, and no fixed tolerance fits every model.
+Eager's error against float64 says how much rounding a value suffers at all; a right value is about as far
+off.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from coilwork_frontend.torch_compat.operators import draws_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What eager and float64 make of a graph.
+    """The values of a graph in eager and in float64.
 
     Attributes:
         results, wide_results: of the graph.
@@ -101,7 +106,7 @@ class _Pair(fx.Interpreter):
 
 
 def _alike(native: Any, wide: Any) -> bool:
-    """Tell if two nested values have the same structure and shapes."""
+    """Return True if two nested values have the same structure and shapes."""
     ours, theirs = leaves_of(native), leaves_of(wide)
     return len(ours) == len(theirs) and all(
         isinstance(a, Tensor) == isinstance(b, Tensor) and (not isinstance(a, Tensor) or a.shape == b.shape)
@@ -138,10 +143,10 @@ def widen(leaf: Any) -> Any:
 def copy_inputs(values: Sequence[Any]) -> list[Any]:
     """Copies of the inputs in the same layout; those that share memory go on doing so."""
     storages: dict[int, Tensor] = {}
-    made = []
+    copies = []
     for value in values:
         if not isinstance(value, Tensor) or value.layout is not torch.strided:
-            made.append(value)
+            copies.append(value)
             continue
         storage = value.untyped_storage()
         key = storage.data_ptr() or id(storage)
@@ -150,5 +155,82 @@ def copy_inputs(values: Sequence[Any]) -> list[Any]:
             storages[key] = whole.clone()
         copy = torch.empty(0, dtype=value.dtype, device=value.device)
         copy.set_(storages[key].untyped_storage(), value.storage_offset(), value.shape, value.stride())
-        made.append(copy)
-    return made
+        copies.append(copy)
+    return copies
+
+
+# ---- comparison ----
+
+
+# Eager's error is one draw of a scattered quantity, small by luck in small tensors.
+FACTOR: Final = 8.0
+# Units in the last place of the largest element.
+FLOOR_ULPS: Final = 64.0
+
+
+def disagreement(ours: object, eager: object, wide: object) -> str:
+    """Describe how `ours` differs from the reference; empty if it does not.
+
+    `wide` is the value in float64 (complex128). An integer or boolean that differs from eager's is wrong
+    unless float64 gives it: where a rounding decided, either may be right.
+    """
+    if not isinstance(eager, Tensor):
+        return "" if ours == eager or _both_nan(ours, eager) else f"{ours!r} instead of {eager!r}"
+    if not isinstance(ours, Tensor):
+        return f"{ours!r} instead of a tensor"
+    if ours.dtype != eager.dtype:
+        return f"{ours.dtype} instead of {eager.dtype}"
+    if ours.shape != eager.shape:
+        return f"shape {tuple(ours.shape)} instead of {tuple(eager.shape)}"
+    if eager.numel() == 0 or eager.layout is not torch.strided:
+        return ""
+    if eager.is_complex():
+        reference = torch.view_as_real(wide.resolve_conj()) if isinstance(wide, Tensor) else None
+        parts = [torch.view_as_real(value.resolve_conj()) for value in (ours, eager)]
+        return disagreement(parts[0], parts[1], reference)
+    reference = wide if isinstance(wide, Tensor) and wide.shape == eager.shape else eager
+    if not eager.is_floating_point():
+        return _exact(ours, eager, reference)
+    return _format_rounded(ours.double(), eager.double(), reference.double(), eager.dtype)
+
+
+def _both_nan(ours: object, eager: object) -> bool:
+    return ours != ours and eager != eager
+
+
+def _exact(ours: Tensor, eager: Tensor, reference: Tensor) -> str:
+    apart = (ours != eager) & (ours != reference.to(eager.dtype))
+    if not apart.any():
+        return ""
+    first = tuple(apart.nonzero()[0].tolist())
+    return (
+        f"{int(apart.sum())} of {apart.numel()} elements differ; at {list(first)} {ours[first].item()} "
+        f"instead of {eager[first].item()}"
+    )
+
+
+def _format_rounded(ours: Tensor, eager: Tensor, reference: Tensor, dtype: torch.dtype) -> str:
+    narrow = reference.to(dtype).double()
+    odd = _kinds(ours)
+    apart = (odd != _kinds(eager)) & (odd != _kinds(narrow))
+    if apart.any():
+        first = tuple(apart.nonzero()[0].tolist())
+        return f"at {list(first)} {ours[first].item()} instead of {eager[first].item()}"
+    finite = (odd == 0) & torch.isfinite(reference) & torch.isfinite(eager)
+    distance = torch.where(finite, (ours - reference).abs(), 0.0)
+    error, eagers = distance.max().item(), torch.where(finite, (eager - reference).abs(), 0.0).max().item()
+    scale = torch.where(finite, reference, 0.0).abs().max().item()
+    limit = FACTOR * eagers + FLOOR_ULPS * torch.finfo(dtype).eps * scale
+    if error <= limit:
+        return ""
+    at = int(distance.flatten().argmax())
+    first = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), ours.shape))
+    return (
+        f"off from float64 by {error:.3g}, eager by {eagers:.3g}; at {list(first)} {ours[first].item():.9g} "
+        f"instead of {eager[first].item():.9g}"
+    )
+
+
+def _kinds(value: Tensor) -> Tensor:
+    """0 for numbers, else 1, 2, 3 for NaN and the two infinities."""
+    return value.isnan().int() + 2 * value.isposinf().int() + 3 * value.isneginf().int()

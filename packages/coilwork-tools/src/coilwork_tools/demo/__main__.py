@@ -46,9 +46,7 @@ class WorkerError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """Where this demo runs and keeps its files. `subject` is the compiler on show, `coilwork`
-    unless testing.
-    """
+    """The device and folder of a demo. `subject` is the compiler on show, `coilwork` unless testing."""
 
     device: str
     folder: Path
@@ -88,7 +86,7 @@ def status(title: str) -> Iterator[Callable[[str], None]]:
 
 
 class Measurement:
-    """One worker process. `until_ready` and `finish` show its progress and raise WorkerError if it ends
+    """One worker process. `wait_until_ready` and `finish` show its progress and raise WorkerError if it ends
     badly.
     """
 
@@ -116,7 +114,7 @@ class Measurement:
         self._timer.daemon = True
         self._timer.start()
 
-    def until_ready(self, update: Callable[[str], None]) -> None:
+    def wait_until_ready(self, update: Callable[[str], None]) -> None:
         """Wait until the worker waits for the next round."""
         for line in self._process.stdout or ():
             if line.strip() == READY:
@@ -139,10 +137,10 @@ class Measurement:
         if self._process.wait() != 0:
             raise self._failure()
         self.close()
-        found = json.loads(self._stem.with_suffix(".json").read_text())
+        findings = json.loads(self._stem.with_suffix(".json").read_text())
         for name in ("errors", "eager_errors"):
-            found[name] = {label: Error(**error) for label, error in found[name].items()}
-        return Findings(**found)
+            findings[name] = {label: Error(**error) for label, error in findings[name].items()}
+        return Findings(**findings)
 
     def close(self) -> None:
         """End the worker if it still runs."""
@@ -161,30 +159,30 @@ def measure_inference(
 ) -> dict[str, Findings | WorkerError]:
     """Compile one backend after the other, then time them in turns; errors take the place of findings."""
     running: dict[str, Measurement] = {}
-    found: dict[str, Findings | WorkerError] = {}
+    findings: dict[str, Findings | WorkerError] = {}
     try:
         for backend in backends:
             measurement = Measurement(demo, "infer", backend, trace)
             running[backend] = measurement
             with status(measurement.title) as update:
                 try:
-                    measurement.until_ready(update)
+                    measurement.wait_until_ready(update)
                 except WorkerError as error:
                     del running[backend]
-                    found[backend] = error
+                    findings[backend] = error
         with status("timing in turns") as update:
             for turn in range(ROUNDS):
                 update(f"round {turn + 1} of {ROUNDS}")
                 for measurement in running.values():
                     measurement.next_round()
-                    measurement.until_ready(update)
+                    measurement.wait_until_ready(update)
         for backend, measurement in running.items():
             with status(measurement.title) as update:
-                found[backend] = measurement.finish(update)
+                findings[backend] = measurement.finish(update)
     finally:
         for measurement in running.values():
             measurement.close()
-    return found
+    return findings
 
 
 def measure(demo: Demo, task: str, backend: str, trace: Path) -> Findings:
@@ -202,12 +200,12 @@ def row(name: str, cells: list[str]) -> str:
     return f"  {name:<34}" + "".join(f"{cell:>16}" for cell in cells)
 
 
-def inference_table(found: dict[str, Findings], columns: tuple[str, ...]) -> list[str]:
+def inference_table(findings: dict[str, Findings], columns: tuple[str, ...]) -> list[str]:
     """The measurements of the forward, one column per backend; a dash where a backend failed."""
-    eager = found["eager"]
+    eager = findings["eager"]
 
     def cells(show: Callable[[Findings], str]) -> list[str]:
-        return [show(found[name]) if name in found else "–" for name in columns]
+        return [show(findings[name]) if name in findings else "–" for name in columns]
 
     def compile_seconds(one: Findings) -> str:
         return "–" if one is eager else f"{one.first_call_s - eager.first_call_s:.1f}"
@@ -237,10 +235,10 @@ class Checks:
         self.failed += not holds
         print(f"  {'ok  ' if holds else 'FAIL'}  {text}", flush=True)
 
-    def expect_accurate(self, found: Findings) -> None:
+    def expect_accurate(self, findings: Findings) -> None:
         """Every error of `found` is at most twice eager's."""
-        for name, error in found.errors.items():
-            eager = found.eager_errors[name]
+        for name, error in findings.errors.items():
+            eager = findings.eager_errors[name]
             self.expect(
                 within_bounds(error, eager),
                 f"{name}: error {error.max_abs:.2e} (relative {error.relative_l2:.2e}), "
@@ -257,17 +255,17 @@ def run(demo: Demo) -> int:
         f"{demo.device}"
     )
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n", flush=True)
-    found: dict[str, Findings] = {}
+    findings: dict[str, Findings] = {}
     for backend, outcome in measure_inference(demo, columns, demo.folder / "trace").items():
         if isinstance(outcome, Findings):
-            found[backend] = outcome
+            findings[backend] = outcome
         else:
             print(f"{backend} failed:\n{outcome}\n", flush=True)
-    if "eager" not in found or subject not in found:
+    if "eager" not in findings or subject not in findings:
         return 1
     print("Inference")
-    print("\n".join(inference_table(found, columns)))
-    checks.expect_accurate(found[subject])
+    print("\n".join(inference_table(findings, columns)))
+    checks.expect_accurate(findings[subject])
 
     print(f"\nOne training step, {TRAINING_TOKENS} bytes (forward, loss, backward, AdamW)")
     try:
@@ -283,7 +281,7 @@ def run(demo: Demo) -> int:
     print("\nA second process, same cache")
     try:
         second = measure(demo, "again", subject, demo.folder / "trace-second-process")
-        cold = found[subject].first_call_s
+        cold = findings[subject].first_call_s
         print(f"  first call {second.first_call_s:.1f} s instead of {cold:.1f} s")
         checks.expect(second.cache_hit is True, "cache hit" if second.cache_hit else "cache MISS")
         checks.expect(second.same_as_first_process is True, "the same logits, bit for bit")

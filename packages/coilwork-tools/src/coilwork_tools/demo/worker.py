@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from coilwork_frontend.torch_compat.operators import OperatorCounter
+from coilwork_tools.measurement import cpu_peak_bytes, cuda_peak_bytes
 
 TEXT: Final = (
     "Call me Ishmael. Some years ago—never mind how long precisely—having little or no money in my "
@@ -86,7 +87,7 @@ class Error:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """What one worker found. Seconds and milliseconds are wall time; None where the task does not
+    """The findings of one worker. Seconds and milliseconds are wall time; None where the task does not
     measure it.
     """
 
@@ -155,8 +156,8 @@ def compile_function(function: Callable[..., Any], backend: str, place: str = ""
     registered = {point.name for point in entry_points(group="torch_dynamo_backends")}
     if place and name not in registered:
         module, _, attribute = place.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        return torch.compile(function, backend=found, mode=mode or None)
+        compiler = getattr(importlib.import_module(module), attribute)
+        return torch.compile(function, backend=compiler, mode=mode or None)
     return torch.compile(function, backend=name, mode=mode or None)
 
 
@@ -176,24 +177,8 @@ def seconds(call: Callable[[], object], device: str) -> float:
 
 
 def peak_bytes(call: Callable[[], object], device: str) -> int:
-    """Peak of PyTorch's allocator during one call, above what was allocated before."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = int(torch.cuda.memory_allocated())
-        call()
-        torch.cuda.synchronize()
-        return int(torch.cuda.max_memory_allocated()) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
-    kineto = profiler.profiler
-    if kineto is None or kineto.kineto_results is None:
-        raise RuntimeError("the profiler recorded nothing")
-    current, peak = 0, 0
-    changes = [event for event in kineto.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(changes, key=lambda event: event.start_ns()):
-        current += int(event.nbytes())
-        peak = current if current > peak else peak
-    return peak
+    """Return the peak of PyTorch's allocator during one call, above what was allocated before."""
+    return cuda_peak_bytes(call) if device == "cuda" else cpu_peak_bytes(call)
 
 
 def reports(trace: Path) -> list[dict[str, Any]]:
@@ -241,7 +226,7 @@ def error_of(values: list[Tensor], reference: list[Tensor]) -> Error:
 
 
 def within_bounds(error: Error, eager: Error) -> bool:
-    """Tell if an error is at most twice eager's own, plus a few units in the last place."""
+    """Return True if an error is at most twice eager's own, plus a few units in the last place."""
     return (
         error.max_abs <= 2 * eager.max_abs + FLOOR * eager.scale
         and error.relative_l2 <= 2 * eager.relative_l2 + FLOOR
@@ -277,18 +262,18 @@ def infer(backend: str, device: str, folder: Path, *, again: bool) -> Findings:
     compiled = compile_function(model, backend)
     forward()
     synchronize(device)
-    found = Findings(first_call_s=time.perf_counter() - start)
+    findings = Findings(first_call_s=time.perf_counter() - start)
     logits = forward()
     if again:
         hits = [report["cache_hit"] for report in reports(Path(os.environ["COILWORK_TRACE"]))]
-        found.cache_hit = bool(hits) and all(hits)
-        found.same_as_first_process = torch.equal(logits, torch.load(folder / f"logits-{backend}.pt"))
-        return found
+        findings.cache_hit = bool(hits) and all(hits)
+        findings.same_as_first_process = torch.equal(logits, torch.load(folder / f"logits-{backend}.pt"))
+        return findings
     torch.save(logits, folder / f"logits-{backend}.pt")
-    found.ms = statistics.median(rounds(forward, device)) * 1e3
+    findings.ms = statistics.median(rounds(forward, device)) * 1e3
     say("measuring memory")
-    found.peak_bytes = peak_bytes(forward, device)
-    found.kernels = launches(forward, backend, device)
+    findings.peak_bytes = peak_bytes(forward, device)
+    findings.kernels = launches(forward, backend, device)
     if backend == "eager":
         say("float64 reference")
         with torch.no_grad():
@@ -296,22 +281,22 @@ def infer(backend: str, device: str, folder: Path, *, again: bool) -> Findings:
                 copy.deepcopy(model).double()(input_ids=ids, use_cache=False).logits, folder / "logits-f64.pt"
             )
     exact, eager = torch.load(folder / "logits-f64.pt"), torch.load(folder / "logits-eager.pt")
-    found.errors = {"logits": error_of([logits], [exact])}
-    found.eager_errors = {"logits": error_of([eager], [exact])}
-    found.difference_from_eager = (logits - eager).abs().max().item()
-    return found
+    findings.errors = {"logits": error_of([logits], [exact])}
+    findings.eager_errors = {"logits": error_of([eager], [exact])}
+    findings.difference_from_eager = (logits - eager).abs().max().item()
+    return findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """What one training step left behind, and how long it took."""
+    """The results of one training step, and its time."""
 
     results: dict[str, list[Tensor]]
     seconds: float
     again_ms: float
 
 
-def training_step(model: torch.nn.Module, ids: Tensor, backend: str, *, repeat: bool) -> Stepped:
+def run_training_step(model: torch.nn.Module, ids: Tensor, backend: str, *, repeat: bool) -> Stepped:
     """Forward with loss, backward, AdamW; forward and optimizer step through `backend`."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, eps=EPSILON)
 
@@ -348,12 +333,12 @@ def train(backend: str, device: str) -> Findings:
     say("building the model")
     model, ids = build_model(device).train(), tokens(TRAINING_TOKENS, device)
     say("float64 reference step")
-    exact = training_step(copy.deepcopy(model).double(), ids, "eager", repeat=False).results
+    exact = run_training_step(copy.deepcopy(model).double(), ids, "eager", repeat=False).results
     gc.collect()  # two gigabytes that the optimizer held
     say("eager step")
-    eager = training_step(copy.deepcopy(model), ids, "eager", repeat=True)
+    eager = run_training_step(copy.deepcopy(model), ids, "eager", repeat=True)
     say("compiling forward, backward and AdamW")
-    stepped = training_step(model, ids, backend, repeat=True)
+    stepped = run_training_step(model, ids, backend, repeat=True)
     say("comparing")
     return Findings(
         first_call_s=stepped.seconds,
@@ -369,10 +354,10 @@ def main() -> None:
     task, backend, device, folder = sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])
     show_compiler_progress()
     if task == "train":
-        found = train(backend, device)
+        findings = train(backend, device)
     else:
-        found = infer(backend, device, folder, again=task == "again")
-    (folder / f"{task}-{backend}.json").write_text(json.dumps(asdict(found)))
+        findings = infer(backend, device, folder, again=task == "again")
+    (folder / f"{task}-{backend}.json").write_text(json.dumps(asdict(findings)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""What one compilation did, as data: written to the trace, and returned by the tools.
+"""The report of a compilation as data, its seconds by stage, and the compiled graph that carries it.
 
-How long the stages of one compilation took.
-
-Demands on sizes that compiling added: the report has them all, the log as much as can be read.
+The report has every demand on sizes that compiling added; the log warns of the first few.
 """
 
 from __future__ import annotations
@@ -11,15 +9,18 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
+from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_ir.index import as_int
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_runtime import bind_roles
 from coilwork_runtime.executor.choice import Driven
+from coilwork_runtime.tensor_kinds import Call
 
 
 @dataclass(slots=True)
@@ -209,3 +210,35 @@ def read_report(facts: Mapping[str, Any]) -> CompileReport:
         TypeError: it has other fields.
     """
     return replace(CompileReport(graph_id="", role=""), **facts)
+
+
+# ---- compiled graphs ----
+
+
+@dataclass(eq=False)
+class CompiledGraph:
+    """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
+
+    `direct`, if there is one, takes the inputs one by one. `roles` are those around both that are not applied
+    yet, if there are such.
+    """
+
+    _boxed_call: ClassVar = True
+
+    call: Call
+    report: CompileReport
+    direct: Callable[..., Sequence[Any]] | None = None
+    roles: Roles | None = None
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        return self.call(args)
+
+    def apply_roles(self, outer: Roles) -> CompiledGraph:
+        """This with `outer` around it, and with its own roles: all of them are interpreted at once."""
+        roles = outer if self.roles is None else self.roles.wrap(outer)
+        bound = bind_roles(self.call, str(roles.convention), roles.functions, direct=self.direct)
+        return CompiledGraph(bound.call, self.report, bound.direct)
+
+    def change_report(self, **facts: Any) -> CompiledGraph:
+        """This with other `facts` in its report."""
+        return CompiledGraph(self.call, replace(self.report, **facts), self.direct, self.roles)

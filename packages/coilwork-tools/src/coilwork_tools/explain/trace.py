@@ -1,4 +1,6 @@
-"""Stage dumps: with `COILWORK_TRACE=dir` every stage's text is written to `dir/<graph id>/`."""
+"""Traces and progress: every stage's text in `COILWORK_TRACE=dir`, builds and searches of kernels in the
+log.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Final
 
 from coilwork_frontend.errors import OptionError
 from coilwork_runtime.executor.choice import Loadable
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
 
 log = logging.getLogger("coilwork")
 
@@ -18,7 +21,7 @@ MAPPING_SUFFIX: Final = ".mapping.txt"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Where one graph's dumps go; `None` for nowhere."""
+    """The folder of one graph's dumps; `None` for nowhere."""
 
     folder: Path | None
 
@@ -28,7 +31,7 @@ class Trace:
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """As `write`."""
+        """Do as `write`."""
         if self.folder is None:
             return
         path = self.folder / name
@@ -69,3 +72,23 @@ def open_trace(root: str, graph_id: str) -> Trace:
             remedy="a folder that this user may write to, or no trace",
         ) from error
     return Trace(folder)
+
+
+# ---- progress ----
+
+
+def log_progress(graph_id: str, done: int, total: int) -> None:
+    """Log how many kernels of a graph are ready."""
+    log.debug("graph %s: %d of %d kernels ready", graph_id, done, total)
+
+
+def log_search(graph_id: str, kernel: str, trials: int, best: Trial) -> None:
+    """Log the best configuration of a kernel after some trials."""
+    log.info(
+        "graph %s: kernel %s: %.4g us after %d configurations: %s",
+        graph_id,
+        kernel,
+        1e3 * (best.milliseconds or 0.0),
+        trials,
+        ", ".join(f"{name}={value}" for name, value in best.config.items()),
+    )

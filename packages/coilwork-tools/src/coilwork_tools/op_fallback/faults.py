@@ -54,7 +54,7 @@ class FaultKinds:
         return not isinstance(error, (*_NOT_OF_CALLS, *self.of_programs))
 
     def is_of_one_node(self, error: Exception) -> bool:
-        """Tell if `error` is about one node, and says which."""
+        """Return True if `error` is about one node, and says which."""
         return isinstance(error, self.of_nodes)
 
 
@@ -132,5 +132,5 @@ def find_smallest_calls(
     calls = calls_of(operators)
     enough = Budget(min(max(budget.tries, 0), 2 * len(calls).bit_length() + 1))
     budget.tries -= enough.tries
-    found = find_smallest_cure(calls, cures, enough)
-    return found if enough.tries >= 0 else tuple(calls)
+    smallest = find_smallest_cure(calls, cures, enough)
+    return smallest if enough.tries >= 0 else tuple(calls)

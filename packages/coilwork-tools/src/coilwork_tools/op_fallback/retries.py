@@ -56,7 +56,9 @@ class Remedy:
     apart: tuple[str, ...] = ()
 
     def extend(self, step: Step) -> Remedy:
-        """With `step`; of an operator that has failed in another call before, all calls are left to ATen."""
+        """Return the remedy with `step`. Of an operator that has failed in another call before, all calls are
+        left to ATen.
+        """
         if step.apart:
             return replace(self, apart=tuple(dict.fromkeys((*self.apart, *(c.node for c in step.calls)))))
         failing = {op for op, _ in self.nodes}
@@ -70,7 +72,7 @@ class Remedy:
         )
 
     def holds(self, origin: Origin) -> bool:
-        """Tell if the call is left to ATen already."""
+        """Return True if the call is left to ATen already."""
         if (origin.op, origin.node) in self.nodes:
             return True
         return origin.op in self.operators and all(op != origin.op for op, _ in self.nodes)
@@ -92,10 +94,10 @@ class StoredStep:
 
 
 class StoredRemedy(Protocol):
-    """Where the remedy of one graph is kept, as a JSON object."""
+    """The store of one graph's remedy, as a JSON object."""
 
     def read(self) -> Mapping[str, Any] | None:
-        """Return what was found before; None if there is nothing."""
+        """Return the record of an earlier search; None if there is none."""
 
     def write(self, value: dict[str, Any], /) -> None:
         """Keep `value`."""
@@ -125,8 +127,9 @@ def read_steps(record: Mapping[str, Any] | None) -> tuple[StoredStep, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a graph is to be compiled: with a remedy, with rewrites or without, and with stages' text written
-    or not."""
+    """The way a graph is to be compiled: with a remedy, with rewrites or without, and with stages' text
+    written or not.
+    """
 
     remedy: Remedy
     is_rewritten: bool = True
@@ -135,7 +138,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectFacts:
-    """What is known of a graph before it is compiled.
+    """Facts of a graph before it is compiled.
 
     Attributes:
         graph_id: its name, for messages.
@@ -159,10 +162,10 @@ class Subject(Protocol[_C, _D_co]):
     def facts(self) -> SubjectFacts: ...
 
     def compile(self, plan: Plan) -> _C:
-        """Return what the stages make of the graph."""
+        """Return the result of the stages."""
 
     def build(self, compiled: _C, plan: Plan) -> _D_co:
-        """Return what calls it."""
+        """Return a callable of the compiled graph."""
 
     def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
         """The calls that generated code computes."""
@@ -190,7 +193,7 @@ class Fault:
 
 
 def build_with_retries(subject: Subject[_C, _D], remembered: StoredRemedy | None = None) -> Built[_C, _D]:
-    """Return what the stages make of the subject, and its callable.
+    """Compile and build the subject around faults, and return it with its callable.
 
     A fault is a warning, and the graph is compiled again with the calls at fault in kernels of their own or
     as calls of ATen; not if the subject may not retry, not where no choice of calls helps, and not more than
@@ -294,18 +297,18 @@ class _Attempts(Generic[_C, _D]):
         if len(fault.named) == 1:
             return Step(calls=fault.named, apart=False)
         if fault.named:
-            found = self._search(fault, remedy, fault.named, unfuse=True)
-            if found is not None:
-                return found
+            step = self._search(fault, remedy, fault.named, unfuse=True)
+            if step is not None:
+                return step
         if self._subject.facts.faults.is_of_one_node(fault.error):
             # it is about one node, and it said which
             return None
         for views in (False, True):
             calls = [c for c in self._list_calls(views=views) if not remedy.holds(c)]
             # to build every call's kernel by itself takes long
-            found = self._search(fault, remedy, calls, unfuse=not fault.in_build and not views)
-            if found is not None:
-                return found
+            step = self._search(fault, remedy, calls, unfuse=not fault.in_build and not views)
+            if step is not None:
+                return step
         return None
 
     def _can_rewrite(self) -> bool:

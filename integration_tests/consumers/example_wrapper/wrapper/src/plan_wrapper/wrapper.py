@@ -18,7 +18,7 @@ from coilwork_ir.program.regions import inline_regions
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.wrapper import Launcher, WrapOptions
 from coilwork_runtime import Builder
-from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.module_loader import load_kernels
 from plan_wrapper.plan import Plan, plan_program
 from plan_wrapper.player import Frame
 

@@ -1,5 +1,5 @@
 // coilwork_executor: Program(data, plans, kernels, constants, torch, faults, fallback, watch) is a callable over one list of
-// inputs, which it empties, or over the inputs one by one, that returns a list of results. See coilwork_runtime/executor/program.py.
+// inputs, which it empties, or over the inputs one by one, that returns a list of results. See coilwork_runtime/executor/native_program.py.
 #include <new>
 #include <utility>
 

@@ -1,5 +1,5 @@
 // coilwork_executor.Roles(inner, separate, gives, rows, kept, functions) is a callable that applies roles around `inner`, as
-// coilwork_runtime/calling/binding.py makes it: over one list of inputs, which `inner` empties, or over the inputs one by one.
+// coilwork_runtime/calling_convention.py makes it: over one list of inputs, which `inner` empties, or over the inputs one by one.
 #include <new>
 #include <utility>
 

@@ -26,7 +26,7 @@ struct Call {
   int32_t product_settings = -1, convolution_settings = -1;
   bool profiled = false;
   Timing* timing;
-  PyObject* streams = nullptr;  // those that it has forked, and its events: `executor/call_streams.py`
+  PyObject* streams = nullptr;  // those that it has forked, and its events: `streams.py`
   Backlog* backlog = nullptr;  // null if work is never put off
   // Scratch memory of products and convolutions, which take turns on one stream; the first that wants some looks for it.
   // `workspace` if it is the call's own.

@@ -56,7 +56,7 @@ class Observed {
   Observed(Call& call, const char* name, bool is_launch) : call_(call) {
     if (!call.profiled) return;
     WithPython python(call);
-    const Reference module = checked(PyImport_ImportModule("coilwork_runtime.executor.observers"));
+    const Reference module = checked(PyImport_ImportModule("coilwork_runtime.executor.profiler"));
     const unsigned long long stream = reinterpret_cast<uintptr_t>(call.stream);
     token_ = checked(PyObject_CallMethod(module.get(), "enter", "sOK", name, is_launch ? Py_True : Py_False, stream)).release();
   }

@@ -95,7 +95,7 @@ static Reference tuple_of(const int64_t* values, uint32_t count) {
   return tuple;
 }
 
-// Calls a function of `coilwork_runtime.executor.faults`; `format` as for Py_BuildValue, in parentheses.
+// Calls a function of `coilwork_runtime.executor.slow_path`; `format` as for Py_BuildValue, in parentheses.
 template <class... Args>
 static Reference slowly(Call& call, const char* function, const char* format, Args... args) {
   call.program.counters.slow_paths.fetch_add(1, std::memory_order_relaxed);

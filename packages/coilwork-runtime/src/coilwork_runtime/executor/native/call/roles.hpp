@@ -1,5 +1,5 @@
 // The roles of a call's inputs and results, as `coilwork_runtime.manifest.roles` reads them: rows that are applied around the call of
-// a program. `coilwork_runtime.calling.interpreting` does the same in Python, and a test runs every row by both. Memory is looked at
+// a program. `coilwork_runtime.calling_convention` does the same in Python, and a test runs every row by both. Memory is looked at
 // through handles; torch's own functions make views and copies. What is rare, or nobody's in a hurry for, is a helper in Python.
 #pragma once
 #include "call/tensor_kinds.hpp"
@@ -29,7 +29,7 @@ struct Row {
   List<At> takes, gives;
 };
 
-// torch's own functions, and helpers of `coilwork_runtime.calling.tensors`, in this order in the tuple that Python gives.
+// torch's own functions, and helpers of `coilwork_runtime.calling_convention`, in this order in the tuple that Python gives.
 struct RoleFunctions {
   PyObject *tensor, *align, *resolve, *lay_out, *share_count, *make_view, *show_memory_of;
   PyObject *set_creation, *negate, *levels, *interpreters, *has_key, *batching;

@@ -1,4 +1,4 @@
-// Integers with the floor semantics of the IR, and code over a kernel's sizes (coilwork_runtime/manifest/size_code.py says what it is).
+// Integers with the floor semantics of the IR, and code over a kernel's sizes (coilwork_runtime/manifest/size_bytecode.py says what it is).
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-// Manifests of kernels as they are read: records of named fields (coilwork_runtime/manifest/encoding.py says what they look like).
+// Manifests of kernels as they are read: records of named fields (coilwork_runtime/manifest/kernel_manifest.py says what they look like).
 #pragma once
 #include <initializer_list>
 #include <utility>

@@ -217,7 +217,7 @@ struct Program {
   bool several_devices = false;
   PyObject* handles_of = nullptr;    // list of tensors -> list of capsules
   PyObject* tensors_of = nullptr;    // the inverse, which deletes the capsules' handles
-  PyObject* faults = nullptr;        // `coilwork_runtime.executor.faults`
+  PyObject* faults = nullptr;        // `coilwork_runtime.executor.slow_path`
   PyObject* fallback = nullptr;      // does the whole call where numbers are not plain
   PyObject* operators = nullptr;     // does it by torch's operators: for tensors that are no memory, and for those who watch operators
   bool strict = false;               // there are none such; those who watch see what a program calls, unless they are torch's own

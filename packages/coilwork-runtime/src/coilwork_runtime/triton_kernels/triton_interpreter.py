@@ -1,0 +1,302 @@
+"""Triton kernels on CPU tensors in Triton's interpreter, for tests where there is no GPU.
+
+While a kernel of ours runs, the interpreter is repaired where it differs from Triton's compiler (3.6, 3.7).
+As it comes, it calls a combine function once per element, in Python, for all but a few that it knows. Here a
+call combines all pairs of a level, as on a GPU: some log2(length) calls for a reduction, twice that for a
+scan. The earlier neighbour is the first operand, so combine functions need be associative only, not
+commutative.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from coilwork_runtime.dtypes import torch_dtype
+from coilwork_runtime.errors import raise_check
+from coilwork_runtime.folders import new_folder
+from coilwork_runtime.launch_descriptor import Launcher
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.triton_kernels.compilation import constants_of
+from coilwork_runtime.triton_kernels.versions import keep_versions
+from coilwork_runtime.triton_kernels.worker import load_function
+
+Arrays = Sequence[Any]
+"""One NumPy array for each operand that is joined, all of one shape, with the combined axis first."""
+
+Combine = Callable[[Arrays, Arrays], Arrays]
+
+
+def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
+    """Do as `ReduceOps.generic_reduce`, but for the order in which elements are combined.
+
+    Takes a `ReduceOps` and `tl.tensor`s of one shape whose extents are powers of two; `axis=None` is the axis
+    of all elements.
+    """
+    import numpy
+
+    axis, shape = operation.axis, blocks[0].handle.data.shape
+    arrays = [
+        block.handle.data.flatten() if axis is None else numpy.moveaxis(block.handle.data, axis, 0)
+        for block in blocks
+    ]
+    combine = _whole_levels(operation, blocks)
+    while len(arrays[0]) > 1:
+        arrays = list(combine([x[0::2] for x in arrays], [x[1::2] for x in arrays]))
+    results = [x[0] for x in arrays]
+    if operation.keep_dims:
+        kept = (
+            [1] * len(shape)
+            if axis is None
+            else [1 if k == axis % len(shape) else n for k, n in enumerate(shape)]
+        )
+        results = [x.reshape(kept) for x in results]
+    return _tensors(operation, results, blocks)
+
+
+def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
+    """Do as `ScanOps.generic_scan`, but for the order in which elements are combined.
+
+    Takes a `ScanOps` and `tl.tensor`s of one shape whose extents are powers of two. Who calls turns reversed
+    scans around.
+    """
+    import numpy
+
+    arrays = [numpy.moveaxis(block.handle.data, operation.axis, 0) for block in blocks]
+    results = _scan(arrays, _whole_levels(operation, blocks))
+    return _tensors(
+        operation, [numpy.ascontiguousarray(numpy.moveaxis(x, 0, operation.axis)) for x in results], blocks
+    )
+
+
+def _scan(arrays: Arrays, combine: Combine) -> Arrays:
+    """Inclusive prefixes along the first axis: those of the pairs are every second one (Ladner and Fischer,
+    1980).
+    """
+    import numpy
+
+    if len(arrays[0]) == 1:
+        return arrays
+    firsts = [x[0::2] for x in arrays]
+    at_seconds = _scan(combine(firsts, [x[1::2] for x in arrays]), combine)
+    # before the first pair there is nothing: it meets the last, for blocks must stay powers of two, and is
+    # put back below
+    at_firsts = combine([numpy.roll(x, 1, axis=0) for x in at_seconds], firsts)
+    results = []
+    for given, first, second in zip(arrays, at_firsts, at_seconds, strict=True):
+        result = numpy.empty_like(given)
+        result[0::2], result[1::2] = first, second
+        result[0] = given[0]
+        results.append(result)
+    return results
+
+
+def _whole_levels(operation: Any, blocks: Sequence[Any]) -> Combine:
+    """The combine function of `operation` on arrays of any length, in the types of `blocks`."""
+    import numpy
+    import triton.language as tl
+
+    def combine(left: Arrays, right: Arrays) -> Arrays:
+        answer = operation.combine_fn.fn(
+            *_tensors(operation, left, blocks), *_tensors(operation, right, blocks)
+        )
+        parts = answer if isinstance(answer, tuple) else (answer,)
+        # a combine function may also return a plain number
+        data = [part.handle.data if isinstance(part, tl.tensor) else part for part in parts]
+        return [
+            numpy.broadcast_to(numpy.asarray(x, dtype=y.dtype), y.shape)
+            for x, y in zip(data, left, strict=True)
+        ]
+
+    return combine
+
+
+def _tensors(operation: Any, arrays: Arrays, like: Sequence[Any]) -> list[Any]:
+    """The arrays, or single numbers, as tensors with the element types of `like`."""
+    return [operation.to_tensor(x, block.dtype) for x, block in zip(arrays, like, strict=True)]
+
+
+# ---- repairs ----
+
+
+@contextmanager
+def repair_interpreter(options: Any) -> Iterator[None]:
+    """Triton's interpreter with `options` (an `InterpreterOptions`) and these repairs, in Triton 3.6 to 3.7:
+
+    - A comparison gives booleans. As it comes, the result is labelled with the operands' type and, where a
+      single one meets a block of them, converted to that type; `&` then refuses the floats.
+    - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any
+      type but f32 convert numbers instead of bits.
+    - Conversions from and to 8-bit floats round to nearest, and know subnormals, infinities and NaN.
+    - Matrices of bf16 are multiplied as numbers, too.
+    - Reductions and scans combine whole blocks level by level, not element by element in Python.
+    - `triton.language` is patched once per launch and module, not at every call of a device function.
+
+    The interpreter has one builder per process: not for two threads at once.
+    """
+    # Only where kernels are interpreted: what is compiled ahead needs no Triton in this process.
+    import triton.language as tl
+    from triton.runtime import interpreter
+    from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle, interpreter_builder
+
+    patch, patched = interpreter._patch_lang, set[int]()
+    compute, convert = interpreter_builder.binary_op, interpreter_builder.cast_impl
+    multiply = interpreter_builder.create_dot
+
+    def binary_op(lhs: Any, rhs: Any, op: Callable[..., Any]) -> Any:
+        result = compute(lhs, rhs, op)
+        return TensorHandle(result.data, tl.int1) if result.data.dtype == bool else result
+
+    def cast_impl(source: Any, dtype: Any) -> Any:
+        if (source.dtype.scalar == tl.bfloat16) == (dtype.scalar == tl.bfloat16):
+            return convert(source, dtype)
+        if source.dtype.scalar == tl.bfloat16:
+            return convert(TensorHandle(_float32_of_bits(source.data), tl.float32), dtype)
+        return TensorHandle(_bfloat16_bits(convert(source, tl.float32).data), tl.bfloat16)
+
+    small = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+    between_floats = interpreter_builder.create_fp_to_fp
+
+    def create_fp_to_fp(source: Any, dtype: Any, rounding: Any) -> Any:
+        of, to = small.get(source.dtype.scalar), small.get(dtype.scalar)
+        if of is None and to is None:
+            return between_floats(source, dtype, rounding)
+        data = cast_impl(source, tl.float32).data if of is None else _float32_of_small(source.data, of)
+        if to is None:
+            return cast_impl(TensorHandle(data, tl.float32), dtype.scalar)
+        return TensorHandle(_small_bits(data, to), dtype.scalar)
+
+    def create_dot(left: Any, right: Any, sums: Any, *precision: Any) -> Any:
+        wide = [x if x.dtype.scalar != tl.bfloat16 else cast_impl(x, tl.float32) for x in (left, right)]
+        return multiply(*wide, sums, *precision)
+
+    def patch_once(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in patched:
+            return interpreter._LangPatchScope()
+        patched.add(module)
+        return patch(function)
+
+    repairs: tuple[tuple[Any, str, Any], ...] = (
+        (interpreter_builder, "options", options),
+        (interpreter_builder, "binary_op", binary_op),
+        (interpreter_builder, "cast_impl", cast_impl),
+        (interpreter_builder, "create_fp_to_fp", create_fp_to_fp),
+        (interpreter_builder, "create_dot", create_dot),
+        (interpreter, "_patch_lang", patch_once),
+        (ReduceOps, "generic_reduce", reduce_blocks),
+        (ScanOps, "generic_scan", scan_blocks),
+    )
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in repairs]
+    for owner, name, value in repairs:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def scalar_argument(value: int, dtype: str) -> Any:
+    """A size as the interpreter's own value of its declared type, `"i32"` or `"i64"`.
+
+    Left to itself, Triton takes an int for an array of one element, which is no bound of a `range` in Triton
+    3.6 with NumPy 2.4.
+    """
+    import numpy
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    kind = {"i32": tl.int32, "i64": tl.int64}[dtype]
+    return tl.tensor(TensorHandle(numpy.array(value, dtype=kind.name), kind), kind)
+
+
+def _float32_of_bits(bits: Any) -> Any:
+    """A NumPy array of bf16 as the interpreter keeps it, uint16, as float32."""
+    return torch.from_numpy(bits.view("int16").copy()).view(torch.bfloat16).float().numpy()
+
+
+def _bfloat16_bits(values: Any) -> Any:
+    """A float32 NumPy array rounded to bf16, as uint16."""
+    return torch.from_numpy(values.copy()).bfloat16().view(torch.int16).numpy().view("uint16")
+
+
+def _float32_of_small(bits: Any, dtype: torch.dtype) -> Any:
+    """A NumPy array of 8-bit floats as the interpreter keeps it, uint8, as float32."""
+    return torch.from_numpy(bits.view("uint8").copy()).view(dtype).float().numpy()
+
+
+def _small_bits(values: Any, dtype: torch.dtype) -> Any:
+    """A float32 NumPy array rounded to 8-bit floats, as uint8."""
+    return torch.from_numpy(values.copy()).to(dtype).view(torch.uint8).numpy()
+
+
+# ---- launching ----
+
+
+_ONE_AT_A_TIME: Final = threading.RLock()
+
+
+def is_interpreting(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return True if Triton is told to interpret."""
+    return environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
+
+
+def make_interpreted(spec: KernelSpec) -> Launcher:
+    """A callable over tensors, then sizes, that interprets the kernel in the first configuration for them."""
+    # Only here: what is compiled ahead needs no Triton in this process.
+    from triton.runtime.errors import InterpreterError
+    from triton.runtime.interpreter import InterpreterOptions
+
+    function = load_function(spec.source, spec.entry, new_folder("triton"))
+    # of each version the first configuration
+    firsts = keep_versions(spec, spec.configs)
+    # device assertions run in debug mode only; the overflow checks that come with it are not wanted
+    options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)
+    scratch = [(a.elements, torch_dtype(a.dtype)) for a in spec.args if a.elements is not None]
+    pointers = {a.name: torch_dtype(a.dtype) for a in spec.args if a.is_pointer}
+    sizes = {a.name: a.dtype for a in spec.args if a.role == "size"}
+
+    def launch(*args: Any) -> None:
+        tensors, numbers = args[: len(args) - len(sizes)], args[len(args) - len(sizes) :]
+        given_sizes = dict(zip(sizes, numbers, strict=True))
+        config = firsts[spec.first_version(numbers)]
+        values = spec.values_of(config)
+        extents = tuple(code.evaluate(numbers, values) for code in spec.grid)
+        if 0 in extents:
+            return
+        extra = [
+            torch.empty(code.evaluate(numbers, values), dtype=dtype, device=tensors[0].device)
+            for code, dtype in scratch
+        ]
+        # kernels may take 8-bit floats as their bits
+        given = {
+            name: one if one.element_size() > 1 or one.dtype is dtype else one.view(dtype)
+            for (name, dtype), one in zip(pointers.items(), (*tensors, *extra), strict=True)
+        }
+        given |= {name: scalar_argument(given_sizes[name], dtype) for name, dtype in sizes.items()}
+        # the interpreter patches triton.language while it runs, and has one builder
+        with _ONE_AT_A_TIME, repair_interpreter(options):
+            try:
+                function[extents](**given, **constants_of(config))
+            except InterpreterError as error:
+                _raise_failed_check(spec, error)
+                raise
+
+    return Launcher(call=launch)
+
+
+def _raise_failed_check(spec: KernelSpec, error: BaseException) -> None:
+    """If a device assertion is what went wrong, raise its check's own error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AssertionError):
+            for number, message in enumerate(spec.checks):
+                if message in str(cause):
+                    raise_check(spec.name, spec.checks, number)
+        cause = cause.__cause__

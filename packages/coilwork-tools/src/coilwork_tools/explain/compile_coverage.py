@@ -1,0 +1,126 @@
+"""The command that runs a program and lists all of it that is not generated code, with the reasons.
+
+From most to least that is lost: what Dynamo does not capture, graphs that run in eager mode, calls that
+Python makes between compiled parts, and operators of torch's that compiled programs call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from coilwork_frontend.errors import CoilworkFallbackWarning
+from coilwork_frontend.torch_compat.graph_breaks import list_graph_breaks
+from coilwork_tools.explain.report import CompileReport, read_report
+
+_TRACE = "COILWORK_TRACE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncompiled:
+    """All of a program that is not generated code.
+
+    Attributes:
+        reports: of the graphs that were compiled, or tried.
+        warnings: of whatever was done otherwise than asked for.
+        breaks: where Dynamo ends a graph, by the reason; how often.
+    """
+
+    reports: tuple[CompileReport, ...]
+    warnings: tuple[str, ...] = ()
+    breaks: dict[str, int] = field(default_factory=dict)
+
+    def list_lines(self) -> Iterator[str]:
+        """The findings as text, a finding per line."""
+        for reason, count in self.breaks.items():
+            yield f"graph break  {count}x  {reason}"
+        for text in self.warnings:
+            yield f"warning      {_one_line(text)}"
+        # what a part holds, the report of the whole says
+        parts = {part for report in self.reports for part in report.parts}
+        for report in self.reports:
+            if report.graph_id in parts:
+                continue
+            split = f" in {len(report.parts)} parts" if report.parts else ""
+            yield f"{report.graph_id}: {report.kernels} kernels, {report.extern_calls} operators{split}"
+            if report.fallback:
+                yield f"  eager      {_one_line(report.fallback)}"
+            for call in report.called:
+                yield f"  by Python  {call['op']}: {_one_line(call['reason'])}{_place(call['source'])}"
+            for one in report.operators:
+                yield f"  operator   {one['count']}x  {one['op']}: {one['reason']}{_place(one['source'])}"
+
+
+def _place(source: object) -> str:
+    return f"  at {source}" if source else ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def run_script(path: Path, arguments: Sequence[str]) -> Uncompiled:
+    """Run the Python program at `path`, and return what of it is not generated code.
+
+    Raises:
+        Exception: whatever the program raises.
+    """
+    with tempfile.TemporaryDirectory() as folder, _environment(_TRACE, folder), _arguments(path, arguments):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CoilworkFallbackWarning)
+            with suppress(SystemExit):
+                runpy.run_path(str(path), run_name="__main__")
+        told = [one for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
+        for one in caught:
+            if one not in told:
+                warnings.showwarning(one.message, one.category, one.filename, one.lineno)
+        files = sorted(Path(folder).glob("*/report.json"), key=lambda file: file.stat().st_mtime_ns)
+        reports = [read_report(json.loads(file.read_text())) for file in files]
+    return Uncompiled(
+        reports=tuple(reports),
+        warnings=tuple(f"{one.message} at {one.filename}:{one.lineno}" for one in told),
+        breaks=list_graph_breaks(),
+    )
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextmanager
+def _arguments(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    before, sys.argv = sys.argv, [str(path), *arguments]
+    sys.path.insert(0, str(path.parent))
+    try:
+        yield
+    finally:
+        sys.argv = before
+        sys.path.remove(str(path.parent))
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def uncompiled(script: Path, arguments: tuple[str, ...]) -> None:
+    """Run SCRIPT, a Python program that compiles a model, and list what is not generated code, and why."""
+    for line in run_script(script, arguments).list_lines():
+        click.echo(line)
