@@ -26,7 +26,7 @@ from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.saved_strides import chosen_strides, report_chosen_strides
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
-from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.machine import MachineModel

@@ -27,7 +27,7 @@ from coilwork_frontend.capture.squeezed_unbacked_sizes import (
 )
 from coilwork_frontend.capture.storages import find_misplaced_writes, given_storages
 from coilwork_frontend.capture.tensor_indices import read_indices
-from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_ir.errors import EmitError
 from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.kernels.interpret import interpret_schedule

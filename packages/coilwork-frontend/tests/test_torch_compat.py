@@ -11,7 +11,7 @@ from torch._higher_order_ops.effects import has_effects
 from torch._subclasses import FakeTensorMode
 
 from coilwork_frontend.errors import UnsupportedTorchError
-from coilwork_frontend.torch_compat.autograd import checks_have_effects
+from coilwork_frontend.torch_compat.aot_autograd import checks_have_effects
 from coilwork_frontend.torch_compat.nesting import map_tensors, tensors_in
 from coilwork_frontend.torch_compat.operators import OperatorCounter, is_operator
 from coilwork_frontend.torch_compat.tensors import real_tensors

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from coilwork.backend import backend
 from coilwork_frontend.capture.resizing import keep_resizing
-from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_lowering import decompositions, partition
 
 SHAPES = {

@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 from coilwork.backend import backend
 from coilwork_frontend.calling_convention.captured_results import CapturedResult
 from coilwork_frontend.calling_convention.shared_results import ResultObject, plan_shared_results
-from coilwork_frontend.torch_compat.autograd import ResultFacts
+from coilwork_frontend.torch_compat.aot_autograd import ResultFacts
 from coilwork_frontend.torch_compat.tensors import creation_of, storage_identity
 
 Compile = Callable[..., Callable[..., Any]]

@@ -78,7 +78,7 @@ from coilwork_frontend.capture.user_checks import put_told_checks_first
 from coilwork_frontend.capture.value_checks import check_values
 from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
-from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, result_facts
+from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_with_aot_autograd, result_facts
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.roles import CallingConvention, CallRole
 

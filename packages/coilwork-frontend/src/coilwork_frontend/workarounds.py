@@ -33,7 +33,7 @@ WORKAROUNDS: Final = (
             "operators that conjugate inside, as linalg.pinv, are wrong in the first call of a compiled graph"
         ),
         versions=("2.13",),
-        fix="coilwork_frontend.torch_compat.first_calls:FirstCall",
+        fix="coilwork_frontend.torch_compat.aot_autograd:FirstCall",
         test="coilwork/tests/test_first_calls.py:test_complex_matrices",
     ),
     Workaround(
@@ -122,7 +122,7 @@ WORKAROUNDS: Final = (
             "before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code"
         ),
         versions=("2.11", "2.12"),
-        fix="coilwork_frontend.torch_compat.autograd:checks_have_effects",
+        fix="coilwork_frontend.torch_compat.aot_autograd:checks_have_effects",
         test="coilwork-frontend/tests/test_torch_compat.py:test_checks_are_in_graphs_whatever_torch_registers",
     ),
     Workaround(
@@ -140,7 +140,7 @@ WORKAROUNDS: Final = (
     Workaround(
         what="in training `y.detach()`, returned beside a view `y`, is turned twice, an error, or a crash",
         versions=("2.13",),
-        fix="coilwork_frontend.torch_compat.autograd:forget_repeated_views",
+        fix="coilwork_frontend.torch_compat.aot_autograd:forget_repeated_views",
         test="coilwork/tests/test_shared_results.py:test_detached_views_beside_the_views",
     ),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.autograd import ResultFacts
+from coilwork_frontend.torch_compat.aot_autograd import ResultFacts
 from coilwork_frontend.torch_compat.nesting import leaves_of
 from coilwork_frontend.torch_compat.tensors import (
     Creation,

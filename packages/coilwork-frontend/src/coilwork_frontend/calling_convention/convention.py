@@ -40,7 +40,7 @@ from coilwork_frontend.calling_convention.set_outputs import exchange_roles, ret
 from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
 from coilwork_frontend.calling_convention.updates import update_roles
 from coilwork_frontend.calling_convention.version_counters import count_roles
-from coilwork_frontend.torch_compat.autograd import aliased_inputs, can_report_strides, returned_outputs
+from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, can_report_strides, returned_outputs
 from coilwork_frontend.torch_compat.tensors import Marks
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.roles import CallingConvention, CallRole, InputRole, Value

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.calling_convention.alignment import starts_aligned
-from coilwork_frontend.torch_compat.autograd import donated_input_positions
+from coilwork_frontend.torch_compat.aot_autograd import donated_input_positions
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import strided_storage
 from coilwork_ir.graph_marks import OWN_PADDING

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.autograd import is_tangent
+from coilwork_frontend.torch_compat.aot_autograd import is_tangent
 from coilwork_frontend.torch_compat.tensors import real_tensors
 from coilwork_ir.roles import InputRole, Value
 

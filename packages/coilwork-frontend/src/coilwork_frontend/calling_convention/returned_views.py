@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.autograd import aliased_inputs, renewed_inputs
+from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, renewed_inputs
 from coilwork_frontend.torch_compat.operators import is_view
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import run_on_fakes

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.autograd import report_output_strides
+from coilwork_frontend.torch_compat.aot_autograd import report_output_strides
 from coilwork_ir.buffers import Ref
 from coilwork_ir.graph_marks import FREE_STRIDES
 from coilwork_ir.index import as_int

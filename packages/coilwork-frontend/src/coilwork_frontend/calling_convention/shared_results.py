@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from torch import fx
 
 from coilwork_frontend.calling_convention.captured_results import CapturedResult
-from coilwork_frontend.torch_compat.autograd import ResultFacts, take_view_results
+from coilwork_frontend.torch_compat.aot_autograd import ResultFacts, take_view_results
 from coilwork_frontend.torch_compat.nesting import leaves_of
 from coilwork_frontend.torch_compat.tensors import Creation, strided_storage
 from coilwork_ir.roles import OutputRole, Value

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import fx
 
-from coilwork_frontend.torch_compat.autograd import take_view_results
+from coilwork_frontend.torch_compat.aot_autograd import take_view_results
 from coilwork_frontend.torch_compat.tensors import strided_storage
 from coilwork_ir.roles import OutputRole, Value
 

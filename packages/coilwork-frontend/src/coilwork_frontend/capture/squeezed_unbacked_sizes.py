@@ -15,7 +15,7 @@ from torch import fx
 
 from coilwork_frontend.capture.captured_graph import CapturedGraph, WithCaptured
 from coilwork_frontend.capture.storages import copy_of
-from coilwork_frontend.torch_compat.autograd import BoxedCallable, GraphCompiler
+from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
 from coilwork_frontend.torch_compat.operators import draws_numbers
 from coilwork_frontend.torch_compat.sizes import has_sizes_from_data, is_from_data, is_unequal
 from coilwork_ir.graph_marks import SQUEEZED_ONE

@@ -25,7 +25,7 @@ from torch import fx
 from coilwork_frontend.capture.captured_graph import CapturedGraph, WithCaptured
 from coilwork_frontend.capture.storages import copy_of
 from coilwork_frontend.capture.user_checks import OF_TORCH, put_told_checks_first
-from coilwork_frontend.torch_compat.autograd import BoxedCallable, GraphCompiler
+from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
 from coilwork_frontend.torch_compat.operators import draws_numbers, overwritten_operands
 from coilwork_frontend.torch_compat.sizes import guards_taken_sizes
 

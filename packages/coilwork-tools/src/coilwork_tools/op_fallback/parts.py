@@ -18,7 +18,7 @@ from coilwork_frontend.calling_convention.aten_graph import AtenGraph
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
 from coilwork_frontend.capture.eager_fallback import box_graph, warn_of_graph, warn_of_parts
 from coilwork_frontend.errors import describe
-from coilwork_frontend.torch_compat.autograd import forget_tracing
+from coilwork_frontend.torch_compat.aot_autograd import forget_tracing
 from coilwork_frontend.torch_compat.operators import called_with_effects, makes_token
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
