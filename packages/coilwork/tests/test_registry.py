@@ -10,7 +10,7 @@ import pytest
 from torch._dynamo.backends import registry
 
 from coilwork.backend import backend
-from coilwork_frontend.torch_compat.registry import allow_registering_again
+from coilwork_frontend.torch_compat.dynamo import allow_registering_again
 
 
 class Slow:

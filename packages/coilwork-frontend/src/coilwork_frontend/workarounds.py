@@ -134,7 +134,7 @@ WORKAROUNDS: Final = (
     Workaround(
         what="a child that is forked while a thread compiles waits for ever in its own first compilation",
         versions=("2.11", "2.12", "2.13"),
-        fix="coilwork_frontend.torch_compat.forked_compiles:free_compile_lock_in_children",
+        fix="coilwork_frontend.torch_compat.dynamo:free_compile_lock_in_children",
         test="coilwork/tests/test_forked_compiles.py:test_a_child_compiles_whatever_a_thread_of_its_parent_does",
     ),
     Workaround(

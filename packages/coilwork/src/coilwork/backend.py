@@ -32,8 +32,7 @@ from coilwork_frontend.compile_captured import Halves, compile_captured
 from coilwork_frontend.compile_function import make_compile
 from coilwork_frontend.options import warn_of_unkeyed
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, static_input_positions
-from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
-from coilwork_frontend.torch_compat.registry import allow_registering_again
+from coilwork_frontend.torch_compat.dynamo import allow_registering_again, free_compile_lock_in_children
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import (

@@ -16,7 +16,7 @@ from torch import fx
 
 from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
-from coilwork_frontend.torch_compat.failures import FOR_DYNAMO
+from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS
 from coilwork_frontend.user_warnings import warn_user
 from coilwork_ir.loc import Origin
 
@@ -27,7 +27,7 @@ def is_told(error: Exception) -> bool:
     """Tell whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a
     smaller graph.
     """
-    return isinstance(error, (CoilworkError, *FOR_DYNAMO))
+    return isinstance(error, (CoilworkError, *DYNAMO_ERRORS))
 
 
 def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from torch import fx
 
 from coilwork_frontend.capture.captured_graph import CapturedGraph
 from coilwork_frontend.errors import CompileError
-from coilwork_frontend.torch_compat.differentiation import guard_dual_level, may_carry_tangents
+from coilwork_frontend.torch_compat.dynamo import guard_dual_level, may_carry_tangents
 
 
 def in_forward_mode(gm: fx.GraphModule, *, only_compiled: bool) -> Callable[..., Any] | None:

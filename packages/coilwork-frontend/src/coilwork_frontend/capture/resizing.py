@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from coilwork_frontend.torch_compat.differentiation import taken_apart_after_autograd
+from coilwork_frontend.torch_compat.dynamo import decompose_after_autograd
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 
 _aten: Final = torch.ops.aten
@@ -86,7 +86,7 @@ def _of_known_sizes(
         return None
     known = scale_factor is not None and not recompute_scale_factor
     scales = tuple(float(scale) if known else None for scale in each)
-    with taken_apart_after_autograd():
+    with decompose_after_autograd():
         return operator(input, list(result), bool(align_corners), *scales)
 
 

@@ -1,0 +1,146 @@
+"""Torch's table of back ends, which threads fill from entry points without a lock.
+
+`torch.compile(f, backend="coilwork")` looks whether the name is in a table, loads the entry point, and then
+refuses a name that is in the table: of threads whose first compilations begin together, all but one fail.
+Loading takes a second, so they do meet. What torch runs of ours between the two looks is the import of the
+back end, and there the table becomes one in which the name may be entered again.
+
+Torch's lock of compilations, which a forked child finds taken if a thread of its parent's compiles:
+`eager` waits for ever there, too.
+
+Servers that fork workers while a thread warms a model up meet this. In a child no other thread goes on, so
+the lock becomes another one. A thread that forks while it compiles itself gives back the lock that it took,
+as `with` keeps hold of that.
+
+Where Dynamo ended a graph, as its counters say.
+
+Exceptions of torch's tracing that Dynamo acts on.
+
+Process groups as Dynamo sees them.
+
+Transforms that wrap tensors or let them carry more: forward-mode differentiation, and `torch.func`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import torch
+import torch.distributed
+from torch import fx
+from torch._dispatch.python import no_python_dispatcher
+from torch._dynamo import convert_frame
+from torch._dynamo.backends import registry
+from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.utils import counters
+from torch._guards import TracingContext
+from torch.autograd import forward_ad
+
+# ---- Torch's table of back ends, which threads fill from entry points without a lock ----
+
+
+class _Reentrant(dict[str, Any]):
+    """Back ends by name. Some are never found, so that each look loads and enters them; all can be had."""
+
+    def __init__(self, known: dict[str, Any], names: frozenset[str]) -> None:
+        super().__init__(known)
+        # another thread may be entering its own back end there
+        self._before = known
+        self._names = names
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self._names and (super().__contains__(name) or name in self._before)
+
+    def __missing__(self, name: str) -> Any:
+        return self._before[name]
+
+
+def allow_registering_again(name: str) -> None:
+    """Let torch accept back end `name` as often as it is registered; call this while that is loaded."""
+    known = getattr(registry, "_COMPILER_FNS", None)
+    if isinstance(known, dict):
+        vars(registry)["_COMPILER_FNS"] = _Reentrant(known, frozenset((name,)))
+
+
+# ---- Torch's lock of compilations, which a forked child finds taken if a thread of its parent's ----
+
+
+def free_compile_lock_in_children() -> None:
+    """From now on a forked child may compile, whatever its parent's threads were doing. To be called once in
+    a process.
+    """
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _renew_lock() -> None:
+    if hasattr(convert_frame, "compile_lock"):
+        vars(convert_frame)["compile_lock"] = threading.RLock()
+
+
+# ---- Where Dynamo ended a graph, as its counters say ----
+
+
+def count_graph_breaks() -> dict[str, int]:
+    """The reasons for which Dynamo ended graphs in this process so far, on one line each, and how often."""
+    return {" ".join(str(reason).split()): int(count) for reason, count in counters["graph_break"].items()}
+
+
+# ---- Exceptions of torch's tracing that Dynamo acts on ----
+
+
+DYNAMO_ERRORS: Final[tuple[type[Exception], ...]] = (TorchDynamoException, *exceptions_allowed_to_be_fallback)
+"""With these Dynamo tells the user, or goes on with a smaller graph."""
+
+
+# ---- Process groups as Dynamo sees them ----
+
+
+def is_process_group(value: Any) -> bool:
+    """Tell if `value` is a group of processes; a torch that was built without any knows no such class."""
+    if not torch.distributed.is_available():
+        return False
+    return isinstance(value, torch.distributed.ProcessGroup)
+
+
+def guard_identity(node: fx.Node) -> None:
+    """Let Dynamo compile anew when the input `node` of the graph that it is compiling is another object; it
+    checks the class alone.
+    """
+    context, argument = TracingContext.try_get(), node.meta.get("grapharg")
+    if context is not None and argument is not None:
+        context.guards_context.dynamo_guards.add(argument.source.make_guard(GuardBuilder.ID_MATCH))
+
+
+# ---- Transforms that wrap tensors or let them carry more: forward-mode differentiation, and `to ----
+
+
+def may_carry_tangents() -> bool:
+    """Tell if the caller is within `torch.autograd.forward_ad.dual_level()`, where a tensor may carry a
+    tangent.
+    """
+    return forward_ad._current_level >= 0
+
+
+def guard_dual_level() -> None:
+    """Let Dynamo compile anew what it is compiling, when it is called within another level or none.
+
+    Dynamo has the guard, and installs it only where it has traced an entry into a level.
+    """
+    context = TracingContext.try_get()
+    if context is not None:
+        context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+
+
+def decompose_after_autograd() -> AbstractContextManager[object]:
+    """While it is entered, operators that torch takes apart before autograd sees them are differentiated as
+    they are.
+
+    Of open sizes they are not to be called then: torch's own kernels take numbers.
+    """
+    made: AbstractContextManager[object] = no_python_dispatcher()
+    return made
