@@ -12,9 +12,8 @@ from torch._subclasses import FakeTensorMode
 
 from coilwork_frontend.errors import UnsupportedTorchError
 from coilwork_frontend.torch_compat.aot_autograd import checks_have_effects
-from coilwork_frontend.torch_compat.nesting import map_tensors, tensors_in
 from coilwork_frontend.torch_compat.operators import OperatorCounter, is_operator
-from coilwork_frontend.torch_compat.tensors import real_tensors
+from coilwork_frontend.torch_compat.tensors import map_tensors, real_tensors, tensors_in
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.workarounds import WORKAROUNDS
 

@@ -14,15 +14,15 @@ import torch
 from torch import fx
 
 from coilwork_frontend.torch_compat.aot_autograd import ResultFacts
-from coilwork_frontend.torch_compat.nesting import leaves_of
 from coilwork_frontend.torch_compat.tensors import (
     Creation,
     Marks,
     creation_of,
+    identify_strided_storage,
+    identify_version_counters,
     is_view_outside_dynamo,
+    leaves_of,
     marks_of,
-    shared_counts,
-    strided_storage,
 )
 from coilwork_ir.roles import CallingConvention, OutputRole, Value
 
@@ -54,7 +54,7 @@ def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
     }
     several = _storages_of_several(gm)
     hidden: dict[int, int] = {}
-    counts = shared_counts(values)
+    counts = identify_version_counters(values)
     found = []
     for node, value, count in zip(nodes, values, counts, strict=True):
         base = value._base if value is not None and value._is_view() else None
@@ -89,14 +89,14 @@ def created_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
     tensor of its own as well. Other views have the roles of `shared_results`. `gm` is looked at at once.
     """
     placeholders = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
-    given = {strided_storage(value): place for place, value in reversed([*enumerate(placeholders)])}
+    given = {identify_strided_storage(value): place for place, value in reversed([*enumerate(placeholders)])}
     given.pop(None, None)
     several = _storages_of_several(gm)
     views = []
     lone = []
     nodes = leaves_of(gm.graph.output_node().args)
     values = _values(gm)
-    storages = [None if value is None else strided_storage(value) for value in values]
+    storages = [None if value is None else identify_strided_storage(value) for value in values]
     recorded = any(value is not None and value.requires_grad for value in values)
     for position, value in enumerate(values):
         creation = None if value is None else creation_of(value)
@@ -141,7 +141,7 @@ def created_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
 def _storages_of_several(gm: fx.GraphModule) -> set[int | None]:
     """The memory that several calls of `gm` show, or one shows of what it is given."""
     values = {id(node.meta.get("example_value")): node.meta.get("example_value") for node in gm.graph.nodes}
-    counted = Counter(strided_storage(value) for value in values.values())
+    counted = Counter(identify_strided_storage(value) for value in values.values())
     return {storage for storage, count in counted.items() if count > 1}
 
 
@@ -153,7 +153,7 @@ def _is_view_in_eager(node: fx.Node, value: torch.Tensor, several: Container[int
     memory and showed that: Dynamo may have called torch's decomposition, which shows what the operator itself
     makes at once.
     """
-    return True if strided_storage(value) in several else is_view_outside_dynamo(node)
+    return True if identify_strided_storage(value) in several else is_view_outside_dynamo(node)
 
 
 def _marks(value: torch.Tensor | None) -> Marks | None:

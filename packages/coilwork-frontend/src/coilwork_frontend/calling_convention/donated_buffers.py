@@ -18,7 +18,7 @@ from torch import fx
 from coilwork_frontend.calling_convention.alignment import starts_aligned
 from coilwork_frontend.torch_compat.aot_autograd import donated_input_positions
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
-from coilwork_frontend.torch_compat.tensors import strided_storage
+from coilwork_frontend.torch_compat.tensors import identify_strided_storage
 from coilwork_ir.graph_marks import OWN_PADDING
 
 
@@ -45,6 +45,6 @@ def unshared(values: Sequence[object], positions: Sequence[int]) -> tuple[int, .
     """Return those of `positions` at which there is a strided tensor whose storage no other of
     `values` has.
     """
-    storages = [strided_storage(value) for value in values]
+    storages = [identify_strided_storage(value) for value in values]
     users = Counter(storages)
     return tuple(p for p in positions if storages[p] is not None and users[storages[p]] == 1)

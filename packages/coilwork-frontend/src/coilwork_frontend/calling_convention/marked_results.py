@@ -20,12 +20,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.torch_compat.operators import is_view
-from coilwork_frontend.torch_compat.tensors import (
-    Marks,
-    marks_of,
-    run_on_fakes,
-    strided_storage,
-)
+from coilwork_frontend.torch_compat.tensors import (Marks, marks_of, run_on_fakes, identify_strided_storage)
 from coilwork_ir.roles import OutputRole, Value
 
 _OTHER_TYPE: Final = torch.ops.aten.view.dtype
@@ -237,7 +232,7 @@ def _chain(item: object) -> list[fx.Node]:
 
 
 def _storage(node: object) -> int | None:
-    return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
+    return identify_strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
 
 
 def _marks(node: fx.Node) -> Marks:

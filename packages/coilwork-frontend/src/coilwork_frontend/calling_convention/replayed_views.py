@@ -18,7 +18,7 @@ from torch import fx
 
 from coilwork_frontend.torch_compat.operators import is_view
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
-from coilwork_frontend.torch_compat.tensors import remembered_views
+from coilwork_frontend.torch_compat.tensors import track_views
 from coilwork_ir.roles import CallRole, Value
 
 
@@ -41,7 +41,7 @@ def replay_views(
     views, needed = _views_alone(gm, list(replayed.values()), inputs)
 
     def make_views(*given: Any) -> Sequence[Any]:
-        with remembered_views():
+        with track_views():
             return views(*given)
 
     role = CallRole(

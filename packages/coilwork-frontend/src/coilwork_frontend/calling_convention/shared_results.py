@@ -17,8 +17,7 @@ from torch import fx
 
 from coilwork_frontend.calling_convention.captured_results import CapturedResult
 from coilwork_frontend.torch_compat.aot_autograd import ResultFacts, take_view_results
-from coilwork_frontend.torch_compat.nesting import leaves_of
-from coilwork_frontend.torch_compat.tensors import Creation, strided_storage
+from coilwork_frontend.torch_compat.tensors import Creation, identify_strided_storage, leaves_of
 from coilwork_ir.roles import OutputRole, Value
 
 _HIDDEN: Final = -1 << 20
@@ -196,7 +195,7 @@ def _is_shown(node: fx.Node) -> bool:
 
 
 def _storage(node: object) -> int | None:
-    return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
+    return identify_strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
 
 
 def _group_roles(group: SharedMemory, numbers: Iterator[int]) -> Iterator[OutputRole]:

@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from coilwork_frontend.torch_compat.aot_autograd import take_view_results
-from coilwork_frontend.torch_compat.tensors import strided_storage
+from coilwork_frontend.torch_compat.tensors import identify_strided_storage
 from coilwork_ir.roles import OutputRole, Value
 
 
@@ -54,4 +54,4 @@ def _sharing(gm: fx.GraphModule, returned: int) -> tuple[tuple[int, int], ...]:
 
 
 def _storage(node: object) -> int | None:
-    return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
+    return identify_strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None

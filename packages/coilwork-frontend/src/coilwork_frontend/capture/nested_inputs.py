@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch import fx
 from torch.fx.node import map_arg
 
-from coilwork_frontend.torch_compat.nesting import TreeSpec, leaves_of, nested_like, nesting_of
+from coilwork_frontend.torch_compat.tensors import TreeSpec, get_tree_spec, leaves_of, unflatten_tree
 
 _NESTED: Final = (list, tuple, dict)
 
@@ -31,7 +31,7 @@ def flatten_inputs(
     That takes a list, which it empties. Lists that Dynamo lets the callee empty are emptied, too, so that
     nobody else keeps what they held.
     """
-    specs = [nesting_of(value) if isinstance(value, _NESTED) else None for value in example_inputs]
+    specs = [get_tree_spec(value) if isinstance(value, _NESTED) else None for value in example_inputs]
     emptied = [
         position
         for position, node in enumerate(gm.graph.find_nodes(op="placeholder"))
@@ -69,7 +69,7 @@ def _with_flat_inputs(gm: fx.GraphModule, specs: Sequence[TreeSpec | None]) -> f
         if spec is None:
             values[node] = graph.node_copy(node)
         else:
-            values[node] = nested_like([_leaf(graph, node, k) for k in range(spec.num_leaves)], spec)
+            values[node] = unflatten_tree([_leaf(graph, node, k) for k in range(spec.num_leaves)], spec)
     for node in gm.graph.nodes:
         if node.op == "placeholder":
             continue

@@ -24,9 +24,8 @@ from torch import Tensor, fx
 
 from coilwork_frontend.capture.storages import overwritten_values, storage_of
 from coilwork_frontend.errors import CompileError
-from coilwork_frontend.torch_compat.nesting import leaves_of
 from coilwork_frontend.torch_compat.sizes import hint_of
-from coilwork_frontend.torch_compat.tensors import mode_of
+from coilwork_frontend.torch_compat.tensors import leaves_of, mode_of
 
 _FILLING: Final = frozenset({"fill_", "zero_", torch.fill_, torch.zero_})
 _EXPANDING: Final = frozenset({"expand", "expand_as", "broadcast_to", torch.broadcast_to})

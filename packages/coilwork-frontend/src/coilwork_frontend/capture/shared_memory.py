@@ -19,8 +19,7 @@ from torch import fx
 
 from coilwork_frontend.capture.captured_graph import CapturedGraph
 from coilwork_frontend.capture.storages import overwritten_values, storage_of
-from coilwork_frontend.torch_compat.overlaps import overlapping
-from coilwork_frontend.torch_compat.tensors import is_fake, is_static_input
+from coilwork_frontend.torch_compat.tensors import find_overlapping, is_fake, is_static_input
 
 Compiled = Callable[..., Any]
 
@@ -80,7 +79,7 @@ def _overlapping(args: Sequence[Any], places: Sequence[int], written: set[int]) 
         # what has no elements has no address
         if address and len(group) > 1 and not written.isdisjoint(group)
     ]
-    return sorted(group[k] for group in groups for k in overlapping([args[place] for place in group]))
+    return sorted(group[k] for group in groups for k in find_overlapping([args[place] for place in group]))
 
 
 def _positions(args: Sequence[Any], places: Sequence[int], free: Collection[int]) -> list[object]:

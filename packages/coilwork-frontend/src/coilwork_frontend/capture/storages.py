@@ -19,9 +19,8 @@ from torch import fx
 
 from coilwork_frontend.capture.captured_graph import CapturedGraph
 from coilwork_frontend.errors import CompileError
-from coilwork_frontend.torch_compat.nesting import leaves_of
 from coilwork_frontend.torch_compat.operators import overwritten_operands
-from coilwork_frontend.torch_compat.tensors import is_functorch_tensor, mode_of, storage_identity
+from coilwork_frontend.torch_compat.tensors import is_functorch_tensor, leaves_of, mode_of, storage_identity
 from coilwork_ir.operators import list_operators
 
 _NAMES: Final = list_operators(lambda info: info.counts_from_storage)

@@ -1,12 +1,18 @@
-"""Tensors: whether they are fake or real, and whose memory they are in."""
+"""Tensors: whether they are fake or real, and whose memory they are in.
+
+Tensors in the same memory, as AOTAutograd sees them.
+
+Nested values: their leaves, and how they are nested.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
@@ -14,6 +20,8 @@ from torch.utils import _pytree as pytree
 from coilwork_frontend.torch_compat.operators import ROW_POOLS
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
+
+# ---- Tensors: whether they are fake or real, and whose memory they are in ----
 
 
 def is_static_input(value: object) -> bool:
@@ -96,16 +104,16 @@ def _close(node: torch.fx.Node, mode: FakeTensorMode) -> Any:
     """Return what stands for the value of `node` in `mode`, with closed sizes."""
     value = node.meta["example_value"]
     if isinstance(value, torch.SymInt):
-        return _closed_size(value)
+        return _close_size(value)
     if type(value) is not FakeTensor:
         raise TypeError(f"{type(value)} is no plain tensor")
-    sizes, strides = ([_closed_size(size) for size in part] for part in (value.shape, value.stride()))
+    sizes, strides = ([_close_size(size) for size in part] for part in (value.shape, value.stride()))
     with mode:
         made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
     return made.requires_grad_(value.requires_grad)
 
 
-def _closed_size(size: int | torch.SymInt) -> int:
+def _close_size(size: int | torch.SymInt) -> int:
     if isinstance(size, int):
         return size
     closed = hint_of(size)
@@ -114,7 +122,7 @@ def _closed_size(size: int | torch.SymInt) -> int:
     return closed
 
 
-def remembered_views() -> AbstractContextManager[object]:
+def track_views() -> AbstractContextManager[object]:
     """While it is entered, views know the operators that made them, not only where they lie."""
     found: AbstractContextManager[object] = _force_original_view_tracking(True)
     return found
@@ -137,14 +145,14 @@ def storage_identity(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def strided_storage(value: object) -> int | None:
+def identify_strided_storage(value: object) -> int | None:
     """The identity of the storage of `value`, if that is a tensor with strides."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return storage_identity(value)
 
 
-def shared_counts(values: Sequence[torch.Tensor | None]) -> list[int]:
+def identify_version_counters(values: Sequence[torch.Tensor | None]) -> list[int]:
     """A number for each of `values`, which those have in common whose writes are counted together."""
     counted = [
         (place, value)
@@ -213,3 +221,48 @@ def real_tensors() -> AbstractContextManager[object]:
     """
     mode: AbstractContextManager[object] = unset_fake_temporarily()
     return mode
+
+
+# ---- Tensors in the same memory, as AOTAutograd sees them ----
+
+
+def find_overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """Positions of `tensors`, all in one storage, that have an element in common with another one."""
+    return set(compute_overlapping_tensors(list(tensors), symbolic=False))
+
+
+# ---- Nested values: their leaves, and how they are nested ----
+
+
+TreeSpec = pytree.TreeSpec
+
+
+def tensors_in(values: object) -> list[torch.Tensor]:
+    """Every tensor in nested `values`, in torch's order."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Nested `values` with each tensor replaced by `function` of it."""
+    mapped: tuple[Any, ...] = pytree.tree_map_only(torch.Tensor, function, values)
+    return mapped
+
+
+def leaves_of(values: object) -> list[Any]:
+    """Everything in nested `values` that is no container, in torch's order."""
+    return list(pytree.tree_leaves(values))
+
+
+def get_tree_spec(values: object) -> TreeSpec:
+    """How `values` are nested."""
+    return pytree.tree_structure(values)
+
+
+def unflatten_tree(leaves: list[Any], nesting: TreeSpec) -> Any:
+    """`leaves`, in torch's order, nested as `nesting` says."""
+    return pytree.tree_unflatten(leaves, nesting)
+
+
+def map_leaves(function: Callable[[Any], Any], values: Any) -> Any:
+    """Nested `values` with each leaf replaced by `function` of it."""
+    return pytree.tree_map(function, values)
