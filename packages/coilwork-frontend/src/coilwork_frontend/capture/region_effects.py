@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import fx
 
 from coilwork_frontend.errors import CompileError
-from coilwork_frontend.torch_compat.effects import is_ordered_by_token
+from coilwork_frontend.torch_compat.operators import is_ordered_by_token
 
 
 def find_region_effects(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:

@@ -19,7 +19,7 @@ from torch import fx
 
 from coilwork_frontend.capture.captured_graph import CapturedGraph
 from coilwork_frontend.errors import CompileError
-from coilwork_frontend.torch_compat.operators import overwritten_operands
+from coilwork_frontend.torch_compat.operators import list_overwritten_operands
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor, leaves_of, mode_of, storage_identity
 from coilwork_ir.operators import list_operators
 
@@ -286,7 +286,7 @@ def _first(node: fx.Node) -> object:
 
 def overwritten_values(node: fx.Node) -> list[Any]:
     """Operands that `node`, a call in Dynamo's graph, may overwrite."""
-    found: list[object] = list(overwritten_operands(node))
+    found: list[object] = list(list_overwritten_operands(node))
     found.append(node.kwargs.get("out"))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.op in ("call_method", "call_function") and (

@@ -26,7 +26,7 @@ from coilwork_frontend.capture.captured_graph import CapturedGraph, WithCaptured
 from coilwork_frontend.capture.storages import copy_of
 from coilwork_frontend.capture.user_checks import OF_TORCH, put_told_checks_first
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
-from coilwork_frontend.torch_compat.operators import draws_numbers, overwritten_operands
+from coilwork_frontend.torch_compat.operators import draws_numbers, list_overwritten_operands
 from coilwork_frontend.torch_compat.sizes import guards_taken_sizes
 
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
@@ -58,7 +58,7 @@ class TakenSizes:
             return compiler
 
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-            self._overwrites |= any(overwritten_operands(node) for node in gm.graph.nodes)
+            self._overwrites |= any(list_overwritten_operands(node) for node in gm.graph.nodes)
             self._random |= any(draws_numbers(node.target) for node in gm.graph.nodes)
             return compiler(gm, example_inputs)
 

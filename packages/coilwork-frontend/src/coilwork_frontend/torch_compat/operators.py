@@ -1,4 +1,7 @@
-"""Operators: what they overwrite, share and draw, and how many are called."""
+"""Operators: what they overwrite, share and draw, and how many are called.
+
+Operators with effects, as torch orders them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import torch
+from torch._higher_order_ops.effects import _get_effect
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+# ---- Operators: what they overwrite, share and draw, and how many are called ----
+
 
 # What pools rows, as Dynamo's graphs call it.
 ROW_POOLS: Final = frozenset(
@@ -92,7 +99,7 @@ def shares_nothing(target: object) -> bool:
     return all(result.alias_info is None for result in target._schema.returns)
 
 
-def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
+def list_overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
     """Return what a call of an operator overwrites; nothing for other nodes."""
     if not isinstance(node.target, OpOverload):
         return ()
@@ -131,7 +138,7 @@ def writes_memory(node: torch.fx.Node) -> bool:
     return isinstance(node.target, HigherOrderOperator) and "mutation" in node.target.name()
 
 
-def called_with_effects(node: torch.fx.Node) -> object:
+def get_effectful_operator(node: torch.fx.Node) -> object:
     """Return the operator that `node` ties to others by tokens; None if it ties none."""
     is_tied = isinstance(node.target, HigherOrderOperator) and node.target.name() == "with_effects"
     return node.args[1] if is_tied else None
@@ -151,3 +158,13 @@ def makes_token(node: torch.fx.Node) -> bool:
 def sinks_tokens(node: torch.fx.Node) -> bool:
     """Tell if `node` keeps calls with effects whose results nobody reads; it does nothing."""
     return node.target is torch.ops.prims._sink_tokens.default
+
+
+# ---- Operators with effects, as torch orders them ----
+
+
+def is_ordered_by_token(target: object) -> bool:
+    """Tell if torch orders the calls of an operator, or of any overload of one, by tokens."""
+    if isinstance(target, OpOverloadPacket):
+        return any(is_ordered_by_token(getattr(target, name)) for name in target.overloads())
+    return isinstance(target, HigherOrderOperator | OpOverload) and _get_effect(target) is not None

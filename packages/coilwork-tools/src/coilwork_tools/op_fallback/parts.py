@@ -19,7 +19,7 @@ from coilwork_frontend.calling_convention.operator_call import Call, operator_ca
 from coilwork_frontend.capture.eager_fallback import box_graph, warn_of_graph, warn_of_parts
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.aot_autograd import forget_tracing
-from coilwork_frontend.torch_compat.operators import called_with_effects, makes_token
+from coilwork_frontend.torch_compat.operators import get_effectful_operator, makes_token
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
 from coilwork_tools.explain.compiled_graph import CompiledGraph
@@ -129,7 +129,7 @@ class _Driver:
             elif makes_token(one):
                 self.copies[one] = None
         self.called.add(node)
-        target = called_with_effects(node)
+        target = get_effectful_operator(node)
         if target is None:
             self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
             return

@@ -14,14 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.operators import (
-    called_with_effects,
-    has_effects,
-    make_token,
-    makes_token,
-    sinks_tokens,
-    writes_memory,
-)
+from coilwork_frontend.torch_compat.operators import (get_effectful_operator, has_effects, make_token, makes_token, sinks_tokens, writes_memory)
 from coilwork_frontend.torch_compat.sizes import symbols_of
 
 
@@ -185,7 +178,7 @@ def _is_token(node: fx.Node) -> bool:
     if makes_token(node):
         return True
     source = node.args[0] if node.target is operator.getitem else None
-    is_tied = isinstance(source, fx.Node) and called_with_effects(source) is not None
+    is_tied = isinstance(source, fx.Node) and get_effectful_operator(source) is not None
     return is_tied and bool(node.args[1] == 0)
 
 
