@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from coilwork import attempts
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork_frontend.capture.refused_calls import EagerTrial
+from coilwork_frontend.capture.eager_trial import EagerTrial
 from coilwork_frontend.capture.value_checks import check_values
 
 Program = Callable[..., object]

@@ -32,6 +32,15 @@ from coilwork_frontend.calling_convention.shared_results import (
 from coilwork_frontend.capture.collectives_in_place import write_collectives_out
 from coilwork_frontend.capture.eager_calls import compile_around, find_failing_call
 from coilwork_frontend.capture.eager_fallback import explain_untraced, is_told, run_as_captured
+from coilwork_frontend.capture.eager_trial import (
+    EagerTrial,
+    RefusedCallError,
+    UnknownGradientError,
+    calls_gradients,
+    mixes_meta_tensors,
+    restore_shapes,
+    run_refused,
+)
 from coilwork_frontend.capture.fake_shapes import broadcast_selections, sum_over_all
 from coilwork_frontend.capture.forward_mode import in_forward_mode
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
@@ -46,15 +55,6 @@ from coilwork_frontend.capture.overlapping_writes import (
     writes_to_repeats,
 )
 from coilwork_frontend.capture.process_groups import has_group_inputs, name_groups
-from coilwork_frontend.capture.refused_calls import (
-    EagerTrial,
-    RefusedCallError,
-    UnknownGradientError,
-    calls_gradients,
-    mixes_memory,
-    restore_shapes,
-    run_refused,
-)
 from coilwork_frontend.capture.refused_outputs import writes_other_types
 from coilwork_frontend.capture.refused_types import EagerKernels, has_refused_types
 from coilwork_frontend.capture.region_effects import find_region_effects
@@ -440,7 +440,7 @@ class _Roles:
         return self.stages.partition(joint, inputs, **rest)
 
     def compile_forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-        if mixes_memory(gm):
+        if mixes_meta_tensors(gm):
             raise UnknownGradientError("a call takes tensors on meta beside others")
         shared = plan_shared_results(self.objects, self.results, result_facts(), recorded=True)
         gm = restore_marks(gm, list_marks(self.results, result_facts()))
@@ -455,7 +455,7 @@ class _Roles:
             )
 
     def compile_inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-        if mixes_memory(gm):
+        if mixes_meta_tensors(gm):
             raise RefusedCallError("a call takes tensors on meta beside others")
         gm = restore_marks(gm, list_marks(self.results, result_facts()))
         shared = plan_shared_results(result_objects(gm), self.results, result_facts(), recorded=False)

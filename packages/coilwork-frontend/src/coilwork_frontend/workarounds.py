@@ -84,7 +84,7 @@ WORKAROUNDS: Final = (
             "fail"
         ),
         versions=("2.13",),
-        fix="coilwork_frontend.capture.refused_calls:restore_shapes",
+        fix="coilwork_frontend.capture.eager_trial:restore_shapes",
         test="coilwork/tests/test_refused_calls.py:test_more_than_a_tensor_holds",
     ),
     Workaround(

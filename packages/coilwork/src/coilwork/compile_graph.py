@@ -25,7 +25,7 @@ from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
-from coilwork_frontend.capture.refused_calls import RefusedCallError
+from coilwork_frontend.capture.eager_trial import RefusedCallError
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_lowering.sizes.added_guards import list_guards

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx
 
-from coilwork_frontend.capture.refused_calls import RefusedCallError
+from coilwork_frontend.capture.eager_trial import RefusedCallError
 from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
 from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS
 from coilwork_frontend.user_warnings import warn_user

@@ -55,8 +55,8 @@ class EagerTrial:
         only the call itself asks eager, and the answer is that it may refuse.
         """
         if self._refuses is None:
-            is_tried = not _has_effects(self._captured)
-            self._refuses = is_tried and (_lacks_memory(self._inputs) or self._raises())
+            is_tried = not _calls_user_code(self._captured)
+            self._refuses = is_tried and (_mix_meta_tensors(self._inputs) or self._raises())
         return self._refuses
 
     def refuses_gradients(self) -> bool:
@@ -66,11 +66,11 @@ class EagerTrial:
         Eager's kernels read the memory of operands beside meta tensors, which have none. It is not asked
         then.
         """
-        if _lacks_memory(self._inputs):
+        if _mix_meta_tensors(self._inputs):
             return True
         if self._refuses_gradients is None:
             asks = any(isinstance(value, Tensor) and value.requires_grad for value in self._inputs)
-            is_tried = asks and self._is_recorded and not _has_effects(self._captured)
+            is_tried = asks and self._is_recorded and not _calls_user_code(self._captured)
             self._refuses_gradients = is_tried and self._raises_in_backward()
         return self._refuses_gradients
 
@@ -80,7 +80,7 @@ class EagerTrial:
 
     def _raises_in_backward(self) -> bool:
         with disable_modes(), torch.enable_grad():
-            copies = _copies(self._inputs)
+            copies = _copy_inputs(self._inputs)
             if copies is None:
                 return False
             leaves, given = _ask_for_gradients(copies, self._inputs)
@@ -103,7 +103,7 @@ class EagerTrial:
 
     def _raises(self) -> bool:
         with disable_modes(), torch.no_grad():
-            copies = _copies(self._inputs)
+            copies = _copy_inputs(self._inputs)
             if copies is None:
                 return False
             numbers = random_state()
@@ -147,7 +147,7 @@ def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> 
     With inputs that eager takes, `error` is raised or told, as otherwise at once.
     """
     told = False
-    reason = _failure(error)
+    reason = _find_cause(error)
 
     def run(*args: Any) -> Any:
         nonlocal told
@@ -162,7 +162,7 @@ def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> 
     return run
 
 
-def _failure(error: Exception) -> Exception:
+def _find_cause(error: Exception) -> Exception:
     """Return what compiling failed with: behind `error`, if that says that eager refuses the call."""
     cause = error.__cause__ if isinstance(error, RefusedCallError) else None
     if not isinstance(cause, Exception):
@@ -185,12 +185,12 @@ def restore_shapes(captured: fx.GraphModule, inputs: Sequence[Any]) -> None:
                 fake.as_strided_(value.shape, value.stride(), value.storage_offset())
 
 
-def _lacks_memory(inputs: Sequence[Any]) -> bool:
+def _mix_meta_tensors(inputs: Sequence[Any]) -> bool:
     """Tell if some of the tensors among `inputs` have no memory, and others have."""
     return len({value.is_meta for value in inputs if isinstance(value, Tensor)}) > 1
 
 
-def mixes_memory(gm: fx.GraphModule) -> bool:
+def mixes_meta_tensors(gm: fx.GraphModule) -> bool:
     """Tell if a call of the ATen graph `gm` takes tensors that have no memory beside others that have: what
     its gradients are only eager's kernels know.
     """
@@ -202,7 +202,7 @@ def mixes_memory(gm: fx.GraphModule) -> bool:
     return False
 
 
-def _has_effects(captured: fx.GraphModule) -> bool:
+def _calls_user_code(captured: fx.GraphModule) -> bool:
     """Tell if a call in the graph is of an operator that is not torch's, or of another graph."""
     spaces = {
         space_of(node.target)
@@ -213,7 +213,7 @@ def _has_effects(captured: fx.GraphModule) -> bool:
     return not spaces <= _TORCHS
 
 
-def _copies(inputs: Sequence[Any]) -> list[Any] | None:
+def _copy_inputs(inputs: Sequence[Any]) -> list[Any] | None:
     """Inputs that may be written to, with their strides, in memory that they share as before; None if some
     cannot be copied.
     """
