@@ -13,7 +13,7 @@ from functorch.compile import default_partition, make_boxed_func
 from torch import Tensor, fx, nn
 
 from coilwork_frontend.calling_convention.convention import Roles
-from coilwork_frontend.capture.refused_types import EagerKernels
+from coilwork_frontend.capture.dtype_checks import EagerKernels
 from coilwork_frontend.compile_captured import CAPTURED_ROLES, MENDING, Promises, Stages, compile_captured
 from coilwork_frontend.errors import CoilworkFallbackWarning
 from coilwork_ir.roles import CallRole

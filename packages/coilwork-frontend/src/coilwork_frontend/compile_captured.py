@@ -30,6 +30,7 @@ from coilwork_frontend.calling_convention.shared_results import (
     result_objects,
 )
 from coilwork_frontend.capture.collectives_in_place import write_collectives_out
+from coilwork_frontend.capture.dtype_checks import EagerKernels, has_rejected_types, writes_other_types
 from coilwork_frontend.capture.eager_calls import compile_around, find_failing_call
 from coilwork_frontend.capture.eager_fallback import explain_untraced, is_told, run_as_captured
 from coilwork_frontend.capture.eager_trial import (
@@ -55,8 +56,6 @@ from coilwork_frontend.capture.overlapping_writes import (
     writes_to_repeats,
 )
 from coilwork_frontend.capture.process_groups import has_group_inputs, name_groups
-from coilwork_frontend.capture.refused_outputs import writes_other_types
-from coilwork_frontend.capture.refused_types import EagerKernels, has_refused_types
 from coilwork_frontend.capture.region_effects import find_region_effects
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
@@ -224,7 +223,7 @@ def _compile_given(
     if has_opaque_inputs(gm, example_inputs):
         return stages.watch_in_eager(left_to_eager(gm, example_inputs, strict=promises.only_compiled))
     restore_scaled_products(gm)
-    if has_refused_types(gm, stages.eager_kernels):
+    if has_rejected_types(gm, stages.eager_kernels):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
     as_captured = in_forward_mode(gm, only_compiled=promises.is_batch_invariant)

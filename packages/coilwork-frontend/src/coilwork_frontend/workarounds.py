@@ -39,7 +39,7 @@ WORKAROUNDS: Final = (
     Workaround(
         what="results are written into tensors of types that eager says they cannot be cast to",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.refused_outputs:writes_other_types",
+        fix="coilwork_frontend.capture.dtype_checks:writes_other_types",
         test="coilwork/tests/test_refused_calls.py:test_results_that_a_tensor_cannot_hold",
     ),
     Workaround(
@@ -90,13 +90,13 @@ WORKAROUNDS: Final = (
     Workaround(
         what="losses, resized images and pooled rows of types that eager has no kernel for are computed",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.refused_types:has_refused_types",
+        fix="coilwork_frontend.capture.dtype_checks:has_rejected_types",
         test="coilwork/tests/test_refused_calls.py:test_types_that_are_taken_apart_whatever_they_are",
     ),
     Workaround(
         what="gradients of losses between two types, and pixels of images without elements, are computed",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.refused_types:has_refused_types",
+        fix="coilwork_frontend.capture.dtype_checks:has_rejected_types",
         test="coilwork/tests/test_refused_calls.py:test_what_only_eagers_kernels_refuse",
     ),
     Workaround(

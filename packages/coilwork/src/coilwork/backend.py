@@ -26,8 +26,8 @@ from coilwork.package_options import (
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.frozen_parameters import list_frozen
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.capture.dtype_checks import EagerKernels
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
-from coilwork_frontend.capture.refused_types import EagerKernels
 from coilwork_frontend.compile_captured import Halves, compile_captured
 from coilwork_frontend.compile_function import make_compile
 from coilwork_frontend.options import warn_of_unkeyed

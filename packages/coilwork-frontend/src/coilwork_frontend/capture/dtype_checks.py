@@ -1,4 +1,11 @@
-"""What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of
+"""Results written into tensors of types that they cannot have.
+
+`torch.amax(x, 0, out=y)` with a `y` of another type is one, `x.add_(z)` of a complex `z` another. Eager
+refuses most calls of that kind. Torch's fake tensors take them, and so does everything that is traced with
+them. So eager is asked, on copies of the inputs, if there is one in a captured graph. Which type a result has
+by itself, a call on the meta device says.
+
+What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of
 decompositions.
 
 Losses and images of types that eager has no kernel for; `hardshrink` by a number that does not fit the
@@ -9,18 +16,132 @@ pixels are rearranged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.nn import functional
 
 from coilwork_frontend.capture.margin_loss import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
-from coilwork_frontend.torch_compat.operators import ROW_POOLS, native_function
+from coilwork_frontend.torch_compat.operators import ROW_POOLS, disable_modes, native_function
+from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
+
+# ---- Results written into tensors of types that they cannot have ----
+
+
+# Of these eager's kernels compute little, whatever can be cast to them.
+_WIDE_UNSIGNED: Final = frozenset({torch.uint16, torch.uint32, torch.uint64})
+_ASSIGNING: Final = frozenset(
+    "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
+)
+
+
+def writes_other_types(gm: fx.GraphModule) -> bool:
+    """Tell if a call in Dynamo's graph writes into a tensor of another type than its result has by itself."""
+    return any(_changes_type(node) or _is_given_another_type(node) for node in gm.graph.nodes)
+
+
+def _changes_type(node: fx.Node) -> bool:
+    """Tell if a call overwrites its tensor with a result of a type that cannot be cast to the
+    tensor's own.
+    """
+    given = _value(node.args[0]) if node.args else None
+    computing = _find_functional(node) if isinstance(given, Tensor) else None
+    if computing is None or not isinstance(given, Tensor):
+        return False
+    others = [value.dtype for value in map(_value, node.args) if isinstance(value, Tensor)]
+    if not all(torch.can_cast(other, given.dtype) for other in others):
+        return True
+    # numbers change the type, too, and sums have one of their own
+    found = _result_on_meta(computing, node.args, node.kwargs)
+    if not isinstance(found, Tensor) or found.dtype is given.dtype:
+        return False
+    return given.dtype in _WIDE_UNSIGNED or not torch.can_cast(found.dtype, given.dtype)
+
+
+def _find_functional(node: fx.Node) -> Callable[..., Any] | None:
+    """The function that gives as a new tensor what `node` overwrites its first operand with; None of other
+    nodes.
+    """
+    target: Any = node.target
+    if node.op == "call_method":
+        return getattr(Tensor, target[:-1], None) if _is_in_place(target) else None
+    if node.op != "call_function":
+        return None
+    name = getattr(target, "__name__", "")
+    if getattr(operator, name, None) is target:
+        return getattr(operator, name[1:], None) if name in _ASSIGNING else None
+    is_function = _is_in_place(name) and getattr(torch, name, None) is target
+    return getattr(torch, name[:-1], None) if is_function else None
+
+
+def _is_in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _result_on_meta(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """The result of `call` for tensors like the arguments, but on the meta device; None where no
+    call says.
+    """
+    with disable_modes(), torch.no_grad():
+        try:
+            return call(
+                *map(_move_to_meta, args), **{name: _move_to_meta(one) for name, one in kwargs.items()}
+            )
+        except Exception:  # noqa: BLE001  then nothing says that the type is another
+            return None
+
+
+def _is_given_another_type(node: fx.Node) -> bool:
+    out = _value(node.kwargs.get("out"))
+    if node.op != "call_function" or not isinstance(out, Tensor):
+        return False
+    call: Any = node.target
+    found = _result_on_meta(
+        call, node.args, {name: one for name, one in node.kwargs.items() if name != "out"}
+    )
+    return isinstance(found, Tensor) and found.dtype is not out.dtype
+
+
+class _Unknown(Exception):
+    """A value that no tensor on the meta device stands for."""
+
+
+def _value(given: object) -> object:
+    return given.meta.get("example_value") if isinstance(given, fx.Node) else given
+
+
+def _move_to_meta(given: object) -> Any:
+    if isinstance(given, list | tuple):
+        return type(given)([_move_to_meta(one) for one in given])
+    value = _value(given)
+    if isinstance(value, Tensor):
+        if value.layout is not torch.strided:
+            raise _Unknown
+        sizes = [_require_known(size) for size in value.shape]
+        strides = [_require_known(step) for step in value.stride()]
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+    if isinstance(value, torch.SymInt):
+        return _require_known(value)
+    if isinstance(given, fx.Node) and not isinstance(value, bool | int | float):
+        raise _Unknown
+    return value
+
+
+def _require_known(size: Any) -> int:
+    found = hint_of(size) if isinstance(size, torch.SymInt) else int(size)
+    if found is None:
+        raise _Unknown
+    return found
+
+
+# ---- What eager refuses of operators that torch decomposes whatever they are given, before it a ----
+
 
 aten: Final = torch.ops.aten
 # operators that are others inside, which have the kernels
@@ -29,7 +150,7 @@ _RESIZING: Final = (
     *(f"upsample_{kind}" for kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
     *(f"{kind}{count}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for count in (1, 2, 3)),
 )
-_RESIZED: Final = MappingProxyType(
+_RESIZE_KERNELS: Final = MappingProxyType(
     {
         function: getattr(aten, name).default
         for name in _RESIZING
@@ -92,7 +213,7 @@ class EagerKernels:
     accept_numbers: Callable[[Any, Mapping[str, object]], bool]
 
 
-def has_refused_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
+def has_rejected_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
     """Tell whether a call in Dynamo's graph is of types or numbers that eager refuses, so that the captured
     graph raises eager's error.
 
@@ -101,9 +222,9 @@ def has_refused_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
     nodes = [node for graph in graphs for node in graph.nodes]
     calls = [margin_call(node) for node in nodes]
-    return any(call is not None and _is_refused(call, kernels) for call in calls) or any(
-        _is_shrunk_otherwise(node, kernels)
-        or _is_resized_otherwise(node, kernels)
+    return any(call is not None and _rejects_margin_loss(call, kernels) for call in calls) or any(
+        _rejects_shrinking(node, kernels)
+        or _rejects_resizing(node, kernels)
         or _pools_other_than_floats(node)
         or _has_long_windows(node)
         or _trains_between_types(node)
@@ -182,14 +303,14 @@ def _pools_other_than_floats(node: fx.Node) -> bool:
     )
 
 
-def _is_resized_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
+def _rejects_resizing(node: fx.Node, kernels: EagerKernels) -> bool:
     """Tell if an image is resized that eager refuses: of integers, or without elements in more than its
     batch.
     """
     if node.op != "call_function":
         return False
     target: Any = node.target
-    kernel = _RESIZED.get(target)
+    kernel = _RESIZE_KERNELS.get(target)
     if target in _CHOSEN_MODES or target in _NAMED_MODES:
         mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode", "nearest")
         antialias = node.kwargs.get("antialias", False) or len(node.args) > 6
@@ -202,7 +323,7 @@ def _is_resized_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
     return isinstance(value, torch.Tensor) and (is_empty or not kernels.accept_types(kernel, {"self": value}))
 
 
-def _is_shrunk_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
+def _rejects_shrinking(node: fx.Node, kernels: EagerKernels) -> bool:
     """Tell if other numbers than floats are shrunk, or by a number that does not fit their type."""
     if node.op != "call_function" or node.target not in _SHRINKING or not node.args:
         return False
@@ -214,7 +335,7 @@ def _is_shrunk_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
     )
 
 
-def _is_refused(call: MarginCall, kernels: EagerKernels) -> bool:
+def _rejects_margin_loss(call: MarginCall, kernels: EagerKernels) -> bool:
     kernel = _KERNELS.get(call.operator, call.operator)
     weighed = call.weight is not None and call.weight.dtype is not call.scores.dtype
     is_taken = call.labels.dtype is torch.int64 and kernels.accept_types(kernel, {"self": call.scores})
