@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from coilwork import compile_graph
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning, CompileError
-from coilwork_frontend.capture.eager_calls import compile_around
+from coilwork_frontend.capture.eager_fallback import compile_around
 
 Program = Callable[[Tensor], Sequence[Tensor]]
 

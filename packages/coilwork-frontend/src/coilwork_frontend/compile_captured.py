@@ -31,8 +31,16 @@ from coilwork_frontend.calling_convention.shared_results import (
 )
 from coilwork_frontend.capture.collectives_in_place import write_collectives_out
 from coilwork_frontend.capture.dtype_checks import EagerKernels, has_rejected_types, writes_other_types
-from coilwork_frontend.capture.eager_calls import compile_around, find_failing_call
-from coilwork_frontend.capture.eager_fallback import explain_untraced, is_told, run_as_captured
+from coilwork_frontend.capture.eager_fallback import (
+    compile_around,
+    find_failing_call,
+    has_opaque_inputs,
+    is_told,
+    make_trace_error,
+    run_as_captured,
+    run_in_forward_mode,
+    run_opaque,
+)
 from coilwork_frontend.capture.eager_trial import (
     EagerTrial,
     RefusedCallError,
@@ -43,11 +51,9 @@ from coilwork_frontend.capture.eager_trial import (
     run_refused,
 )
 from coilwork_frontend.capture.fake_shapes import broadcast_selections, sum_over_all
-from coilwork_frontend.capture.forward_mode import in_forward_mode
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
 from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
 from coilwork_frontend.capture.nested_regions import put_in_place
-from coilwork_frontend.capture.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork_frontend.capture.overlapping_writes import (
     fill_what_is_expanded,
     repeated_elements,
@@ -221,12 +227,12 @@ def _compile_given(
     stages = begin()
     promises = stages.promises
     if has_opaque_inputs(gm, example_inputs):
-        return stages.watch_in_eager(left_to_eager(gm, example_inputs, strict=promises.only_compiled))
+        return stages.watch_in_eager(run_opaque(gm, example_inputs, strict=promises.only_compiled))
     restore_scaled_products(gm)
     if has_rejected_types(gm, stages.eager_kernels):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
-    as_captured = in_forward_mode(gm, only_compiled=promises.is_batch_invariant)
+    as_captured = run_in_forward_mode(gm, only_compiled=promises.is_batch_invariant)
     if as_captured is not None:
         return stages.watch_in_eager(as_captured)
     captured, results = copy_of(gm), captured_results(gm)
@@ -416,7 +422,7 @@ def _run_untraced(
         return None
     failing = find_failing_call(captured, error)
     if failing is not None:
-        return compile_around(captured, {failing}, explain_untraced(error), _compile_part(begin))
+        return compile_around(captured, {failing}, make_trace_error(error), _compile_part(begin))
     return stages.watch_in_eager(run_as_captured(captured, error))
 
 

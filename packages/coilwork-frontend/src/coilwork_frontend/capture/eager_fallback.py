@@ -1,26 +1,197 @@
-"""What runs in eager mode since it cannot be compiled, and what the user hears of that.
+"""What Dynamo captured, in eager mode, in the stead of the compiled program for calls that this
+is not for.
+
+Calls of a captured graph that run in eager mode, with the rest compiled around them.
+
+Torch's tracing gets some calls wrong that eager takes: a write to one of several copies of an element, say.
+One call costs no graph. Dynamo traces the captured graph again, when it is first called, and is told to leave
+these calls alone. So it compiles what comes before and behind them, as it does around a graph break that a
+user asks for.
+
+What runs in eager mode since it cannot be compiled, and what the user hears of that.
 
 Graphs of which AOTAutograd cannot make ATen graphs run as Dynamo captured them: those that write into views
 of an expanded input or into inputs that share memory in two types, or whose operators have to know more of
 sizes from data than the program says. ATen graphs that no stage can compile run as AOTAutograd made them.
+
+Inputs whose memory only their own operators can read: oneDNN's tensors (`x.to_mkldnn()`), and those that
+`torch.func.functionalize` wraps around a compiled function.
+
+Torch's fake tensors show them as plain tensors, so nothing in a captured graph tells them apart; the real
+inputs do. Torch's guards do, too: a graph that was compiled for others is never called with them.
+
+Forward-mode differentiation (`torch.autograd.forward_ad`): tensors that carry tangents.
+
+Torch's operators compute the tangents of their results beside them. Kernels that read memory would not, and
+the results would be constants, without an error. Within a level what Dynamo captured runs, in eager mode; it
+is compiled for calls outside of one, and Dynamo tells these from those.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import Any, Final
 
+import torch
 from torch import fx
 
 from coilwork_frontend.capture.eager_trial import RefusedCallError
 from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
-from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS
+from coilwork_frontend.random_state import random_state, restore
+from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS, guard_dual_level, may_carry_tangents
+from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
 from coilwork_frontend.user_warnings import warn_user
 from coilwork_ir.loc import Origin
 
+# ---- What Dynamo captured, in eager mode, in the stead of the compiled program for calls that t ----
+
+
 logger = logging.getLogger("coilwork")
+
+
+class CapturedGraph:
+    """A captured `graph`, which runs for `reason`: told in the log the first time."""
+
+    def __init__(self, graph: fx.GraphModule, reason: str) -> None:
+        self._graph = graph
+        self._reason = reason
+        self._announced = False
+
+    def run(self, *args: Any) -> Any:
+        """Return what eager returns or raises."""
+        return self._graph.forward(*args)  # a call of the module would print where an error is raised
+
+    def announce(self) -> None:
+        """Tell that the graph runs, and why."""
+        if not self._announced:
+            self._announced = True
+            logger.warning("%s: the captured graph runs, in eager mode", self._reason)
+
+
+class GuardedProgram:
+    """A compiled program, and the captured graph for calls of which the program finds out that it is not for
+    them.
+
+    Such a call must have overwritten no input; random numbers are drawn anew, where there are some
+    (`random`). If the captured graph may say something else than the user's program (not `faithful`), its
+    error is raised if there is one, and else the compiled program's own.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        captured: CapturedGraph,
+        *,
+        is_failure: Callable[[Exception], bool],
+        random: bool,
+        faithful: bool = True,
+    ) -> None:
+        """`is_failure`: tells if an error of the program says that a call is not for it."""
+        self._compiled = compiled
+        self._captured = captured
+        self._is_failure = is_failure
+        self._random = random
+        self._faithful = faithful
+
+    def __call__(self, *args: Any) -> Any:
+        numbers = random_state() if self._random else None
+        failure: Exception | None = None
+        try:
+            return self._compiled(*args)
+        # others are raised again
+        except Exception as error:
+            if not self._is_failure(error):
+                raise
+            if not self._faithful:
+                failure = error
+        if numbers is not None:
+            restore(numbers)
+        results = self._captured.run(*args)
+        if failure is not None:
+            raise failure
+        self._captured.announce()
+        return results
+
+
+# ---- Calls of a captured graph that run in eager mode, with the rest compiled around them ----
+
+
+# What torch's interpreter of graphs adds to an error that a call raises.
+_EXECUTING: Final = re.compile(r"While executing %(\w+) :")
+
+CompilePart = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def compile_around(
+    captured: fx.GraphModule, calls: Collection[str], error: CompileError, compiler: CompilePart
+) -> Callable[..., Any]:
+    """Return what runs `captured`, which is changed in place, with `calls`, names of its nodes, in eager
+    mode.
+
+    A warning says so, and `error` says why. `compiler` compiles the parts around the calls.
+    """
+    warn_user(
+        f"{_describe_calls(calls)} in eager mode, and the graph is compiled in parts: {error}",
+        CoilworkFallbackWarning,
+    )
+    has_open_sizes = False
+    for node in captured.graph.nodes:
+        has_open_sizes |= node.op == "placeholder" and isinstance(
+            node.meta.get("example_value"), torch.SymInt
+        )
+        if node.name in calls:
+            node.op, node.target = "call_function", _call_in_eager_mode(node.op, node.target)
+
+    @cache
+    def open_parts() -> Callable[..., Any]:
+        # Dynamo traces no code that was made while it compiled what is around it
+        captured.recompile()
+        forward: Callable[..., Any] = captured.forward
+        in_parts: Callable[..., Any] = torch.compile(
+            forward, backend=compiler, dynamic=True if has_open_sizes else None
+        )
+        return in_parts
+
+    def call(*args: Any) -> Any:
+        # nor what it takes out of a compiled function that it is handed
+        return open_parts()(*args)
+
+    return call
+
+
+def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
+    """Return the call of `captured` at which tracing stopped with `error`, by its name; None if `error` does
+    not name one, or if the call is the only one.
+    """
+    calls = [node.name for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
+    named = [name for name in _EXECUTING.findall(str(error)) if name in calls]
+    return named[-1] if named and len(calls) > 1 else None
+
+
+def _describe_calls(calls: Collection[str]) -> str:
+    first, *others = sorted(calls)
+    return f"{first} and {len(others)} other calls run" if others else f"{first} runs"
+
+
+def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
+    """The call of `target`, a function or the name of a method, at which Dynamo ends a graph and begins the
+    next.
+    """
+
+    def call_in_eager_mode(*args: Any, **kwargs: Any) -> Any:
+        if op == "call_function":
+            return target(*args, **kwargs)
+        return getattr(args[0], target)(*args[1:], **kwargs)
+
+    disabled: Callable[..., Any] = torch.compiler.disable(call_in_eager_mode)
+    return disabled
+
+
+# ---- What runs in eager mode since it cannot be compiled, and what the user hears of that ----
 
 
 def is_told(error: Exception) -> bool:
@@ -34,7 +205,7 @@ def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[...,
     """Return what runs `captured`, because of `error`, with a warning that says why. What eager rejects is
     rejected by the call.
     """
-    said = error if isinstance(error, CompileError) else explain_untraced(error)
+    said = error if isinstance(error, CompileError) else make_trace_error(error)
     warn_user(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning)
     # a call of the module would print where an error is raised
     forward: Callable[..., Any] = captured.forward
@@ -96,7 +267,7 @@ def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     return call
 
 
-def explain_untraced(error: Exception) -> CompileError:
+def make_trace_error(error: Exception) -> CompileError:
     """What the user is told of a graph that torch does not trace because of `error`."""
     return CompileError(
         "not-traced",
@@ -148,3 +319,78 @@ def warn_of_module(error: Exception, graph: str, *, strict: bool) -> None:
     if strict:
         raise error
     warn_user(f"graph {graph} has no readable module: {describe(error)}", CoilworkFallbackWarning)
+
+
+# ---- Inputs whose memory only their own operators can read: oneDNN's tensors (`x.to_mkldnn()`), ----
+
+
+def has_opaque_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Tell if a real input of Dynamo's graph lies in memory in another way than the graph says."""
+    return bool(_list_opaque(gm, example_inputs))
+
+
+def run_opaque(gm: fx.GraphModule, example_inputs: Sequence[Any], *, strict: bool) -> Callable[..., Any]:
+    """The captured graph as it is, with a warning that says which of its inputs are such tensors.
+
+    Raises:
+        CompileError: instead, with `strict`.
+    """
+    node, value = _list_opaque(gm, example_inputs)[0]
+    error = _explain_opaque(node.name, value)
+    if strict:
+        raise error
+    warn_user(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning)
+    return gm
+
+
+def _explain_opaque(name: str, value: torch.Tensor) -> CompileError:
+    if is_functional_wrapper(value):
+        return CompileError(
+            "opaque-input",
+            f"input {name} is wrapped by torch.func.functionalize, which generated code cannot read",
+            reason="torch cannot trace the gradients of a graph inside of it",
+            remedy=(
+                "call the compiled function without functionalize: the compiler does the same to its graph"
+            ),
+        )
+    return CompileError(
+        "opaque-input",
+        f"input {name} has layout {value.layout}, which generated code cannot read",
+        reason="torch captures it as a tensor with strides, which it does not have",
+        remedy="call .to_dense() before the compiled function",
+    )
+
+
+def _list_opaque(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[tuple[fx.Node, torch.Tensor]]:
+    found: list[tuple[fx.Node, torch.Tensor]] = []
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True):
+        captured = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor):
+            is_opaque = value.layout != captured.layout or is_functional_wrapper(value)
+            found += [(node, value)] if is_opaque else []
+    return found
+
+
+# ---- Forward-mode differentiation (`torch.autograd.forward_ad`): tensors that carry tangents ----
+
+
+def run_in_forward_mode(gm: fx.GraphModule, *, only_compiled: bool) -> Callable[..., Any] | None:
+    """Return what runs `gm`, Dynamo's graph, if this is called within a level; `None` if not: then it is to
+    be compiled.
+
+    Raises:
+        CompileError: within a level, with `only_compiled`.
+    """
+    guard_dual_level()
+    if not may_carry_tangents():
+        return None
+    if only_compiled:
+        raise CompileError(
+            "forward-mode",
+            "a graph is called within torch.autograd.forward_ad.dual_level()",
+            reason="only torch's own operators compute tangents",
+            remedy="call it outside of the level, or use torch.func.jvp within what is compiled",
+        )
+    captured = CapturedGraph(gm, "tensors may carry tangents of forward-mode differentiation")
+    captured.announce()
+    return captured.run

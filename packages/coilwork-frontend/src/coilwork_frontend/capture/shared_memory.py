@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork_frontend.capture.captured_graph import CapturedGraph
+from coilwork_frontend.capture.eager_fallback import CapturedGraph
 from coilwork_frontend.capture.storages import overwritten_values, storage_of
 from coilwork_frontend.torch_compat.tensors import find_overlapping, is_fake, is_static_input
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_frontend.capture.captured_graph import CapturedGraph, WithCaptured
+from coilwork_frontend.capture.eager_fallback import CapturedGraph, GuardedProgram
 from coilwork_frontend.capture.storages import copy_of
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
 from coilwork_frontend.torch_compat.operators import draws_numbers
@@ -59,7 +59,7 @@ def with_squeezed_sizes(
     if captured is None or not found.are_there:
         return compiled
     graph = CapturedGraph(captured, "a size from data that is squeezed is 1")
-    return WithCaptured(compiled, graph, is_failure=_is_squeezed_one, random=found.random)
+    return GuardedProgram(compiled, graph, is_failure=_is_squeezed_one, random=found.random)
 
 
 def _is_squeezed_one(error: Exception) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_frontend.capture.captured_graph import CapturedGraph
+from coilwork_frontend.capture.eager_fallback import CapturedGraph
 from coilwork_frontend.errors import CompileError
 from coilwork_frontend.torch_compat.operators import list_overwritten_operands
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor, leaves_of, mode_of, storage_identity

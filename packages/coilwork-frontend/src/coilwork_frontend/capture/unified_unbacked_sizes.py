@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_frontend.capture.captured_graph import CapturedGraph, WithCaptured
+from coilwork_frontend.capture.eager_fallback import CapturedGraph, GuardedProgram
 from coilwork_frontend.capture.storages import copy_of
 from coilwork_frontend.capture.user_checks import OF_TORCH, put_told_checks_first
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
@@ -72,7 +72,7 @@ class TakenSizes:
         """
         if self._captured is None or self._overwrites:
             return compiled
-        return WithCaptured(
+        return GuardedProgram(
             compiled,
             CapturedGraph(self._captured, "a size from data was taken for another, and is 1"),
             is_failure=self._is_other_shape,
