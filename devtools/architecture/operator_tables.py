@@ -83,9 +83,9 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ): "operators that set a tensor's bits, and views that drop them",
     ("coilwork_frontend.capture.resizing", "_OPERATORS"): _SPELLING,
     ("coilwork_frontend.capture.squeezed_unbacked_sizes", "_SQUEEZES"): "the overloads of one operator",
-    ("coilwork_frontend.capture.value_checks", "_ASSERTIONS"): _SPELLING,
-    ("coilwork_frontend.capture.value_checks", "_ONE_HOT"): _SPELLING,
-    ("coilwork_frontend.capture.value_checks", "_QUANTILES"): _SPELLING,
+    ("coilwork_frontend.capture.runtime_checks", "_ASSERTIONS"): _SPELLING,
+    ("coilwork_frontend.capture.runtime_checks", "_ONE_HOT"): _SPELLING,
+    ("coilwork_frontend.capture.runtime_checks", "_QUANTILES"): _SPELLING,
 }
 
 ATTENTION = re.compile(r"(^|\b(aten)(\.|::))_(scaled_dot_product|flash|efficient|cudnn)_(\w+_)?attention")

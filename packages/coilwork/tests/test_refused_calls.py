@@ -16,7 +16,7 @@ from coilwork import attempts
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_frontend.capture.eager_trial import EagerTrial
-from coilwork_frontend.capture.value_checks import check_values
+from coilwork_frontend.capture.runtime_checks import check_values
 
 Program = Callable[..., object]
 

@@ -64,6 +64,7 @@ from coilwork_frontend.capture.overlapping_writes import (
 from coilwork_frontend.capture.process_groups import has_group_inputs, name_groups
 from coilwork_frontend.capture.region_effects import find_region_effects
 from coilwork_frontend.capture.resizing import keep_resizing
+from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
 from coilwork_frontend.capture.shared_memory import with_shared_memory
 from coilwork_frontend.capture.squeezed_unbacked_sizes import (
@@ -79,8 +80,6 @@ from coilwork_frontend.capture.storages import (
 )
 from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
-from coilwork_frontend.capture.user_checks import put_told_checks_first
-from coilwork_frontend.capture.value_checks import check_values
 from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_with_aot_autograd, result_facts
@@ -296,7 +295,7 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
     passes=(
         Pass(
             name="user checks",
-            run=_mend(put_told_checks_first),
+            run=_mend(put_user_checks_first),
             why="what the user checks is told in the user's words, not in torch's",
         ),
         Pass(

@@ -75,7 +75,7 @@ WORKAROUNDS: Final = (
     Workaround(
         what="classes that one_hot is not told of, and quantiles beyond 0 and 1, are computed with",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.value_checks:check_values",
+        fix="coilwork_frontend.capture.runtime_checks:check_values",
         test="coilwork/tests/test_refused_calls.py:test_values_that_tracing_does_not_see",
     ),
     Workaround(
@@ -128,7 +128,7 @@ WORKAROUNDS: Final = (
     Workaround(
         what="a user's torch._check is told as an expression of torch's names",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.user_checks:put_told_checks_first",
+        fix="coilwork_frontend.capture.runtime_checks:put_user_checks_first",
         test="coilwork/tests/test_user_checks.py:test_in_the_users_words",
     ),
     Workaround(

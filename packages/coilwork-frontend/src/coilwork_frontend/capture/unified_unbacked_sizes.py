@@ -23,14 +23,14 @@ import torch
 from torch import fx
 
 from coilwork_frontend.capture.eager_fallback import CapturedGraph, GuardedProgram
+from coilwork_frontend.capture.runtime_checks import TORCH_ASSERTION, put_user_checks_first
 from coilwork_frontend.capture.storages import copy_of
-from coilwork_frontend.capture.user_checks import OF_TORCH, put_told_checks_first
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
 from coilwork_frontend.torch_compat.operators import draws_numbers, list_overwritten_operands
 from coilwork_frontend.torch_compat.sizes import guards_taken_sizes
 
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
-_OF_EQUALITY: Final = f"{OF_TORCH}Eq("
+_OF_EQUALITY: Final = f"{TORCH_ASSERTION}Eq("
 
 
 class TakenSizes:
@@ -98,7 +98,7 @@ def _settles_sizes(gm: fx.GraphModule) -> bool:
     return not bounds[operator.ge].isdisjoint(bounds[operator.le])
 
 
-def _is_of_torch(node: fx.Node, message: str = OF_TORCH) -> bool:
+def _is_of_torch(node: fx.Node, message: str = TORCH_ASSERTION) -> bool:
     return node.target is _ASSERTION and str(node.args[1]).startswith(message)
 
 
@@ -115,7 +115,7 @@ def _relaxed(gm: fx.GraphModule) -> fx.GraphModule:
 def _checked(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of `gm` that checks first what the user wrote."""
     checked = copy_of(gm)
-    put_told_checks_first(checked)
+    put_user_checks_first(checked)
     return checked
 
 

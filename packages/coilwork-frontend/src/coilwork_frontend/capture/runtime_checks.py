@@ -1,0 +1,219 @@
+"""Checks of numbers from data that the user wrote: `torch._check(n > 3, lambda: "too few")` fails with the
+user's words.
+
+Torch derives assertions of its own from them, `n >= 4`, and puts these first, where the number is read. What
+fails is then told as an expression of names that are no program's. The user's check goes before those of the
+same numbers.
+
+Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, the `q` of
+quantiles, assertions without words.
+
+Of fake tensors there are none to look at, and what the calls are traced to computes with all. So a check
+goes in front. On GPUs eager asserts on the device that classes are below their number: there they are looked
+up among all classes, which the kernel that reads them checks. Quantiles eager does not look at there.
+Torch's tracing keeps assertions that have words only: others get those of eager's kernel.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from coilwork_frontend.torch_compat.operators import ASSERT_ASYNC, native_function
+from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
+from coilwork_ir.device_traits import ATEN_CPU, ATEN_CUDA, has_trait
+
+# ---- Checks of numbers from data that the user wrote: `torch._check(n > 3, lambda: "too few")`  ----
+
+
+TORCH_ASSERTION: Final = "Runtime assertion failed for expression "
+_ASSERTION: Final = torch.ops.aten._assert_scalar.default
+# arithmetic that raises nothing itself
+_MOVED: Final[frozenset[Any]] = frozenset(
+    {
+        *(operator.add, operator.sub, operator.mul, operator.neg, operator.abs),
+        *(operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+        *(operator.and_, operator.or_, operator.xor, operator.not_),
+        *(torch.sym_max, torch.sym_min, torch.sym_ite, torch.sym_not, torch.sym_sum),
+    }
+)
+
+
+def put_user_checks_first(gm: fx.GraphModule) -> None:
+    """Let Dynamo's graph `gm`, in place, check what the user wrote before what torch made of it."""
+    derived: list[fx.Node] = []
+    changed = False
+    for node in list(gm.graph.nodes):
+        if node.target is not _ASSERTION:
+            continue
+        if str(node.args[1]).startswith(TORCH_ASSERTION):
+            derived.append(node)
+            continue
+        changed |= _move_before(node, derived)
+    if changed:
+        gm.recompile()
+
+
+def _match_size(node: fx.Node) -> tuple[fx.Node, object] | None:
+    """The tensor and the dimension of which `node` is the size: `x.size()[0]`, `x.size(0)`,
+    `sym_size(x, 0)`.
+    """
+    given = list(node.args)
+    if node.target is operator.getitem and isinstance(given[0], fx.Node) and _reads_sizes(given[0]):
+        given = [*given[0].args, *given[1:]]
+    elif not _reads_sizes(node):
+        return None
+    return (given[0], given[1]) if len(given) == 2 and isinstance(given[0], fx.Node) else None
+
+
+def _reads_sizes(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.sym_size.int or (node.op == "call_method" and node.target == "size")
+
+
+def _move_before(check: fx.Node, derived: list[fx.Node]) -> bool:
+    """Put `check`, with what it is computed by, before the first of `derived` that is about the
+    same numbers.
+    """
+    parts, read = _trace_condition(check)
+    for first in derived:
+        if not read & _trace_condition(first)[1] or any(first < one for one, _ in read):
+            continue
+        for one in sorted(parts):
+            if first < one:
+                first.prepend(one)
+        first.prepend(check)
+        return True
+    return False
+
+
+def _trace_condition(check: fx.Node) -> tuple[set[fx.Node], set[tuple[fx.Node, object]]]:
+    """Return what the condition of `check` is computed by, and the numbers that it is computed from, with the
+    dimension if they are sizes.
+    """
+    parts: set[fx.Node] = set()
+    read: set[tuple[fx.Node, object]] = set()
+    pending = list(check.all_input_nodes)
+    while pending:
+        node = pending.pop()
+        if node in parts:
+            continue
+        size = _match_size(node)
+        if size is not None:
+            parts.add(node)
+            parts.update(one for one in node.all_input_nodes if one is not size[0])
+            read.add(size)
+        elif node.op == "call_function" and node.target in _MOVED:
+            parts.add(node)
+            pending += node.all_input_nodes
+        else:
+            read.add((node, None))
+    return parts, read
+
+
+# ---- Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, th ----
+
+
+aten: Final = torch.ops.aten
+_ONE_HOT: Final = frozenset(
+    {functional.one_hot, native_function("one_hot"), aten.one_hot, aten.one_hot.default}
+)
+_QUANTILES: Final = frozenset(
+    {
+        *("quantile", "nanquantile", torch.quantile, torch.nanquantile),
+        *(aten.quantile, aten.quantile.default, aten.nanquantile, aten.nanquantile.default),
+    }
+)
+_ASSERTIONS: Final = frozenset({ASSERT_ASYNC, aten._assert_async, aten._assert_async.default})
+_NOT_ASSERTED: Final = "Expected Tensor with single nonzero value, but got zero"
+
+
+def check_values(gm: fx.GraphModule) -> None:
+    """Put the checks into Dynamo's graph `gm`, in place."""
+    changed = False
+    for node in list(gm.graph.nodes):
+        with gm.graph.inserting_before(node):
+            if node.op == "call_function" and node.target in _ONE_HOT:
+                changed |= _check_class_range(node)
+            elif node.op in ("call_function", "call_method") and node.target in _QUANTILES:
+                changed |= _check_quantiles(node)
+            elif node.op == "call_function" and node.target in _ASSERTIONS and len(node.args) == 1:
+                node.target, node.args = aten._assert_async.msg, (*node.args, _NOT_ASSERTED)
+                changed = True
+    if changed:
+        gm.recompile()
+
+
+def _check_class_range(node: fx.Node) -> bool:
+    """Have the classes lie below their number, if that is said."""
+    classes, count = _get_argument(node, 0, "input", "self", "tensor"), _get_argument(node, 1, "num_classes")
+    if count in (None, -1):
+        return False
+    value = _value_on_cpu(classes)
+    if value is None:
+        return _look_classes_up(node, classes, count)
+    if value.dtype is not torch.int64:
+        return False
+    _insert_assertion(node.graph, operator.ge, classes, 0, "Class values must be non-negative.")
+    _insert_assertion(
+        node.graph, operator.lt, classes, count, "Class values must be smaller than num_classes."
+    )
+    return True
+
+
+def _look_classes_up(node: fx.Node, classes: Any, count: Any) -> bool:
+    """Have classes on a GPU be what stands at their place among all classes."""
+    value = classes.meta.get("example_value") if isinstance(classes, fx.Node) else None
+    if (
+        not isinstance(value, Tensor)
+        or not has_trait(value.device.type, ATEN_CUDA)
+        or value.dtype is not torch.int64
+    ):
+        return False
+    if is_functorch_tensor(value):
+        return False
+    graph = node.graph
+    every = graph.call_function(torch.arange, (count,), {"device": value.device})
+    places = graph.call_method("reshape", (classes, -1))
+    found = graph.call_function(torch.index_select, (every, 0, places))
+    node.replace_input_with(classes, graph.call_method("view_as", (found, classes)))
+    return True
+
+
+def _check_quantiles(node: fx.Node) -> bool:
+    asked = _get_argument(node, 1, "q")
+    value = _value_on_cpu(asked)
+    if value is None or not value.is_floating_point():
+        return False
+    for compare, bound in ((operator.ge, 0), (operator.le, 1)):
+        _insert_assertion(
+            node.graph, compare, asked, bound, "quantile() q values must be in the range [0, 1]"
+        )
+    return True
+
+
+def _get_argument(node: fx.Node, position: int, *names: str) -> Any:
+    given = [*node.args[position : position + 1], *(node.kwargs.get(name) for name in names)]
+    return next((one for one in given if one is not None), None)
+
+
+def _value_on_cpu(node: object) -> Tensor | None:
+    """The value that Dynamo traced, if it is a tensor whose values eager would look at."""
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if (
+        not isinstance(value, Tensor)
+        or not has_trait(value.device.type, ATEN_CPU)
+        or is_functorch_tensor(value)
+    ):
+        return None
+    return value
+
+
+def _insert_assertion(graph: fx.Graph, compare: Any, value: Any, bound: Any, message: str) -> None:
+    """Have `compare(value, bound)` hold everywhere, where NaN compares with nothing."""
+    holds = graph.call_function(compare, (value, bound))
+    everywhere = graph.call_method("all", (holds,))
+    graph.call_function(aten._assert_async.msg, (everywhere, message))
