@@ -51,6 +51,13 @@ from coilwork_frontend.capture.eager_trial import (
     run_refused,
 )
 from coilwork_frontend.capture.fake_shapes import broadcast_selections, sum_over_all
+from coilwork_frontend.capture.input_storages import (
+    compile_with_storages,
+    copy_of,
+    find_misplaced_writes,
+    give_expanded_storages,
+    guard_shared_memory,
+)
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
 from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
 from coilwork_frontend.capture.nested_regions import put_in_place
@@ -66,17 +73,10 @@ from coilwork_frontend.capture.region_effects import find_region_effects
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
-from coilwork_frontend.capture.shared_memory import with_shared_memory
 from coilwork_frontend.capture.squeezed_unbacked_sizes import (
     Assertions,
     copy_for_squeezed_sizes,
     with_squeezed_sizes,
-)
-from coilwork_frontend.capture.storages import (
-    copy_of,
-    find_misplaced_writes,
-    give_expanded_storages,
-    given_storages,
 )
 from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
@@ -236,7 +236,7 @@ def _compile_given(
         return stages.watch_in_eager(as_captured)
     captured, results = copy_of(gm), captured_results(gm)
     views = created_roles(gm, len(example_inputs))
-    sharing = with_shared_memory(gm, example_inputs, captured)
+    sharing = guard_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm, is_other_shape=stages.is_other_shape)
     trial = EagerTrial(captured, example_inputs)
@@ -265,7 +265,7 @@ def _compile_given(
     )
     try:
         with collector_paused():
-            compiled = giving(given_storages(gm, inputs, compiler))
+            compiled = giving(compile_with_storages(gm, inputs, compiler))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
     # wrong with it.
     except Exception as error:

@@ -60,7 +60,7 @@ WORKAROUNDS: Final = (
             "difference"
         ),
         versions=("2.13",),
-        fix="coilwork_frontend.capture.storages:give_expanded_storages",
+        fix="coilwork_frontend.capture.input_storages:give_expanded_storages",
         test="coilwork/tests/test_refused_calls.py:test_an_input_that_is_expanded_already",
     ),
     Workaround(

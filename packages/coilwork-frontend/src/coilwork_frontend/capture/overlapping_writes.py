@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx
 
-from coilwork_frontend.capture.storages import overwritten_values, storage_of
+from coilwork_frontend.capture.input_storages import get_storage, list_written_operands
 from coilwork_frontend.errors import CompileError
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_frontend.torch_compat.tensors import leaves_of, mode_of
@@ -61,13 +61,13 @@ def write_to_what_is_expanded(gm: fx.GraphModule) -> None:
     origins: dict[int, fx.Node] = {}
     changed = False
     for node in list(gm.graph.nodes):
-        storage = storage_of(node)
+        storage = get_storage(node)
         if storage is not None:
             origins.setdefault(storage, node)
         changed |= node.target is operator.setitem and _assign_to_view(node)
-        for value in overwritten_values(node):
+        for value in list_written_operands(node):
             if _comes_of_repeats(value):
-                changed |= _write_to_origin(node, value, origins[storage_of(value) or 0])
+                changed |= _write_to_origin(node, value, origins[get_storage(value) or 0])
     if changed:
         gm.recompile()
 
@@ -119,7 +119,7 @@ def _write_to_origin(node: fx.Node, value: fx.Node, origin: fx.Node) -> bool:
     known = fx.map_arg(place, lambda one: one.meta["example_value"])
     with torch.no_grad(), mode_of(shown):
         made.meta["example_value"] = origin.meta["example_value"].as_strided(*known)
-    if storage_of(node) is not None:
+    if get_storage(node) is not None:
         node.replace_all_uses_with(value)
     if repeated and is_masked:
         # an element is filled if the mask says so of one of its copies
@@ -145,7 +145,7 @@ def _number(graph: fx.Graph, value: fx.Node, name: str, *dims: int) -> int | fx.
 
 def writes_to_repeats(gm: fx.GraphModule) -> list[fx.Node]:
     """The calls in Dynamo's graph that write to a part of a tensor with repeated elements."""
-    return [node for node in gm.graph.nodes if any(map(_comes_of_repeats, overwritten_values(node)))]
+    return [node for node in gm.graph.nodes if any(map(_comes_of_repeats, list_written_operands(node)))]
 
 
 def repeated_elements(node: fx.Node) -> CompileError:
@@ -165,7 +165,7 @@ def _comes_of_repeats(node: object) -> bool:
     seen: set[fx.Node] = set()
     while pending:
         view = pending.pop()
-        storage = storage_of(view)
+        storage = get_storage(view)
         # a list of views has no place itself
         if view in seen or isinstance(view.meta.get("example_value"), int | torch.SymInt):
             continue
@@ -179,7 +179,7 @@ def _comes_of_repeats(node: object) -> bool:
 
 
 def _is_expansion(node: fx.Node) -> bool:
-    return node.target in _EXPANDING and bool(node.args) and storage_of(node) == storage_of(node.args[0])
+    return node.target in _EXPANDING and bool(node.args) and get_storage(node) == get_storage(node.args[0])
 
 
 def _repeats(node: object) -> bool:
@@ -208,7 +208,7 @@ class _Place:
 
 
 def _overlaps(node: fx.Node) -> bool:
-    written = [place for value in overwritten_values(node) if (place := _place(value)) is not None]
+    written = [place for value in list_written_operands(node) if (place := _place(value)) is not None]
     if not written:
         return False
     given = [place for value in leaves_of((node.args, node.kwargs)) if (place := _place(value)) is not None]
@@ -226,7 +226,7 @@ def _lie_in_part(one: _Place, other: _Place) -> bool:
 
 def _place(node: object) -> _Place | None:
     """The place of the tensor that `node` stands for; None of others, and of tensors without elements."""
-    storage = storage_of(node)
+    storage = get_storage(node)
     value = node.meta["example_value"] if isinstance(node, fx.Node) and storage is not None else None
     if storage is None or not isinstance(value, Tensor):
         return None

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch import fx
 
-from coilwork_frontend.capture.storages import copy_of
+from coilwork_frontend.capture.input_storages import copy_of
 from coilwork_frontend.torch_compat.dynamo import guard_identity, is_process_group
 from coilwork_frontend.torch_compat.operators import space_of
 

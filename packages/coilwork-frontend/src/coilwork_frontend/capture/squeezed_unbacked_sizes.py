@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.capture.eager_fallback import CapturedGraph, GuardedProgram
-from coilwork_frontend.capture.storages import copy_of
+from coilwork_frontend.capture.input_storages import copy_of
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
 from coilwork_frontend.torch_compat.operators import draws_numbers
 from coilwork_frontend.torch_compat.sizes import has_sizes_from_data, is_from_data, is_unequal

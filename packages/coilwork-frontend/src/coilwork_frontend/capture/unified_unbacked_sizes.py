@@ -23,8 +23,8 @@ import torch
 from torch import fx
 
 from coilwork_frontend.capture.eager_fallback import CapturedGraph, GuardedProgram
+from coilwork_frontend.capture.input_storages import copy_of
 from coilwork_frontend.capture.runtime_checks import TORCH_ASSERTION, put_user_checks_first
-from coilwork_frontend.capture.storages import copy_of
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
 from coilwork_frontend.torch_compat.operators import draws_numbers, list_overwritten_operands
 from coilwork_frontend.torch_compat.sizes import guards_taken_sizes

@@ -5,12 +5,22 @@ counts in the storage and reaches beyond the input, so what it finds there is so
 AOTAutograd is given the storage, up to the last element that the program reaches, in the input's stead:
 whatever replaces that is a storage as well. Offsets become part of what is compiled. Dynamo has no guard for
 them, so a call whose inputs begin elsewhere runs the captured graph itself.
+
+Inputs that are overwritten, beside others that may lie in the same memory.
+
+AOTAutograd makes a graph for inputs as they lie in the call that it is compiled for: apart, or this part of
+one in that part of the other. Torch has a guard for some of that where sizes change, and none where they are
+fixed. In calls that follow, a read of one input before or behind a write to the other would give something
+else, without an error. Each call is looked at, which takes about 0.1 us per input; one whose inputs lie
+otherwise runs what Dynamo captured, in eager mode.
+
+Parameters and buffers are left out: they are many, and no user writes to one through another.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,8 +30,19 @@ from torch import fx
 from coilwork_frontend.capture.eager_fallback import CapturedGraph
 from coilwork_frontend.errors import CompileError
 from coilwork_frontend.torch_compat.operators import list_overwritten_operands
-from coilwork_frontend.torch_compat.tensors import is_functorch_tensor, leaves_of, mode_of, storage_identity
+from coilwork_frontend.torch_compat.tensors import (
+    find_overlapping,
+    is_fake,
+    is_functorch_tensor,
+    is_static_input,
+    leaves_of,
+    mode_of,
+    storage_identity,
+)
 from coilwork_ir.operators import list_operators
+
+# ---- Inputs that a program overwrites and in whose storage it looks for places with `as_strided ----
+
 
 _NAMES: Final = list_operators(lambda info: info.counts_from_storage)
 _FUNCTIONS: Final = tuple(getattr(torch, name) for name in _NAMES)
@@ -34,7 +55,7 @@ _ASSIGNMENTS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StoragePlace:
     """Where inputs lie in a storage that they share: `positions` among the inputs, and `offsets` in elements.
 
     The storage, up to `count` elements, is given in the first one's stead, and nothing for the others. If
@@ -46,7 +67,7 @@ class Place:
     count: int | None
 
 
-def given_storages(
+def compile_with_storages(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
     compiler: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]],
@@ -58,24 +79,24 @@ def given_storages(
             take its place, because it asks for gradients, sizes are symbolic, or it is seen in several types
             or by `vmap`.
     """
-    found = _sought(gm)
+    found = _find_places(gm)
     if not found:
         return compiler(gm, example_inputs)
     captured = copy_of(gm)
     values = _begin_with_storages(gm, example_inputs, found)
-    return _Placed(compiler(gm, values), captured, found)
+    return _StorageProgram(compiler(gm, values), captured, found)
 
 
 def find_misplaced_writes(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:
     """The writes to inputs whose storages cannot be given in their stead, and the error that says so."""
     try:
-        _sought(gm)
+        _find_places(gm)
     except CompileError as error:
-        sought = {storage_of(_first(node)) for node in gm.graph.nodes if _seeks(node)}
+        sought = {get_storage(_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
         return [
             node
             for node in gm.graph.nodes
-            if any(storage_of(value) in sought for value in overwritten_values(node))
+            if any(get_storage(value) in sought for value in list_written_operands(node))
         ], error
     return [], None
 
@@ -90,23 +111,25 @@ def give_expanded_storages(
     place is known stays. `captured` is another copy of `gm`, for calls in which inputs lie elsewhere.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
-    written = {storage_of(value) for node in gm.graph.nodes for value in overwritten_values(node)} - {None}
-    expanded = {
-        storage_of(node)
-        for node in inputs
-        if storage_of(node) in written and _repeats_elements(node.meta["example_value"])
+    written = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)} - {
+        None
     }
-    found: list[Place] = []
+    expanded = {
+        get_storage(node)
+        for node in inputs
+        if get_storage(node) in written and _repeats_elements(node.meta["example_value"])
+    }
+    found: list[StoragePlace] = []
     for storage in expanded:
-        sharing = [node for node in gm.graph.nodes if storage_of(node) == storage]
+        sharing = [node for node in gm.graph.nodes if get_storage(node) == storage]
         positions = tuple(position for position, node in enumerate(inputs) if node in sharing)
-        place = _known_place(positions, inputs, sharing)
+        place = _find_static_place(positions, inputs, sharing)
         if place is not None:
             found.append(place)
     if not found:
         return example_inputs, lambda compiled: compiled
     values = _begin_with_storages(gm, example_inputs, found)
-    return values, lambda compiled: _Placed(compiled, captured, tuple(found))
+    return values, lambda compiled: _StorageProgram(compiled, captured, tuple(found))
 
 
 def _repeats_elements(value: torch.Tensor) -> bool:
@@ -115,7 +138,7 @@ def _repeats_elements(value: torch.Tensor) -> bool:
 
 
 def _begin_with_storages(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], places: Sequence[Place]
+    gm: fx.GraphModule, example_inputs: Sequence[Any], places: Sequence[StoragePlace]
 ) -> list[Any]:
     """The inputs of `gm`, which is changed in place to take storages in the stead of inputs at `places`."""
     inputs = gm.graph.find_nodes(op="placeholder")
@@ -136,13 +159,13 @@ def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(gm, graph)
 
 
-class _Placed:
+class _StorageProgram:
     """A compiled program of `places` in storages, and the `captured` graph for calls in which inputs lie
     elsewhere.
     """
 
     def __init__(
-        self, compiled: Callable[..., Any], captured: fx.GraphModule, places: tuple[Place, ...]
+        self, compiled: Callable[..., Any], captured: fx.GraphModule, places: tuple[StoragePlace, ...]
     ) -> None:
         self._compiled = compiled
         self._captured = CapturedGraph(captured, "inputs lie elsewhere in their storages than before")
@@ -156,13 +179,13 @@ class _Placed:
         for place in self._places:
             if place.count is not None:
                 first, *others = place.positions
-                given[first] = _storage(args[first], place.count)
+                given[first] = _view_storage(args[first], place.count)
                 for other in others:
-                    given[other] = _nothing(args[other])
+                    given[other] = _make_empty(args[other])
         return self._compiled(*given)
 
 
-def _lies_as_before(args: Sequence[Any], place: Place) -> bool:
+def _lies_as_before(args: Sequence[Any], place: StoragePlace) -> bool:
     """Tell if inputs lie as `place` says, and no others in that storage."""
     storage = storage_identity(args[place.positions[0]])
     sharing = tuple(
@@ -175,64 +198,68 @@ def _lies_as_before(args: Sequence[Any], place: Place) -> bool:
     return sharing == place.positions and place.offsets == tuple(args[k].storage_offset() for k in sharing)
 
 
-def _storage(value: torch.Tensor, count: int) -> torch.Tensor:
+def _view_storage(value: torch.Tensor, count: int) -> torch.Tensor:
     with torch.no_grad():
         return value.as_strided((count,), (1,), 0)
 
 
-def _nothing(value: torch.Tensor) -> torch.Tensor:
+def _make_empty(value: torch.Tensor) -> torch.Tensor:
     return value.new_empty(0)
 
 
-def _begin_with_storage(graph: fx.Graph, inputs: Sequence[fx.Node], place: Place) -> None:
+def _begin_with_storage(graph: fx.Graph, inputs: Sequence[fx.Node], place: StoragePlace) -> None:
     """Let the first input of `place` be the storage, of which it and the others have been parts."""
     assert place.count is not None
     stored = inputs[place.positions[0]]
     parts = [inputs[position] for position in place.positions]
-    sought = [node for node in graph.nodes if _seeks(node) and storage_of(node) == storage_of(stored)]
+    sought = [
+        node for node in graph.nodes if _uses_as_strided(node) and get_storage(node) == get_storage(stored)
+    ]
     made: list[fx.Node] = []
     for node in parts:
         value: torch.Tensor = node.meta["example_value"]
         with graph.inserting_after(inputs[-1]):
-            part = graph.call_function(torch.as_strided, (stored, *_form(value)))
+            part = graph.call_function(torch.as_strided, (stored, *_layout_arguments(value)))
         part.meta["example_value"] = value
         made.append(part)
         node.replace_all_uses_with(part, delete_user_cb=lambda user: user not in made)
     # AOTAutograd refuses writes to what `as_strided` finds through another one.
     for node in sought:
         node.op, node.target, node.kwargs = "call_function", torch.as_strided, {}
-        node.args = (stored, *_form(node.meta["example_value"]))
+        node.args = (stored, *_layout_arguments(node.meta["example_value"]))
     for node in parts:
         value = node.meta["example_value"]
         with mode_of(value):
-            node.meta["example_value"] = _storage(value, place.count) if node is stored else _nothing(value)
+            node.meta["example_value"] = (
+                _view_storage(value, place.count) if node is stored else _make_empty(value)
+            )
 
 
-def _form(value: torch.Tensor) -> tuple[Any, ...]:
+def _layout_arguments(value: torch.Tensor) -> tuple[Any, ...]:
     return tuple(value.shape), tuple(value.stride()), value.storage_offset()
 
 
-def _sought(gm: fx.GraphModule) -> tuple[Place, ...]:
+def _find_places(gm: fx.GraphModule) -> tuple[StoragePlace, ...]:
     """Return where the inputs in question lie."""
     sharing: dict[int, list[fx.Node]] = {}
     for node in gm.graph.nodes:
-        storage = storage_of(node)
+        storage = get_storage(node)
         if storage is not None:
             sharing.setdefault(storage, []).append(node)
-    sought = {storage_of(_first(node)) for node in gm.graph.nodes if _seeks(node)}
-    written = {storage_of(value) for node in gm.graph.nodes for value in overwritten_values(node)}
+    sought = {get_storage(_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
+    written = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)}
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    found: list[Place] = []
+    found: list[StoragePlace] = []
     for storage, nodes in sharing.items():
         positions = tuple(position for position, node in enumerate(inputs) if node in nodes)
         if positions and storage in sought & written:
-            found.append(_place(positions, inputs, nodes))
+            found.append(_require_place(positions, inputs, nodes))
     return tuple(found)
 
 
-def _known_place(
+def _find_static_place(
     positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]
-) -> Place | None:
+) -> StoragePlace | None:
     """The place of inputs whose storage can be given in their stead; None of others."""
     value: torch.Tensor = inputs[positions[0]].meta["example_value"]
     views: list[torch.Tensor] = [node.meta["example_value"] for node in sharing]
@@ -243,19 +270,21 @@ def _known_place(
         and not any(view.requires_grad or is_functorch_tensor(view) for view in views)
     ):
         offsets = tuple(inputs[position].meta["example_value"].storage_offset() for position in positions)
-        return Place(positions=positions, offsets=offsets, count=max(map(_end, views)))
+        return StoragePlace(positions=positions, offsets=offsets, count=max(map(_storage_end, views)))
     return None
 
 
-def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]) -> Place:
-    found = _known_place(positions, inputs, sharing)
+def _require_place(
+    positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]
+) -> StoragePlace:
+    found = _find_static_place(positions, inputs, sharing)
     if found is not None:
         return found
     first = inputs[positions[0]]
     value: torch.Tensor = first.meta["example_value"]
     offset = value.storage_offset()
     if len(positions) == 1 and type(offset) is int and offset == 0 and value.is_contiguous():
-        return Place(positions=positions, offsets=(0,), count=None)
+        return StoragePlace(positions=positions, offsets=(0,), count=None)
     raise CompileError(
         "places-in-storage",
         f"input {first.name} is overwritten, and as_strided looks for places in its storage",
@@ -267,7 +296,7 @@ def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Seque
     )
 
 
-def _end(view: torch.Tensor) -> int:
+def _storage_end(view: torch.Tensor) -> int:
     """How many elements of its storage there are up to its last one."""
     if not view.numel():
         return 0
@@ -275,16 +304,16 @@ def _end(view: torch.Tensor) -> int:
     return int(1 + view.storage_offset() + sum((size - 1) * step for size, step in steps))
 
 
-def _seeks(node: fx.Node) -> bool:
+def _uses_as_strided(node: fx.Node) -> bool:
     return (node.op == "call_method" and node.target in _NAMES) or node.target in _FUNCTIONS + _OVERLOADS
 
 
-def _first(node: fx.Node) -> object:
+def _first_operand(node: fx.Node) -> object:
     arguments: Mapping[str, Any] = node.kwargs
     return node.args[0] if node.args else arguments.get("input", arguments.get("self"))
 
 
-def overwritten_values(node: fx.Node) -> list[Any]:
+def list_written_operands(node: fx.Node) -> list[Any]:
     """Operands that `node`, a call in Dynamo's graph, may overwrite."""
     found: list[object] = list(list_overwritten_operands(node))
     found.append(node.kwargs.get("out"))
@@ -299,13 +328,96 @@ def overwritten_values(node: fx.Node) -> list[Any]:
         or name in ("__setitem__", *(f"__{one.__name__}__" for one in _ASSIGNMENTS))
         or node.kwargs.get("inplace")
     ):
-        found.append(_first(node))
+        found.append(_first_operand(node))
     return leaves_of(found)
 
 
-def storage_of(node: object) -> int | None:
+def get_storage(node: object) -> int | None:
     """The identity of the storage of what `node` in Dynamo's graph gives, if it is a tensor with strides."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return storage_identity(value)
+
+
+# ---- Inputs that are overwritten, beside others that may lie in the same memory ----
+
+
+Compiled = Callable[..., Any]
+
+
+def guard_shared_memory(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], captured: fx.GraphModule
+) -> Callable[[Compiled], Compiled]:
+    """Return what is done to the program that is made of `gm`, Dynamo's graph; `captured` is another copy of
+    it, which stays.
+
+    `gm` is looked at at once, before anything changes it.
+    """
+    inputs = gm.graph.find_nodes(op="placeholder")
+    overwritten = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)}
+    places = [
+        position
+        for position, (node, value) in enumerate(zip(inputs, example_inputs, strict=True))
+        if type(value) is torch.Tensor
+        and get_storage(node) is not None
+        and not is_static_input(value)
+        and not is_fake(value)
+    ]
+    written = {place for place in places if get_storage(inputs[place]) in overwritten}
+    if len(places) < 2 or not written:
+        return lambda compiled: compiled
+    graph = CapturedGraph(captured, "inputs share memory in another way than before")
+    shared = _find_overlaps(example_inputs, places, written)
+    free = {
+        place for place in shared if type(inputs[place].meta["example_value"].storage_offset()) is not int
+    }
+    before = _describe_layout(example_inputs, shared, free)
+
+    def around(compiled: Compiled) -> Compiled:
+        def called(*args: Any) -> Any:
+            if _find_overlaps(args, places, written) == shared and (
+                not shared or _describe_layout(args, shared, free) == before
+            ):
+                return compiled(*args)
+            graph.announce()
+            return graph.run(*args)
+
+        return called
+
+    return around
+
+
+def _find_overlaps(args: Sequence[Any], places: Sequence[int], written: set[int]) -> list[int]:
+    """Return which of the inputs at `places` overlap with others in the storage of one that is written."""
+    storages: dict[int, list[int]] = {}
+    for place in places:
+        storages.setdefault(args[place].untyped_storage().data_ptr(), []).append(place)
+    if len(storages) == len(places):
+        return []
+    groups = [
+        group
+        for address, group in storages.items()
+        # what has no elements has no address
+        if address and len(group) > 1 and not written.isdisjoint(group)
+    ]
+    return sorted(group[k] for group in groups for k in find_overlapping([args[place] for place in group]))
+
+
+def _describe_layout(args: Sequence[Any], places: Sequence[int], free: Collection[int]) -> list[object]:
+    """Return where the inputs at `places` lie: which share a storage, of what size, as views of what, and
+    from which element on.
+
+    The last only for those not in `free`, whose graph is for any. AOTAutograd gives the graph what they are
+    views of in their stead.
+    """
+    storages: dict[int, int] = {}
+    found: list[object] = []
+    for place in places:
+        value: torch.Tensor = args[place]
+        storage, base = value.untyped_storage(), value._base
+        group = storages.setdefault(storage.data_ptr(), len(storages))
+        offset = None if place in free else value.storage_offset()
+        whole = None if base is None else (base.shape, base.stride(), base.storage_offset())
+        found.append((group, storage.nbytes(), whole, offset))
+    return found
