@@ -61,13 +61,6 @@ from coilwork_frontend.capture.input_storages import (
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
 from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
 from coilwork_frontend.capture.nested_regions import put_in_place
-from coilwork_frontend.capture.overlapping_writes import (
-    fill_what_is_expanded,
-    repeated_elements,
-    write_to_what_is_expanded,
-    writes_to_overlaps,
-    writes_to_repeats,
-)
 from coilwork_frontend.capture.process_groups import has_group_inputs, name_groups
 from coilwork_frontend.capture.region_effects import find_region_effects
 from coilwork_frontend.capture.resizing import keep_resizing
@@ -80,6 +73,13 @@ from coilwork_frontend.capture.squeezed_unbacked_sizes import (
 )
 from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
+from coilwork_frontend.capture.write_overlaps import (
+    fill_expansion_source,
+    list_repeated_writes,
+    make_repeated_error,
+    write_expansion_source,
+    writes_to_overlaps,
+)
 from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_with_aot_autograd, result_facts
@@ -326,12 +326,12 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
         ),
         Pass(
             name="filled expansions",
-            run=_mend(fill_what_is_expanded),
+            run=_mend(fill_expansion_source),
             why="a value is written once to what an expansion shows many times",
         ),
         Pass(
             name="written expansions",
-            run=_mend(write_to_what_is_expanded),
+            run=_mend(write_expansion_source),
             why="torch adds up what is written to elements that share memory",
         ),
         Pass(
@@ -384,8 +384,8 @@ def _uncompiled_calls(
         return forward
     calls, error = find_misplaced_writes(gm)
     if error is None:
-        calls = writes_to_repeats(gm)
-        error = repeated_elements(calls[0]) if calls else None
+        calls = list_repeated_writes(gm)
+        error = make_repeated_error(calls[0]) if calls else None
     if error is None:
         calls, error = find_region_effects(captured)
     if error is None:

@@ -45,13 +45,13 @@ WORKAROUNDS: Final = (
     Workaround(
         what="what is written to lies in one place with another operand, or with itself, and gets a result",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.overlapping_writes:writes_to_overlaps",
+        fix="coilwork_frontend.capture.write_overlaps:writes_to_overlaps",
         test="coilwork/tests/test_refused_calls.py:test_writes_to_memory_that_is_read",
     ),
     Workaround(
         what="what is written to an expanded tensor changes its elements by several times the difference",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.overlapping_writes:write_to_what_is_expanded",
+        fix="coilwork_frontend.capture.write_overlaps:write_expansion_source",
         test="coilwork/tests/test_refused_calls.py:test_views_of_expansions_are_written_to",
     ),
     Workaround(

@@ -38,7 +38,7 @@ def writes_to_overlaps(gm: fx.GraphModule) -> bool:
     return any(_overlaps(node) for node in gm.graph.nodes)
 
 
-def fill_what_is_expanded(gm: fx.GraphModule) -> None:
+def fill_expansion_source(gm: fx.GraphModule) -> None:
     """Let Dynamo's graph `gm`, in place, fill a tensor in the stead of its expansion."""
     changed = False
     for node in gm.graph.nodes:
@@ -56,7 +56,7 @@ def fill_what_is_expanded(gm: fx.GraphModule) -> None:
         gm.recompile()
 
 
-def write_to_what_is_expanded(gm: fx.GraphModule) -> None:
+def write_expansion_source(gm: fx.GraphModule) -> None:
     """Let writes to views of expansions in Dynamo's graph `gm`, in place, be to views of what is expanded."""
     origins: dict[int, fx.Node] = {}
     changed = False
@@ -66,7 +66,7 @@ def write_to_what_is_expanded(gm: fx.GraphModule) -> None:
             origins.setdefault(storage, node)
         changed |= node.target is operator.setitem and _assign_to_view(node)
         for value in list_written_operands(node):
-            if _comes_of_repeats(value):
+            if _views_repeats(value):
                 changed |= _write_to_origin(node, value, origins[get_storage(value) or 0])
     if changed:
         gm.recompile()
@@ -76,7 +76,7 @@ def _assign_to_view(node: fx.Node) -> bool:
     """Take the view that an assignment writes to out of it, if it is of a tensor with repeated elements."""
     whole, key, value = node.args
     keys = key if isinstance(key, tuple) else (key,)
-    if not isinstance(whole, fx.Node) or not _comes_of_repeats(whole) or not all(map(_is_plain_key, keys)):
+    if not isinstance(whole, fx.Node) or not _views_repeats(whole) or not all(map(_is_plain_key, keys)):
         return False
     with node.graph.inserting_before(node), torch.no_grad():
         view = node.graph.call_function(operator.getitem, (whole, key))
@@ -143,12 +143,12 @@ def _number(graph: fx.Graph, value: fx.Node, name: str, *dims: int) -> int | fx.
     return asked
 
 
-def writes_to_repeats(gm: fx.GraphModule) -> list[fx.Node]:
+def list_repeated_writes(gm: fx.GraphModule) -> list[fx.Node]:
     """The calls in Dynamo's graph that write to a part of a tensor with repeated elements."""
-    return [node for node in gm.graph.nodes if any(map(_comes_of_repeats, list_written_operands(node)))]
+    return [node for node in gm.graph.nodes if any(map(_views_repeats, list_written_operands(node)))]
 
 
-def repeated_elements(node: fx.Node) -> CompileError:
+def make_repeated_error(node: fx.Node) -> CompileError:
     """The error for `node`, which writes to a part of a tensor with repeated elements."""
     return CompileError(
         "repeated-elements",
@@ -158,9 +158,9 @@ def repeated_elements(node: fx.Node) -> CompileError:
     )
 
 
-def _comes_of_repeats(node: object) -> bool:
+def _views_repeats(node: object) -> bool:
     """Tell if `node` stands for a view of a tensor with repeated elements, or for one."""
-    place = _place(node)
+    place = _locate(node)
     pending = [node] if isinstance(node, fx.Node) and place is not None else []
     seen: set[fx.Node] = set()
     while pending:
@@ -183,7 +183,7 @@ def _is_expansion(node: fx.Node) -> bool:
 
 
 def _repeats(node: object) -> bool:
-    place = _place(node)
+    place = _locate(node)
     return place is not None and place.repeats
 
 
@@ -208,14 +208,14 @@ class _Place:
 
 
 def _overlaps(node: fx.Node) -> bool:
-    written = [place for value in list_written_operands(node) if (place := _place(value)) is not None]
+    written = [place for value in list_written_operands(node) if (place := _locate(value)) is not None]
     if not written:
         return False
-    given = [place for value in leaves_of((node.args, node.kwargs)) if (place := _place(value)) is not None]
-    return any(one.repeats or any(_lie_in_part(one, other) for other in given) for one in written)
+    given = [place for value in leaves_of((node.args, node.kwargs)) if (place := _locate(value)) is not None]
+    return any(one.repeats or any(_partly_overlap(one, other) for other in given) for one in written)
 
 
-def _lie_in_part(one: _Place, other: _Place) -> bool:
+def _partly_overlap(one: _Place, other: _Place) -> bool:
     """Tell if both have elements between the same ends, and are not the same."""
     return (
         one.storage == other.storage
@@ -224,13 +224,13 @@ def _lie_in_part(one: _Place, other: _Place) -> bool:
     )
 
 
-def _place(node: object) -> _Place | None:
+def _locate(node: object) -> _Place | None:
     """The place of the tensor that `node` stands for; None of others, and of tensors without elements."""
     storage = get_storage(node)
     value = node.meta["example_value"] if isinstance(node, fx.Node) and storage is not None else None
     if storage is None or not isinstance(value, Tensor):
         return None
-    numbers = [_known(one) for one in (value.storage_offset(), *value.shape, *value.stride())]
+    numbers = [_hint_or_int(one) for one in (value.storage_offset(), *value.shape, *value.stride())]
     known = [one for one in numbers if one is not None]
     if len(known) < len(numbers):
         return None
@@ -238,5 +238,5 @@ def _place(node: object) -> _Place | None:
     return None if 0 in sizes else _Place(storage, known[0], sizes, strides)
 
 
-def _known(size: int | torch.SymInt) -> int | None:
+def _hint_or_int(size: int | torch.SymInt) -> int | None:
     return hint_of(size) if isinstance(size, torch.SymInt) else int(size)
