@@ -82,7 +82,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "_OPERATORS",
     ): "operators that set a tensor's bits, and views that drop them",
     ("coilwork_frontend.capture.resizing", "_OPERATORS"): _SPELLING,
-    ("coilwork_frontend.capture.squeezed_unbacked_sizes", "_SQUEEZES"): "the overloads of one operator",
+    ("coilwork_frontend.capture.unbacked_sizes", "_SQUEEZES"): "the overloads of one operator",
     ("coilwork_frontend.capture.runtime_checks", "_ASSERTIONS"): _SPELLING,
     ("coilwork_frontend.capture.runtime_checks", "_ONE_HOT"): _SPELLING,
     ("coilwork_frontend.capture.runtime_checks", "_QUANTILES"): _SPELLING,

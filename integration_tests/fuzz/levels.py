@@ -21,12 +21,12 @@ from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.fake_shapes import broadcast_selections
 from coilwork_frontend.capture.input_storages import compile_with_storages, find_misplaced_writes
-from coilwork_frontend.capture.squeezed_unbacked_sizes import (
-    Assertions,
-    copy_for_squeezed_sizes,
-    with_squeezed_sizes,
-)
 from coilwork_frontend.capture.tensor_indices import read_indices
+from coilwork_frontend.capture.unbacked_sizes import (
+    SqueezeAssertions,
+    copy_for_squeezed_sizes,
+    guard_squeezed_sizes,
+)
 from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_ir.errors import EmitError
 from coilwork_ir.graph_targets import declare_capabilities
@@ -75,7 +75,7 @@ class Levels:
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
         # as `coilwork.backend` does; what it leaves to eager is right at every level
-        squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
+        squeezing, assertions = copy_for_squeezed_sizes(gm), SqueezeAssertions()
         read_indices(gm)
         broadcast_selections(gm)
         if find_misplaced_writes(gm)[1] is not None:
@@ -89,7 +89,9 @@ class Levels:
             decompositions=decompositions(LoweringOptions(numerics=self.options.numerics)),
             partition=partition,
         )
-        return with_squeezed_sizes(compile_with_storages(gm, example_inputs, compiler), squeezing, assertions)
+        return guard_squeezed_sizes(
+            compile_with_storages(gm, example_inputs, compiler), squeezing, assertions
+        )
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
         job = open_job(gm, example_inputs, role=role, options=self.options)

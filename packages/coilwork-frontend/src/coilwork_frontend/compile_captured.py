@@ -66,13 +66,13 @@ from coilwork_frontend.capture.region_effects import find_region_effects
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
-from coilwork_frontend.capture.squeezed_unbacked_sizes import (
-    Assertions,
-    copy_for_squeezed_sizes,
-    with_squeezed_sizes,
-)
 from coilwork_frontend.capture.tensor_indices import read_indices
-from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
+from coilwork_frontend.capture.unbacked_sizes import (
+    SqueezeAssertions,
+    UnifiedSizes,
+    copy_for_squeezed_sizes,
+    guard_squeezed_sizes,
+)
 from coilwork_frontend.capture.write_overlaps import (
     fill_expansion_source,
     list_repeated_writes,
@@ -237,8 +237,8 @@ def _compile_given(
     captured, results = copy_of(gm), captured_results(gm)
     views = created_roles(gm, len(example_inputs))
     sharing = guard_shared_memory(gm, example_inputs, captured)
-    squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
-    taken = TakenSizes(gm, is_other_shape=stages.is_other_shape)
+    squeezing, assertions = copy_for_squeezed_sizes(gm), SqueezeAssertions()
+    taken = UnifiedSizes(gm, is_other_shape=stages.is_other_shape)
     trial = EagerTrial(captured, example_inputs)
     inputs, giving = give_expanded_storages(gm, example_inputs, captured)
     MENDING.run(gm, None)
@@ -273,7 +273,7 @@ def _compile_given(
         if uncompiled is None:
             raise
         return uncompiled
-    compiled = sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions)))
+    compiled = sharing(taken.around(guard_squeezed_sizes(compiled, squeezing, assertions)))
     compiled = stages.apply_roles(compiled, Roles(convention=views))
     watched: Callable[..., Any] = stages.watch(compiled, captured, example_inputs)
     return watched

@@ -11,12 +11,18 @@ alone.
 
 So it does where checks leave one number for a size, `torch._check(n > 4)` of at most 5: torch puts 5 for it
 everywhere, also into the check.
+
+Calls for which a captured graph does not hold: `squeeze` met a size of 1 that is known at run time.
+
+Eager drops that dimension, where the capture has kept it. The compiled graph finds out before it overwrites
+inputs; such a call runs what Dynamo captured, in eager mode, which squeezes what there is.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -27,13 +33,22 @@ from coilwork_frontend.capture.input_storages import copy_of
 from coilwork_frontend.capture.runtime_checks import TORCH_ASSERTION, put_user_checks_first
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
 from coilwork_frontend.torch_compat.operators import draws_numbers, list_overwritten_operands
-from coilwork_frontend.torch_compat.sizes import guards_taken_sizes
+from coilwork_frontend.torch_compat.sizes import (
+    guards_taken_sizes,
+    has_sizes_from_data,
+    is_from_data,
+    is_unequal,
+)
+from coilwork_ir.graph_marks import SQUEEZED_ONE
+
+# ---- Sizes from data that the capture took for other sizes: `torch.where(x == 1, x[x == 1], y)` ----
+
 
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
-_OF_EQUALITY: Final = f"{TORCH_ASSERTION}Eq("
+_EQUALITY_ASSERTION: Final = f"{TORCH_ASSERTION}Eq("
 
 
-class TakenSizes:
+class UnifiedSizes:
     """Such sizes in one captured graph, and in what is compiled of it.
 
     Raises nothing itself; a graph without them costs nothing per call.
@@ -46,8 +61,10 @@ class TakenSizes:
         shape than captured.
         """
         self._is_other_shape = is_other_shape
-        takes, settles = _takes_sizes(gm), _settles_sizes(gm)
-        self._captured = _relaxed(gm) if takes else _checked(gm) if settles else None
+        takes, settles = _unifies_sizes(gm), _settles_sizes(gm)
+        self._captured = (
+            _copy_without_assertions(gm) if takes else _copy_with_user_checks(gm) if settles else None
+        )
         self._is_faithful = not (settles or _computes_with_sizes(gm) or guards_taken_sizes(gm))
         self._overwrites = False
         self._random = False
@@ -81,16 +98,16 @@ class TakenSizes:
         )
 
 
-def _takes_sizes(gm: fx.GraphModule) -> bool:
+def _unifies_sizes(gm: fx.GraphModule) -> bool:
     """Tell if torch asserts that sizes are equal because it has taken them to be."""
-    return any(_is_of_torch(node, _OF_EQUALITY) for node in gm.graph.nodes)
+    return any(_is_torch_assertion(node, _EQUALITY_ASSERTION) for node in gm.graph.nodes)
 
 
 def _settles_sizes(gm: fx.GraphModule) -> bool:
     """Tell if torch asserts that a size is as large as a number, and as small."""
     bounds: dict[Any, set[tuple[fx.Node, int]]] = {operator.ge: set(), operator.le: set()}
     for node in gm.graph.nodes:
-        condition = node.args[0] if _is_of_torch(node) else None
+        condition = node.args[0] if _is_torch_assertion(node) else None
         if isinstance(condition, fx.Node) and condition.target in bounds:
             size, bound = condition.args
             if isinstance(size, fx.Node) and isinstance(bound, int):
@@ -98,21 +115,21 @@ def _settles_sizes(gm: fx.GraphModule) -> bool:
     return not bounds[operator.ge].isdisjoint(bounds[operator.le])
 
 
-def _is_of_torch(node: fx.Node, message: str = TORCH_ASSERTION) -> bool:
+def _is_torch_assertion(node: fx.Node, message: str = TORCH_ASSERTION) -> bool:
     return node.target is _ASSERTION and str(node.args[1]).startswith(message)
 
 
-def _relaxed(gm: fx.GraphModule) -> fx.GraphModule:
+def _copy_without_assertions(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of `gm` without torch's own assertions; those of the user have other messages."""
     relaxed = copy_of(gm)
     for node in reversed(relaxed.graph.nodes):
-        if _is_of_torch(node) or (not node.users and _is_number(node) and node.op == "call_function"):
+        if _is_torch_assertion(node) or (not node.users and _is_number(node) and node.op == "call_function"):
             relaxed.graph.erase_node(node)
     relaxed.recompile()
     return relaxed
 
 
-def _checked(gm: fx.GraphModule) -> fx.GraphModule:
+def _copy_with_user_checks(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of `gm` that checks first what the user wrote."""
     checked = copy_of(gm)
     put_user_checks_first(checked)
@@ -125,16 +142,101 @@ def _computes_with_sizes(gm: fx.GraphModule) -> bool:
     """
     asserting: set[fx.Node] = set()
     for node in reversed(gm.graph.nodes):
-        if _is_of_torch(node) or (_is_number(node) and node.users and asserting.issuperset(node.users)):
+        if _is_torch_assertion(node) or (
+            _is_number(node) and node.users and asserting.issuperset(node.users)
+        ):
             asserting.add(node)
     numbers = [node for node in gm.graph.nodes if _is_number(node)]
     constants = (
         any(isinstance(side, int) for side in node.args[0].args)
         for node in asserting
-        if _is_of_torch(node, _OF_EQUALITY) and isinstance(node.args[0], fx.Node)
+        if _is_torch_assertion(node, _EQUALITY_ASSERTION) and isinstance(node.args[0], fx.Node)
     )
     return any(constants) or not asserting.issuperset(user for node in numbers for user in node.users)
 
 
 def _is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymBool, int, bool))
+
+
+# ---- Calls for which a captured graph does not hold: `squeeze` met a size of 1 that is known at ----
+
+
+aten: Final = torch.ops.aten
+_SQUEEZES: Final = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+
+
+@dataclass(slots=True)
+class SqueezeAssertions:
+    """What compiling has found of the graphs that were made of one captured graph.
+
+    `are_there`: whether one asserts sizes that it squeezes; `random`: whether one draws numbers.
+    """
+
+    are_there: bool = False
+    random: bool = False
+
+    def noting(self, compiler: GraphCompiler) -> GraphCompiler:
+        """`compiler` of forward or inference graphs, looked at before."""
+
+        def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+            _name_squeezed_sizes(gm)
+            self.are_there |= any(map(_asserts_squeezed_size, _nodes(gm)))
+            self.random |= any(draws_numbers(node.target) for node in _nodes(gm))
+            return compiler(gm, example_inputs)
+
+        return compile_graph
+
+
+def copy_for_squeezed_sizes(gm: fx.GraphModule) -> fx.GraphModule | None:
+    """A copy of Dynamo's graph if it may be needed: where sizes come from data."""
+    return copy_of(gm) if has_sizes_from_data(gm) else None
+
+
+def guard_squeezed_sizes(
+    compiled: Callable[..., Any], captured: fx.GraphModule | None, found: SqueezeAssertions
+) -> Callable[..., Any]:
+    """`compiled`, which runs `captured` where an assertion fails."""
+    if captured is None or not found.are_there:
+        return compiled
+    graph = CapturedGraph(captured, "a size from data that is squeezed is 1")
+    return GuardedProgram(compiled, graph, is_failure=_is_squeezed_one, random=found.random)
+
+
+def _is_squeezed_one(error: Exception) -> bool:
+    return SQUEEZED_ONE in str(error)
+
+
+def _nodes(gm: torch.nn.Module) -> list[fx.Node]:
+    """The nodes of a graph and of those nested in it."""
+    return [node for part in gm.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes]
+
+
+def _asserts_squeezed_size(node: fx.Node) -> bool:
+    return node.target is _ASSERTION and node.args[1] == SQUEEZED_ONE
+
+
+def _name_squeezed_sizes(gm: torch.nn.Module) -> None:
+    """Give the assertion its message, in place, in branches and loop bodies: torch has put its own in the
+    place of ours there."""
+    for part in gm.modules():
+        nodes = list(part.graph.nodes) if isinstance(part, fx.GraphModule) else []
+        sizes = [
+            size
+            for node in nodes
+            if node.target in _SQUEEZES
+            for size in _list_squeezed_sizes(*map(_fake, node.args))
+        ]
+        for node in nodes if sizes else ():
+            if node.target is _ASSERTION and any(is_unequal(_fake(node.args[0]), size, 1) for size in sizes):
+                node.args = (node.args[0], SQUEEZED_ONE)
+
+
+def _list_squeezed_sizes(value: Any, dims: Any = None) -> list[torch.SymInt]:
+    """The sizes from data that a call of `squeeze` drops if they are 1."""
+    chosen = range(value.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
+    return [size for size in (value.shape[k] for k in chosen if value.dim() > 0) if is_from_data(size)]
+
+
+def _fake(argument: Any) -> Any:
+    return argument.meta["val"] if isinstance(argument, fx.Node) else argument
