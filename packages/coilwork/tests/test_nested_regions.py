@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch._higher_order_ops import foreach_map
 
 from coilwork.backend import backend
-from coilwork_frontend.capture.nested_regions import put_in_place
+from coilwork_frontend.capture.subgraphs import inline_subgraphs
 
 STRICT = {"strict": True}
 
@@ -77,7 +77,7 @@ def test_nothing_is_called_any_more() -> None:
     seen: list[str] = []
 
     def count(gm: fx.GraphModule, _: object) -> fx.GraphModule:
-        put_in_place(gm)
+        inline_subgraphs(gm)
         seen.extend(str(node.target) for node in gm.graph.nodes)
         return gm
 

@@ -60,12 +60,11 @@ from coilwork_frontend.capture.input_storages import (
 )
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
 from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
-from coilwork_frontend.capture.nested_regions import put_in_place
 from coilwork_frontend.capture.process_groups import has_group_inputs, name_groups
-from coilwork_frontend.capture.region_effects import find_region_effects
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
+from coilwork_frontend.capture.subgraphs import find_subgraph_effects, inline_subgraphs
 from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.capture.unbacked_sizes import (
     SqueezeAssertions,
@@ -305,7 +304,7 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
         ),
         Pass(
             name="nested regions",
-            run=_mend(put_in_place),
+            run=_mend(inline_subgraphs),
             why="what is called as a graph is neither fused with, nor partitioned by, what surrounds it",
         ),
         Pass(name="tensor indices", run=_mend(read_indices), why="numbers in tensors index as numbers do"),
@@ -387,7 +386,7 @@ def _uncompiled_calls(
         calls = list_repeated_writes(gm)
         error = make_repeated_error(calls[0]) if calls else None
     if error is None:
-        calls, error = find_region_effects(captured)
+        calls, error = find_subgraph_effects(captured)
     if error is None:
         return None
     if stages.promises.only_compiled:

@@ -5,6 +5,11 @@ Regions that the user marked with `torch.compiler.nested_compile_region` are tra
 keep the calls apart: nothing in one is fused with, or partitioned by, what surrounds it, and it refuses
 regions that train and update buffers, as a batch norm does. Equal kernels are built once anyway, so the calls
 are replaced by what they call.
+
+Calls with effects inside of branches and loop bodies, which torch's tracing loses.
+
+AOTAutograd orders calls with effects by tokens that it hands from one to the next. Into the graph of a branch
+or of a loop body it hands none: what is printed there is printed while the graph is traced, and never again.
 """
 
 from __future__ import annotations
@@ -18,32 +23,38 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from coilwork_frontend.errors import CompileError
+from coilwork_frontend.torch_compat.operators import is_ordered_by_token
+
+# ---- Graphs that a captured graph calls, put in the places where they are called ----
+
+
 # operators that call a graph, and how many of their arguments precede its operands
-_CALLS: Final[Mapping[object, int]] = MappingProxyType(
+_GRAPH_CALLS: Final[Mapping[object, int]] = MappingProxyType(
     {torch.ops.higher_order.invoke_subgraph: 2, torch.ops.higher_order.foreach_map: 1}
 )
 
 
-def put_in_place(gm: fx.GraphModule) -> None:
+def inline_subgraphs(gm: fx.GraphModule) -> None:
     """Replace the calls of graphs in Dynamo's graph `gm`, in place, and in the graphs that it holds, by their
     contents.
     """
     for held in list(gm.children()):
         if isinstance(held, fx.GraphModule):
-            put_in_place(held)
-    calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in _CALLS]
+            inline_subgraphs(held)
+    calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in _GRAPH_CALLS]
     for call in calls:
-        _replace(gm, call)
+        _inline_call(gm, call)
     if calls:
-        _forget_unused(gm)
+        _erase_unused_attributes(gm)
         gm.recompile()
 
 
-def _replace(gm: fx.GraphModule, call: fx.Node) -> None:
+def _inline_call(gm: fx.GraphModule, call: fx.Node) -> None:
     """`invoke_subgraph(region, identifier, *operands)` becomes a copy of what `region`, an attribute of `gm`,
     does.
     """
-    attribute, operands = call.args[0], call.args[_CALLS[call.target] :]
+    attribute, operands = call.args[0], call.args[_GRAPH_CALLS[call.target] :]
     assert isinstance(attribute, fx.Node) and isinstance(attribute.target, str)
     region = gm.get_submodule(attribute.target)
     assert isinstance(region, fx.GraphModule)
@@ -77,7 +88,38 @@ def _replace_by_value(node: fx.Node, value: Any) -> None:
         user.kwargs = map_arg(user.kwargs, lambda other: value if other is node else other)
 
 
-def _forget_unused(gm: fx.GraphModule) -> None:
+def _erase_unused_attributes(gm: fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="get_attr"):
         if not node.users:
             gm.graph.erase_node(node)
+
+
+# ---- Calls with effects inside of branches and loop bodies, which torch's tracing loses ----
+
+
+def find_subgraph_effects(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:
+    """The calls in Dynamo's graph `gm` of graphs with such calls, and why they are not traced; None: there
+    are none.
+    """
+    calls = [node for node in gm.graph.nodes if node.op == "call_function" and _hides_effects(gm, node)]
+    if not calls:
+        return [], None
+    error = CompileError(
+        "lost-effect",
+        f"{calls[0].name} calls a graph that prints, or has another effect",
+        reason="torch's tracing loses effects in branches and loop bodies",
+        remedy="print before or behind the call",
+    )
+    return calls, error
+
+
+def _hides_effects(gm: fx.GraphModule, node: fx.Node) -> bool:
+    regions = [getattr(gm, str(one.target), None) for one in node.all_input_nodes if one.op == "get_attr"]
+    return any(isinstance(one, fx.GraphModule) and _has_effects(one) for one in regions)
+
+
+def _has_effects(region: fx.GraphModule) -> bool:
+    return any(
+        node.op == "call_function" and (is_ordered_by_token(node.target) or _hides_effects(region, node))
+        for node in region.graph.nodes
+    )
