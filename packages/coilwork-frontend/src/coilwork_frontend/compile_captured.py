@@ -29,7 +29,7 @@ from coilwork_frontend.calling_convention.shared_results import (
     plan_shared_results,
     result_objects,
 )
-from coilwork_frontend.capture.collectives_in_place import write_collectives_out
+from coilwork_frontend.capture.collectives import functionalize_collectives, has_group_inputs, name_groups
 from coilwork_frontend.capture.dtype_checks import EagerKernels, has_rejected_types, writes_other_types
 from coilwork_frontend.capture.eager_fallback import (
     compile_around,
@@ -60,7 +60,6 @@ from coilwork_frontend.capture.input_storages import (
 )
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
 from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
-from coilwork_frontend.capture.process_groups import has_group_inputs, name_groups
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
@@ -299,7 +298,7 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
         ),
         Pass(
             name="collectives",
-            run=_mend(write_collectives_out),
+            run=_mend(functionalize_collectives),
             why="AOTAutograd refuses collectives that write into their operands",
         ),
         Pass(

@@ -3,18 +3,32 @@
 `all_reduce_(x)` becomes `x.copy_(wait_tensor(all_reduce(x)))`. The operand is overwritten where the program
 waits, so what lies between start and wait still overlaps. A program that reads the operand there reads what
 it was before; in eager mode that is a race. Without a wait in the graph it is overwritten at once.
+
+Process groups that a graph is given as objects: its collectives get their names, under which torch finds
+them again.
+
+Functional collectives take a group or its name since torch 2.13, and Dynamo makes an input of a group. No
+program can hold such an object, and torch bakes the first one into what AOTAutograd traces, without a guard
+on it. Here Dynamo gets the guard: for another group it compiles anew.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch import fx
+
+from coilwork_frontend.capture.input_storages import copy_of
+from coilwork_frontend.torch_compat.dynamo import guard_identity, is_process_group
+from coilwork_frontend.torch_compat.operators import space_of
+
+# ---- Collectives in place in Dynamo's graphs, which AOTAutograd refuses, become collectives and ----
+
 
 # by operator: the one that makes a new tensor, and the name and position of the argument that is written
 _OUT_OF_PLACE: Final[Mapping[str, tuple[str, str, int]]] = MappingProxyType(
@@ -30,7 +44,7 @@ _NAMESPACE: Final = "_c10d_functional"
 
 
 @dataclass(frozen=True, slots=True)
-class _InPlace:
+class _InPlaceCollective:
     """A call in place: what takes its stead, and the tensors that it writes, one by one or as a list."""
 
     node: fx.Node
@@ -39,7 +53,7 @@ class _InPlace:
     is_list: bool
 
 
-def write_collectives_out(gm: fx.GraphModule) -> None:
+def functionalize_collectives(gm: fx.GraphModule) -> None:
     """Let Dynamo's graph `gm`, in place, hold no collective that writes into its operand."""
     calls = [found for node in gm.graph.nodes if (found := _match_in_place(node)) is not None]
     for call in calls:
@@ -48,15 +62,15 @@ def write_collectives_out(gm: fx.GraphModule) -> None:
         gm.recompile()
 
 
-def _name(target: object) -> str:
+def _functional_name(target: object) -> str:
     """`"wait_tensor"` of a functional collective or an overload of one; empty for anything else."""
     packet = getattr(target, "overloadpacket", target)
     namespace, _, name = str(packet).rpartition(".")
     return name if namespace == _NAMESPACE else ""
 
 
-def _match_in_place(node: fx.Node) -> _InPlace | None:
-    found = _OUT_OF_PLACE.get(_name(node.target)) if node.op == "call_function" else None
+def _match_in_place(node: fx.Node) -> _InPlaceCollective | None:
+    found = _OUT_OF_PLACE.get(_functional_name(node.target)) if node.op == "call_function" else None
     if found is None:
         return None
     name, argument, position = found
@@ -66,10 +80,10 @@ def _match_in_place(node: fx.Node) -> _InPlace | None:
     if len(written) != len(items):
         return None
     functional = getattr(torch.ops._c10d_functional, name).default
-    return _InPlace(node, functional, written, isinstance(given, list | tuple))
+    return _InPlaceCollective(node, functional, written, isinstance(given, list | tuple))
 
 
-def _replace(graph: fx.Graph, call: _InPlace) -> None:
+def _replace(graph: fx.Graph, call: _InPlaceCollective) -> None:
     node = call.node
     kwargs = {name: value for name, value in node.kwargs.items() if name != "out"}
     with graph.inserting_before(node):
@@ -79,7 +93,9 @@ def _replace(graph: fx.Graph, call: _InPlace) -> None:
         behind.add(position)
     for number, written in enumerate(call.written):
         names = [written, *_results(call, number)]
-        waits = [one for one in behind if _name(one.target) == "wait_tensor" and one.args[0] in names]
+        waits = [
+            one for one in behind if _functional_name(one.target) == "wait_tensor" and one.args[0] in names
+        ]
         first = min(waits, default=None)
         with graph.inserting_before(first) if first is not None else graph.inserting_after(started):
             part = graph.call_function(operator.getitem, (started, number)) if call.is_list else started
@@ -98,8 +114,62 @@ def _replace(graph: fx.Graph, call: _InPlace) -> None:
     graph.erase_node(node)
 
 
-def _results(call: _InPlace, number: int) -> list[fx.Node]:
+def _results(call: _InPlaceCollective, number: int) -> list[fx.Node]:
     """The nodes for result `number` of the call, which is the tensor that it has written."""
     if not call.is_list:
         return [call.node]
     return [user for user in call.node.users if user.target is operator.getitem and user.args[1] == number]
+
+
+# ---- Process groups that a graph is given as objects: its collectives get their names, under wh ----
+
+
+_GROUP_NAMESPACES: Final = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor"}
+)
+
+
+def has_group_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Tell if Dynamo's graph is given process groups that only collectives read, which take names, too."""
+    groups = _list_groups(gm, example_inputs)
+    readers = {reader for node in groups for reader in node.users}
+    return bool(groups) and all(_accepts_group_names(reader) for reader in readers)
+
+
+def name_groups(
+    gm: fx.GraphModule, example_inputs: Sequence[Any]
+) -> tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]:
+    """A copy of `gm` without its process groups, the other inputs, and what leaves groups out before a call.
+
+    That takes a list, which it empties.
+    """
+    for node in _list_groups(gm, example_inputs):
+        guard_identity(node)
+    # Dynamo calls with what its own graph takes
+    gm = copy_of(gm)
+    for node, group in _list_groups(gm, example_inputs).items():
+        for reader in list(node.users):
+            reader.args = tuple(group.group_name if one is node else one for one in reader.args)
+            reader.kwargs = {
+                key: group.group_name if one is node else one for key, one in reader.kwargs.items()
+            }
+        gm.graph.erase_node(node)
+    gm.recompile()
+    left = [position for position, value in enumerate(example_inputs) if not is_process_group(value)]
+
+    def leave_out(args: list[Any]) -> list[Any]:
+        kept = [args[position] for position in left]
+        args.clear()
+        return kept
+
+    return gm, [example_inputs[position] for position in left], leave_out
+
+
+def _list_groups(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[fx.Node, Any]:
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    pairs = zip(placeholders, example_inputs, strict=True)
+    return {node: value for node, value in pairs if is_process_group(value)}
+
+
+def _accepts_group_names(node: fx.Node) -> bool:
+    return node.op == "call_function" and space_of(node.target) in _GROUP_NAMESPACES
