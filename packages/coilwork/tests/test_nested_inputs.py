@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch._dynamo import compiled_autograd
 
 from coilwork.backend import backend
-from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
+from coilwork_frontend.capture.pytree_inputs import flatten_inputs, has_pytree_inputs
 
 
 def gradients(model: nn.Module, run: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> list[Tensor]:
@@ -49,7 +49,7 @@ def graph_of_a_pair() -> fx.GraphModule:
 def test_each_leaf_is_an_input() -> None:
     x, a, b = torch.randn(3, 4).unbind()
     nested = (a, {"b": b})
-    assert has_nested_inputs([x, nested])
+    assert has_pytree_inputs([x, nested])
     gm, inputs, flatten = flatten_inputs(graph_of_a_pair(), [x, nested])
     assert [node.op for node in gm.graph.nodes].count("placeholder") == 3
     assert not any(node.target is operator.getitem for node in gm.graph.nodes)

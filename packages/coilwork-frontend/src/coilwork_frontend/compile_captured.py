@@ -59,7 +59,7 @@ from coilwork_frontend.capture.input_storages import (
     guard_shared_memory,
 )
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
-from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
+from coilwork_frontend.capture.pytree_inputs import flatten_inputs, has_pytree_inputs
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
@@ -194,7 +194,7 @@ class Given:
 
 
 def _flatten_inputs(given: Given, context: None) -> Given:
-    if not has_nested_inputs(given.inputs):
+    if not has_pytree_inputs(given.inputs):
         return given
     return given.arrange("flatten", flatten_inputs(given.gm, given.inputs))
 

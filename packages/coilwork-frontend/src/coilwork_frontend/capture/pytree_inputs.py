@@ -18,7 +18,7 @@ from coilwork_frontend.torch_compat.tensors import TreeSpec, get_tree_spec, leav
 _NESTED: Final = (list, tuple, dict)
 
 
-def has_nested_inputs(example_inputs: Sequence[Any]) -> bool:
+def has_pytree_inputs(example_inputs: Sequence[Any]) -> bool:
     """True if one of them is a list, a tuple or a dictionary."""
     return any(isinstance(value, _NESTED) for value in example_inputs)
 
@@ -39,16 +39,16 @@ def flatten_inputs(
     ]
 
     def flatten(args: list[Any]) -> list[Any]:
-        flat = _flat(args, specs)
+        flat = _flatten_values(args, specs)
         for position in emptied:
             args[position].clear()
         args.clear()
         return flat
 
-    return _with_flat_inputs(gm, specs), _flat(example_inputs, specs), flatten
+    return _rebuild_with_flat_inputs(gm, specs), _flatten_values(example_inputs, specs), flatten
 
 
-def _flat(values: Sequence[Any], specs: Sequence[TreeSpec | None]) -> list[Any]:
+def _flatten_values(values: Sequence[Any], specs: Sequence[TreeSpec | None]) -> list[Any]:
     flat: list[Any] = []
     for value, spec in zip(values, specs, strict=True):
         if spec is None:
@@ -58,7 +58,7 @@ def _flat(values: Sequence[Any], specs: Sequence[TreeSpec | None]) -> list[Any]:
     return flat
 
 
-def _with_flat_inputs(gm: fx.GraphModule, specs: Sequence[TreeSpec | None]) -> fx.GraphModule:
+def _rebuild_with_flat_inputs(gm: fx.GraphModule, specs: Sequence[TreeSpec | None]) -> fx.GraphModule:
     """The calls of `gm` with a placeholder per leaf of its inputs, whose nesting `specs` says; None says: not
     nested.
     """
@@ -79,7 +79,10 @@ def _with_flat_inputs(gm: fx.GraphModule, specs: Sequence[TreeSpec | None]) -> f
         else:
             # `node_copy` wants nodes, and a list of leaves may stand where a nested input stood.
             copied = graph.node_copy(node, lambda other: other)
-            copied.args, copied.kwargs = _replaced(node.args, values), _replaced(node.kwargs, values)
+            copied.args, copied.kwargs = (
+                _replace_nodes(node.args, values),
+                _replace_nodes(node.kwargs, values),
+            )
             values[node] = copied
     return fx.GraphModule(gm, graph)
 
@@ -95,5 +98,5 @@ def _takes_item(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is operator.getitem
 
 
-def _replaced(tree: Any, values: dict[fx.Node, Any]) -> Any:
+def _replace_nodes(tree: Any, values: dict[fx.Node, Any]) -> Any:
     return map_arg(tree, values.__getitem__)
