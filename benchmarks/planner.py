@@ -24,7 +24,7 @@ from coilwork.package_options import layout_options, rewrites_of
 from coilwork.stages import lower_to_program
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.saved_strides import chosen_strides, report_chosen_strides
-from coilwork_frontend.capture.resizing import keep_resizing
+from coilwork_frontend.capture.operator_fixes import keep_resize_operators
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
 from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_ir.graph_targets import declare_capabilities
@@ -65,7 +65,7 @@ class Planner:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
-        keep_resizing(gm)
+        keep_resize_operators(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them,
         # too.
         said = replace(layout_options(self.options, joins_scheduler=True), find_model=self._find_model)

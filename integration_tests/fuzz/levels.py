@@ -19,9 +19,8 @@ from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_frontend.capture.fake_shapes import broadcast_selections
 from coilwork_frontend.capture.input_storages import compile_with_storages, find_misplaced_writes
-from coilwork_frontend.capture.tensor_indices import read_indices
+from coilwork_frontend.capture.operator_fixes import broadcast_masked_select, read_tensor_indices
 from coilwork_frontend.capture.unbacked_sizes import (
     SqueezeAssertions,
     copy_for_squeezed_sizes,
@@ -76,8 +75,8 @@ class Levels:
     ) -> Callable[..., Any]:
         # as `coilwork.backend` does; what it leaves to eager is right at every level
         squeezing, assertions = copy_for_squeezed_sizes(gm), SqueezeAssertions()
-        read_indices(gm)
-        broadcast_selections(gm)
+        read_tensor_indices(gm)
+        broadcast_masked_select(gm)
         if find_misplaced_writes(gm)[1] is not None:
             return gm.forward
         GraphStages(self.options).rewrite(gm, example_inputs)

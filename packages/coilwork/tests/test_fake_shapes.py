@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_frontend.capture.fake_shapes import broadcast_selections
+from coilwork_frontend.capture.operator_fixes import broadcast_masked_select
 
 FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "function": torch.masked_select,
@@ -33,7 +33,7 @@ class Broadcasting:
         self.count = 0
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        broadcast_selections(gm)
+        broadcast_masked_select(gm)
         gm.graph.lint()
         self.count = sum(node.target is torch.broadcast_tensors for node in gm.graph.nodes)
         call: Callable[..., Any] = gm.forward

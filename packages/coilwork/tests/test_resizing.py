@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from coilwork.backend import backend
-from coilwork_frontend.capture.resizing import keep_resizing
+from coilwork_frontend.capture.operator_fixes import keep_resize_operators
 from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_lowering import decompositions, partition
 
@@ -43,7 +43,7 @@ def operators(function: Callable[[Tensor], Tensor], x: Tensor, *, dynamic: bool 
         return make_boxed_func(gm.forward)
 
     def compiler(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        keep_resizing(gm)
+        keep_resize_operators(gm)
         return compile_with_aot_autograd(
             gm,
             inputs,

@@ -50,7 +50,6 @@ from coilwork_frontend.capture.eager_trial import (
     restore_shapes,
     run_refused,
 )
-from coilwork_frontend.capture.fake_shapes import broadcast_selections, sum_over_all
 from coilwork_frontend.capture.input_storages import (
     compile_with_storages,
     copy_of,
@@ -58,13 +57,17 @@ from coilwork_frontend.capture.input_storages import (
     give_expanded_storages,
     guard_shared_memory,
 )
-from coilwork_frontend.capture.margin_loss import write_out_label_margins
+from coilwork_frontend.capture.operator_fixes import (
+    broadcast_masked_select,
+    keep_resize_operators,
+    read_tensor_indices,
+    replace_margin_losses,
+    restore_scaled_products,
+    sum_over_empty_dims,
+)
 from coilwork_frontend.capture.pytree_inputs import flatten_inputs, has_pytree_inputs
-from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
-from coilwork_frontend.capture.scaled_products import restore_scaled_products
 from coilwork_frontend.capture.subgraphs import find_subgraph_effects, inline_subgraphs
-from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.capture.unbacked_sizes import (
     SqueezeAssertions,
     UnifiedSizes,
@@ -306,15 +309,19 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
             run=_mend(inline_subgraphs),
             why="what is called as a graph is neither fused with, nor partitioned by, what surrounds it",
         ),
-        Pass(name="tensor indices", run=_mend(read_indices), why="numbers in tensors index as numbers do"),
+        Pass(
+            name="tensor indices",
+            run=_mend(read_tensor_indices),
+            why="numbers in tensors index as numbers do",
+        ),
         Pass(
             name="masked selection",
-            run=_mend(broadcast_selections),
+            run=_mend(broadcast_masked_select),
             why="a mask may have more places than what it chooses from",
         ),
         Pass(
             name="sums over all",
-            run=_mend(sum_over_all),
+            run=_mend(sum_over_empty_dims),
             why="torch's fake tensors sum over no dimension where none is listed, and eager over all",
         ),
         Pass(
@@ -334,12 +341,12 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
         ),
         Pass(
             name="margin losses",
-            run=_mend(write_out_label_margins),
+            run=_mend(replace_margin_losses),
             why="torch's decomposition takes places behind the last label for labels",
         ),
         Pass(
             name="resizing",
-            run=_mend(keep_resizing),
+            run=_mend(keep_resize_operators),
             why="images that are resized are differentiated as one operator",
         ),
     ),

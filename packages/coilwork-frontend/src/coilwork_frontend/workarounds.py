@@ -69,7 +69,7 @@ WORKAROUNDS: Final = (
             "multiply by"
         ),
         versions=("2.13",),
-        fix="coilwork_frontend.capture.scaled_products:restore_scaled_products",
+        fix="coilwork_frontend.capture.operator_fixes:restore_scaled_products",
         test="coilwork/tests/test_refused_calls.py:test_scaled_products_of_integers",
     ),
     Workaround(
@@ -102,19 +102,19 @@ WORKAROUNDS: Final = (
     Workaround(
         what="labels of multilabel_margin_loss do not end at -1, and the loss of one row has a dimension",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.margin_loss:write_out_label_margins",
+        fix="coilwork_frontend.capture.operator_fixes:replace_margin_losses",
         test="coilwork/tests/test_margin_loss.py:test_labels_end_at_the_first_that_is_none",
     ),
     Workaround(
         what="masked_select of a row by a matrix is held to the number of the row's elements",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.fake_shapes:broadcast_selections",
+        fix="coilwork_frontend.capture.operator_fixes:broadcast_masked_select",
         test="coilwork/tests/test_fake_shapes.py:test_as_eager",
     ),
     Workaround(
         what="nansum and nanmean of a list of no dimensions have the input's shape, and no gradient",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.fake_shapes:sum_over_all",
+        fix="coilwork_frontend.capture.operator_fixes:sum_over_empty_dims",
         test="coilwork/tests/test_fake_shapes.py:test_sums_of_no_listed_dimensions",
     ),
     Workaround(

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from coilwork_frontend.capture.margin_loss import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
+from coilwork_frontend.capture.operator_fixes import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
 from coilwork_frontend.torch_compat.operators import ROW_POOLS, disable_modes, native_function
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_ir.device_traits import ATEN_CPU, has_trait

@@ -1,0 +1,476 @@
+"""Calls of whose results torch's fake tensors tell another shape than eager gives: they are said in other
+words.
+
+`torch.masked_select(x, mask)` of a row by a matrix chooses from more places than the row has elements. Eager
+broadcasts both. Fake tensors take the number of elements of `x` for the most that may be chosen, a bound that
+does not hold, and that the compiled program is held to. Of an `x` that was broadcast before, it does.
+
+`torch.nansum(x, dim=[])` sums over all dimensions. Fake tensors sum over none, which a gradient is held to.
+
+Losses by margins, where torch's decompositions, which no table of decompositions replaces, are not what
+eager computes.
+
+The labels of a row of `multilabel_margin_loss` end at the first -1: torch's takes the places behind the end
+for labels of the first class. The losses of one row, whose label has no dimension, have none either: torch's
+have one.
+
+Images resized where a gradient is wanted: the operator is kept until autograd has seen it.
+
+Torch takes it apart before autograd, and no table of decompositions replaces that: the gradient is then a sum
+by position for every element of the image that one of the result reads, 4 of them for bilinear and 16 for
+bicubic resizing. Of the operator itself it is one, which lowering turns into a sum over the results that an
+element counts for.
+
+`addcmul` and `addcdiv` by a number: Dynamo writes them out, whatever types they are of.
+
+Eager refuses to divide integers so and to multiply truth values, and cuts a fraction off that multiplies
+integers. What Dynamo wrote is put together again for these types, before anything looks at the graph. It is
+told from what a user writes by the place in the source: calls that a user writes one in another have places
+of their own.
+
+Numbers from data that index: `x[n]`, where `n` is an integer tensor of no dimensions, and `x[:,
+n.item()]`.
+
+Eager reads the number and selects. With `capture_scalar_outputs`, Dynamo captures that as it stands, and
+AOTAutograd finds no number where `select` wants one. Read by `item`, the number is a symbol that it can go on
+with; but among other indices it takes no such symbol either, so they are written as calls of `select`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from coilwork_frontend.torch_compat.dynamo import decompose_after_autograd
+from coilwork_frontend.torch_compat.operators import native_function
+from coilwork_frontend.torch_compat.sizes import are_equal_sizes
+from coilwork_ir.device_traits import PROCESSOR, has_trait
+
+# ---- Calls of whose results torch's fake tensors tell another shape than eager gives: they are  ----
+
+
+aten: Final = torch.ops.aten
+_SELECTIONS: Final = (torch.masked_select, aten.masked_select, aten.masked_select.default)
+_SUMS: Final = frozenset(
+    {
+        *(torch.nansum, aten.nansum, aten.nansum.default),
+        *(torch.nanmean, aten.nanmean, aten.nanmean.default),
+    }
+)
+_METHODS: Final = frozenset({"nansum", "nanmean"})
+
+
+def broadcast_masked_select(gm: fx.GraphModule) -> None:
+    """Let Dynamo's graph `gm`, in place, broadcast what such a mask chooses from."""
+    changed = False
+    for node in list(gm.graph.nodes):
+        if not _selects(node):
+            continue
+        operands = tuple(node.all_input_nodes)
+        shapes = [one.meta["example_value"].shape for one in operands]
+        if len(shapes) != 2 or are_equal_sizes(*shapes):
+            continue
+        with gm.graph.inserting_before(node):
+            both = gm.graph.call_function(torch.broadcast_tensors, operands)
+            parts = [gm.graph.call_function(operator.getitem, (both, k)) for k in range(2)]
+        for operand, part in zip(operands, parts, strict=True):
+            node.replace_input_with(operand, part)
+        changed = True
+    if changed:
+        gm.recompile()
+
+
+def _selects(node: fx.Node) -> bool:
+    return node.target == "masked_select" if node.op == "call_method" else node.target in _SELECTIONS
+
+
+def sum_over_empty_dims(gm: fx.GraphModule) -> None:
+    """Let sums of Dynamo's graph `gm` over a list of no dimensions, in place, be over all dimensions."""
+    changed = False
+    for node in gm.graph.nodes:
+        if not _skips_nan(node):
+            continue
+        args, kwargs = (_replace_empty_dims(given) for given in (dict(enumerate(node.args)), node.kwargs))
+        changed |= args != dict(enumerate(node.args)) or kwargs != node.kwargs
+        node.args, node.kwargs = tuple(args.values()), kwargs
+    if changed:
+        gm.recompile()
+
+
+def _skips_nan(node: fx.Node) -> bool:
+    return node.target in _METHODS if node.op == "call_method" else node.target in _SUMS
+
+
+def _replace_empty_dims(arguments: dict[Any, Any]) -> dict[Any, Any]:
+    """The arguments, with `None`, which stands for all, in the place of a list of no dimensions."""
+    return {
+        name: None if name in (1, "dim") and _is_empty(given) else given for name, given in arguments.items()
+    }
+
+
+def _is_empty(given: object) -> bool:
+    return isinstance(given, list | tuple) and not given
+
+
+# ---- Losses by margins, where torch's decompositions, which no table of decompositions replaces ----
+
+
+MULTI: Final[Any] = torch.ops.aten.multi_margin_loss.default
+MULTILABEL: Final[Any] = torch.ops.aten.multilabel_margin_loss.default
+MULTILABEL_FORWARD: Final[Any] = torch.ops.aten.multilabel_margin_loss_forward.default
+BY_NAME: Final = MappingProxyType(
+    {functional.multi_margin_loss: MULTI, functional.multilabel_margin_loss: MULTILABEL}
+)
+_MARGIN_OPERATORS: Final = MappingProxyType(
+    {
+        **BY_NAME,
+        native_function("multi_margin_loss"): MULTI,
+        native_function("multilabel_margin_loss"): MULTILABEL,
+        **{op.overloadpacket: op for op in (MULTI, MULTILABEL, MULTILABEL_FORWARD)},
+        **{op: op for op in (MULTI, MULTILABEL, MULTILABEL_FORWARD)},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarginCall:
+    """A call of `operator`, one of the three above, with the values that Dynamo traced."""
+
+    operator: Any
+    scores: Tensor
+    labels: Tensor
+    weight: Tensor | None
+
+
+def margin_call(node: fx.Node) -> MarginCall | None:
+    """Return what `node` calls; None if it is no such loss."""
+    operator = _MARGIN_OPERATORS.get(node.target) if node.op == "call_function" else None
+    scores, labels = _find_value(node, 0, "input", "self"), _find_value(node, 1, "target")
+    if operator is None or scores is None or labels is None:
+        return None
+    weight = _find_value(node, 4, "weight") if operator is MULTI else None
+    return MarginCall(operator=operator, scores=scores, labels=labels, weight=weight)
+
+
+def _find_value(node: fx.Node, position: int, *names: str) -> Tensor | None:
+    arguments = [*node.args[position : position + 1], *(node.kwargs.get(name) for name in names)]
+    values = [one.meta.get("example_value") for one in arguments if isinstance(one, fx.Node)]
+    return next((value for value in values if isinstance(value, Tensor)), None)
+
+
+_REDUCTIONS: Final = ("none", "mean", "sum")
+
+
+def replace_margin_losses(gm: fx.GraphModule) -> None:
+    """Let Dynamo's graph `gm`, in place, compute the losses as eager does."""
+    changed = False
+    for node in list(gm.graph.nodes):
+        call = margin_call(node)
+        written = None if call is None else _choose_loss(call, by_name=node.target in BY_NAME)
+        if written is not None:
+            node.target = written
+            changed = True
+    if changed:
+        gm.recompile()
+
+
+def _choose_loss(call: MarginCall, *, by_name: bool) -> Callable[..., Any] | None:
+    if call.operator is MULTI:
+        if call.labels.dim() > 0:
+            return None
+        return _loss_of_one_label if by_name else _loss_of_one_label_by_number
+    # eager has kernels for floats alone, of one row or several
+    if not call.scores.is_floating_point() or call.scores.dim() > 2:
+        return None
+    if call.operator is MULTILABEL_FORWARD:
+        return _loss_and_labels
+    return _loss if by_name else _loss_by_number
+
+
+def _loss_of_one_label(*args: Any, **kwargs: Any) -> Tensor:
+    return functional.multi_margin_loss(*args, **kwargs).reshape(())
+
+
+def _loss_of_one_label_by_number(*args: Any, **kwargs: Any) -> Tensor:
+    found: Tensor = MULTI(*args, **kwargs)
+    return found.reshape(())
+
+
+def _loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    if reduce is not None or size_average is not None:
+        reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
+    return _compute_multilabel_loss(input, target, reduction)[0]
+
+
+def _loss_by_number(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    return _compute_multilabel_loss(self, target, _REDUCTIONS[reduction])[0]
+
+
+def _loss_and_labels(self: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    return _compute_multilabel_loss(self, target, _REDUCTIONS[reduction])
+
+
+def _compute_multilabel_loss(given: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """`sum(max(0, 1 - (x[label] - x[other]))) / classes` of a row, over its labels and all classes that are
+    none of them.
+
+    Beside it which classes are labels, as numbers.
+    """
+    scores = given.reshape(1) if given.dim() == 0 else given
+    labels = target.reshape(scores.shape)
+    classes = scores.shape[-1]
+    labelled = (labels == -1).cumsum(-1) == 0
+    own = torch.where(labelled, labels, -1)
+    is_label = (own.unsqueeze(-1) == torch.arange(classes, device=labels.device)).any(-2)
+    chosen = scores.gather(-1, torch.where(labelled, labels, 0))
+    margins = 1 - chosen.unsqueeze(-1) + scores.unsqueeze(-2)
+    counts = labelled.unsqueeze(-1) & ~is_label.unsqueeze(-2) & (margins > 0)
+    losses = torch.where(counts, margins, 0).sum((-1, -2)) / classes
+    if reduction != "none":
+        losses = losses.mean() if reduction == "mean" else losses.sum()
+    return losses, is_label.reshape(target.shape).to(given.dtype)
+
+
+# ---- Images resized where a gradient is wanted: the operator is kept until autograd has seen it ----
+
+
+# By how many dimensions the tensor has and how it is resized.
+_RESIZE_OPERATORS: Final[Mapping[tuple[int, str], Callable[..., Tensor]]] = MappingProxyType(
+    {
+        (3, "linear"): aten.upsample_linear1d.default,
+        (4, "bilinear"): aten.upsample_bilinear2d.default,
+        (4, "bicubic"): aten.upsample_bicubic2d.default,
+        (5, "trilinear"): aten.upsample_trilinear3d.default,
+    }
+)
+
+
+def keep_resize_operators(gm: fx.GraphModule) -> None:
+    """Let Dynamo's graph `gm`, in place, differentiate the operators that resize, where sizes are known."""
+    changed = False
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and node.target is functional.interpolate:
+            node.target = _resize
+            changed = True
+    if changed:
+        gm.recompile()
+
+
+def _resize(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    if input.requires_grad and torch.is_grad_enabled():
+        found = _resize_known_sizes(input, *args, **kwargs)
+        if found is not None:
+            return found
+    return functional.interpolate(input, *args, **kwargs)
+
+
+def _resize_known_sizes(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor | None:
+    """None where torch's own is to do it, or to say what is wrong."""
+    operator = _RESIZE_OPERATORS.get((input.dim(), mode))
+    if operator is None or antialias or not input.is_floating_point():
+        return None
+    sizes = input.shape[2:]
+    if (size is None) == (scale_factor is None) or (recompute_scale_factor and size is not None):
+        return None
+    given: Any = size if size is not None else scale_factor
+    each: tuple[Any, ...] = tuple(given) if isinstance(given, tuple | list) else (given,) * len(sizes)
+    plain = int if size is not None else (int, float)
+    # bool is an int, and a size of one for torch
+    if len(each) != len(sizes) or not all(isinstance(n, plain) and not isinstance(n, bool) for n in each):
+        return None
+    if not all(isinstance(n, int) for n in input.shape):
+        return None
+    result = each if size is not None else tuple(int(n * scale) for n, scale in zip(sizes, each, strict=True))
+    if min((*sizes, *result)) < 1:
+        return None
+    if (
+        mode == "linear"
+        and has_trait(input.device.type, PROCESSOR)
+        and (align_corners or not _is_doubled(sizes[0], result[0]))
+    ):
+        # one read per element and tap: computing weights anew takes longer than adding up by position
+        return None
+    known = scale_factor is not None and not recompute_scale_factor
+    scales = tuple(float(scale) if known else None for scale in each)
+    with decompose_after_autograd():
+        return operator(input, list(result), bool(align_corners), *scales)
+
+
+def _is_doubled(size: int, result: int) -> bool:
+    """Tell if a power of two is by how much the result is longer."""
+    times, rest = divmod(result, size)
+    return rest == 0 and times & (times - 1) == 0
+
+
+# ---- `addcmul` and `addcdiv` by a number: Dynamo writes them out, whatever types they are of ----
+
+
+_FMA: Final = "prims.fma.default"
+
+
+@dataclass(frozen=True, slots=True)
+class _ScaledProduct:
+    """A call that was written out: `given` plus `value` times what `product`, of two operands, computes.
+
+    `parts` are the nodes that compute the summand, the product last.
+    """
+
+    given: Any
+    product: fx.Node
+    value: Any
+    parts: tuple[fx.Node, ...]
+
+
+def restore_scaled_products(gm: fx.GraphModule) -> None:
+    """Put `addcmul` and `addcdiv` of integers and truth values back into Dynamo's graph `gm`, in place."""
+    changed = False
+    for node in list(gm.graph.nodes):
+        found = _match_scaled(node)
+        if found is None or not _differs_in_eager(found):
+            continue
+        name = "addcdiv" if found.product.target is torch.div else "addcmul"
+        is_in_place = node.target == "copy_"
+        with gm.graph.inserting_before(node):
+            target: Any = f"{name}_" if is_in_place else getattr(torch, name)
+            make = gm.graph.call_method if is_in_place else gm.graph.call_function
+            made = make(target, (found.given, *found.product.args), {"value": found.value})
+        made.meta.update(node.meta)
+        node.replace_all_uses_with(made)
+        for part in (node, *found.parts):
+            if not part.users:
+                gm.graph.erase_node(part)
+        changed = True
+    if changed:
+        gm.recompile()
+
+
+def _match_scaled(node: fx.Node) -> _ScaledProduct | None:
+    """The parts of a call that Dynamo wrote out in nodes of which `node` is the last; None of others."""
+    summand = node.args[1] if len(node.args) == 2 else None
+    if not isinstance(summand, fx.Node):
+        return None
+    if node.op == "call_method" and node.target == "copy_" and _is_fma(summand):
+        product, value, given = summand.args
+    elif node.target is torch.add and summand.target is torch.mul and len(summand.args) == 2:
+        given, (product, value) = node.args[0], summand.args
+    else:
+        return None
+    if not isinstance(product, fx.Node) or product.target not in (torch.mul, torch.div):
+        return None
+    parts = (summand, product)
+    if given is not node.args[0] or len(product.args) != 2 or product.kwargs:
+        return None
+    trace = node.meta.get("stack_trace")
+    if not trace or any(part.meta.get("stack_trace") != trace for part in parts):
+        return None
+    return _ScaledProduct(given, product, value, parts)
+
+
+def _is_fma(node: fx.Node) -> bool:
+    """Tell if `node` calls the multiply-add that Dynamo writes, for which torch has no function."""
+    return str(node.target) == _FMA
+
+
+def _differs_in_eager(found: _ScaledProduct) -> bool:
+    """Tell if eager computes integers, or would have to."""
+    operands = found.product.args if found.product.target is torch.div else (found.given,)
+    values = [one.meta.get("example_value") if isinstance(one, fx.Node) else one for one in operands]
+    return all(
+        isinstance(one, Tensor) and not one.is_floating_point() and not one.is_complex() for one in values
+    )
+
+
+# ---- Numbers from data that index: `x[n]`, where `n` is an integer tensor of no dimensions, and ----
+
+
+_INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def read_tensor_indices(gm: fx.GraphModule) -> None:
+    """Let Dynamo's graph `gm`, in place, read such numbers before it indexes by them."""
+    changed = False
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or node.target not in (operator.getitem, operator.setitem):
+            continue
+        whole, index, *rest = node.args
+        entries = index if isinstance(index, tuple) else (index,)
+        value = _tensor_value(whole)
+        numbers = [k for k, entry in enumerate(entries) if _is_integer_index(entry)]
+        if value is None or not numbers:
+            continue
+        dims = _dims(entries, value.dim())
+        with gm.graph.inserting_before(node):
+            read = {
+                k: entries[k] if _is_read(entries[k]) else _insert_call(gm.graph, node, "item", (entries[k],))
+                for k in numbers
+            }
+            # From behind, so that the dimensions before stay what they are. Eager selects first, too.
+            for k in reversed(numbers):
+                whole = _insert_call(gm.graph, node, "select", (whole, dims[k], read[k]))
+        left = tuple(entry for k, entry in enumerate(entries) if k not in read)
+        node.args = (whole, left or (Ellipsis,), *rest)
+        changed = True
+    if changed:
+        gm.recompile()
+
+
+def _insert_call(graph: fx.Graph, like: fx.Node, method: str, args: tuple[Any, ...]) -> fx.Node:
+    node = graph.call_method(method, args)
+    if "stack_trace" in like.meta:
+        node.meta["stack_trace"] = like.meta["stack_trace"]
+    return node
+
+
+def _dims(entries: Sequence[Any], rank: int) -> list[int]:
+    """Return which dimension each entry of an index begins with; of a whole of `rank` dimensions."""
+    taken = [_count_dims(entry) for entry in entries]
+    dims, at = [], 0
+    for entry, count in zip(entries, taken, strict=True):
+        dims.append(at)
+        at += rank - sum(taken) if entry is Ellipsis else count
+    return dims
+
+
+def _count_dims(entry: Any) -> int:
+    """How many dimensions an entry of an index stands for."""
+    if entry is None or entry is Ellipsis or isinstance(entry, bool):
+        return 0
+    value = _tensor_value(entry)
+    return value.dim() if value is not None and value.dtype == torch.bool else 1
+
+
+def _is_integer_index(entry: Any) -> bool:
+    value = _tensor_value(entry)
+    return _is_read(entry) or (value is not None and value.dim() == 0 and value.dtype in _INTEGERS)
+
+
+def _is_read(entry: Any) -> bool:
+    """Tell whether `entry` is a number that the program has read, or one that it was given."""
+    # of a number that it has read, Dynamo may take the value that it has read to be the only one
+    return isinstance(entry, fx.Node) and isinstance(entry.meta.get("example_value"), torch.SymInt)
+
+
+def _tensor_value(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
