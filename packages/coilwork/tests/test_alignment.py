@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork_frontend.calling_convention.alignment import aligned_inputs
+from coilwork_frontend.calling_convention.input_memory import list_aligned_inputs
 from coilwork_lowering import lower
 
 
@@ -16,7 +16,7 @@ def aligned(
     function: Callable[..., object], *inputs: torch.Tensor, returned: int | None = None
 ) -> tuple[str, ...]:
     gm = make_fx(function, tracing_mode="fake")(*inputs)
-    return aligned_inputs(lower(gm, name="g").graph, gm, returned=returned)
+    return list_aligned_inputs(lower(gm, name="g").graph, gm, returned=returned)
 
 
 def test_offsets_decide() -> None:

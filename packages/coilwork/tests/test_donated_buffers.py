@@ -11,16 +11,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from coilwork.backend import backend
-from coilwork_frontend.calling_convention import donated_buffers
-from coilwork_frontend.calling_convention.donated_buffers import unshared
+from coilwork_frontend.calling_convention import input_memory
+from coilwork_frontend.calling_convention.input_memory import select_unshared
 from coilwork_ir.graph_marks import OWN_PADDING
 
 
 def test_views_of_one_memory_are_not_given_away() -> None:
     base, own = torch.zeros(4, 4), torch.zeros(3)
     values = [base, 7, base[1], own, None]
-    assert unshared(values, [0, 2, 3]) == (3,)
-    assert unshared(values, [1, 4]) == ()
+    assert select_unshared(values, [0, 2, 3]) == (3,)
+    assert select_unshared(values, [1, 4]) == ()
 
 
 def test_memory_that_starts_anywhere_is_not_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,8 +28,8 @@ def test_memory_that_starts_anywhere_is_not_given_away(monkeypatch: pytest.Monke
     for name, value in (("aligned", torch.zeros(8)), ("between", torch.zeros(9)[1:])):
         graph.placeholder(name).meta["val"] = value
     graph.output(())
-    monkeypatch.setattr(donated_buffers, "donated_input_positions", lambda: (0, 1, 2))
-    assert donated_buffers.donated_inputs(torch.fx.GraphModule({}, graph)) == (0,)
+    monkeypatch.setattr(input_memory, "donated_input_positions", lambda: (0, 1, 2))
+    assert input_memory.list_donated_inputs(torch.fx.GraphModule({}, graph)) == (0,)
 
 
 def test_memory_with_gaps_is_given_away_only_where_they_are_padding_of_ours(
@@ -41,8 +41,8 @@ def test_memory_with_gaps_is_given_away_only_where_they_are_padding_of_ours(
     for node in graph.find_nodes(op="placeholder", target="padded"):
         node.meta[OWN_PADDING] = True
     graph.output(())
-    monkeypatch.setattr(donated_buffers, "donated_input_positions", lambda: (0, 1))
-    assert donated_buffers.donated_inputs(torch.fx.GraphModule({}, graph)) == (1,)
+    monkeypatch.setattr(input_memory, "donated_input_positions", lambda: (0, 1))
+    assert input_memory.list_donated_inputs(torch.fx.GraphModule({}, graph)) == (1,)
 
 
 def test_memory_of_any_size_is_whole_where_its_strides_say_so() -> None:
@@ -54,9 +54,9 @@ def test_memory_of_any_size_is_whole_where_its_strides_say_so() -> None:
                 [DimDynamic.DYNAMIC, DimDynamic.DYNAMIC, DimDynamic.STATIC]
             ),
         )
-        assert donated_buffers.is_whole(value)
-        assert donated_buffers.is_whole(value.transpose(0, 2))
-        assert not donated_buffers.is_whole(value[:, :, 1:])
+        assert input_memory.is_whole(value)
+        assert input_memory.is_whole(value.transpose(0, 2))
+        assert not input_memory.is_whole(value[:, :, 1:])
     assert not environment.guards
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.convention import (
     NOTHING_MOVED,
     Convention,
@@ -19,10 +18,14 @@ from coilwork_frontend.calling_convention.convention import (
     describe_program,
 )
 from coilwork_frontend.calling_convention.frozen_parameters import Prepared
+from coilwork_frontend.calling_convention.input_memory import (
+    list_aligned_inputs,
+    list_aligned_updates,
+    name_inputs,
+)
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
 from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
-from coilwork_frontend.calling_convention.updates import aligned_updates, names_at
 from coilwork_frontend.likely_sizes import likely_sizes
 from coilwork_ir.boundary import Boundary
 from coilwork_ir.loops.nodes import Graph
@@ -75,7 +78,7 @@ class AtenGraph:
     @property
     def aligned_updates(self) -> tuple[int, ...]:
         """Positions of inputs that are overwritten, and aligned when the program runs."""
-        return aligned_updates(self.gm, on_cpu=self.aligns_processors)
+        return list_aligned_updates(self.gm, on_cpu=self.aligns_processors)
 
     def operators(self, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
         """A call that runs the graph's operators one by one, by the boxed convention; results get the strides
@@ -109,9 +112,9 @@ class AtenGraph:
         was rewritten to. `symbols` are pairs of a size symbol and torch's.
         """
         return Boundary(
-            aligned=aligned_inputs(graph, lowered, returned=self.convention.returned),
-            updated=names_at(graph, self.aligned_updates),
-            donated=names_at(graph, self.convention.donated),
+            aligned=list_aligned_inputs(graph, lowered, returned=self.convention.returned),
+            updated=name_inputs(graph, self.aligned_updates),
+            donated=name_inputs(graph, self.convention.donated),
             likely=likely_sizes(symbols, lowered),
             marked_results=self.convention.marked_results,
         )

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 import torch
 from torch import fx
 
-from coilwork_frontend.calling_convention.donated_buffers import donated_inputs
 from coilwork_frontend.calling_convention.frozen_parameters import FrozenParameters, Prepared
+from coilwork_frontend.calling_convention.input_memory import list_donated_inputs, make_update_roles
 from coilwork_frontend.calling_convention.marked_results import mark_roles, returning_memory
 from coilwork_frontend.calling_convention.negated_inputs import resolved_roles
 from coilwork_frontend.calling_convention.nonstrided_outputs import (
@@ -38,7 +38,6 @@ from coilwork_frontend.calling_convention.saved_strides import (
 )
 from coilwork_frontend.calling_convention.set_outputs import exchange_roles, returning_exchanged
 from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
-from coilwork_frontend.calling_convention.updates import update_roles
 from coilwork_frontend.calling_convention.version_counters import count_roles
 from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, can_report_strides, returned_outputs
 from coilwork_frontend.torch_compat.tensors import Marks
@@ -130,7 +129,7 @@ def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool 
     captured = gm
     if role != "backward":
         gm = returning_views_of_inputs(gm)
-    donated = donated_inputs(gm) if role == "backward" else ()
+    donated = list_donated_inputs(gm) if role == "backward" else ()
     gm, exchanged = returning_exchanged(gm)
     gm, composition = returning_parts(gm)
     returned = returned_outputs() if role == "forward" else None
@@ -248,7 +247,7 @@ def _give_away(roles: Roles, outside: Outside) -> Roles:
 
 
 def _align_updates(roles: Roles, outside: Outside) -> Roles:
-    return roles.add(update_roles(outside.updates))
+    return roles.add(make_update_roles(outside.updates))
 
 
 def _resolve_inputs(roles: Roles, outside: Outside) -> Roles:
