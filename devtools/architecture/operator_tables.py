@@ -78,7 +78,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_frontend.capture.operator_fixes", "_SELECTIONS"): _SPELLING,
     ("coilwork_frontend.capture.operator_fixes", "_SUMS"): _SPELLING,
     (
-        "coilwork_frontend.calling_convention.marked_results",
+        "coilwork_frontend.calling_convention.lazy_conjugation",
         "_OPERATORS",
     ): "operators that set a tensor's bits, and views that drop them",
     ("coilwork_frontend.capture.operator_fixes", "_OPERATORS"): _SPELLING,

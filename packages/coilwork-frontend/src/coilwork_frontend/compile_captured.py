@@ -22,7 +22,7 @@ from coilwork_frontend.calling_convention.captured_results import (
     list_marks,
 )
 from coilwork_frontend.calling_convention.convention import Role, Roles
-from coilwork_frontend.calling_convention.marked_results import restore_marks
+from coilwork_frontend.calling_convention.lazy_conjugation import restore_marks
 from coilwork_frontend.calling_convention.shared_results import (
     ResultObject,
     SharedMemory,

@@ -15,7 +15,7 @@ from coilwork.errors import OptionError
 from coilwork.job import Job
 from coilwork.package_options import generator_settings, lowering_options, rewrites_of, schedule_options
 from coilwork.targets import choose_targets, resident_bytes
-from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
+from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_strides
 from coilwork_frontend.capture.eager_fallback import warn_of_module
 from coilwork_frontend.likely_sizes import likely_arguments

@@ -18,8 +18,11 @@ from torch import fx
 
 from coilwork_frontend.calling_convention.frozen_parameters import FrozenParameters, Prepared
 from coilwork_frontend.calling_convention.input_memory import list_donated_inputs, make_update_roles
-from coilwork_frontend.calling_convention.marked_results import mark_roles, returning_memory
-from coilwork_frontend.calling_convention.negated_inputs import resolved_roles
+from coilwork_frontend.calling_convention.lazy_conjugation import (
+    make_mark_roles,
+    make_resolve_roles,
+    return_unmarked,
+)
 from coilwork_frontend.calling_convention.nonstrided_outputs import (
     Composition,
     composition_roles,
@@ -133,7 +136,7 @@ def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool 
     gm, exchanged = returning_exchanged(gm)
     gm, composition = returning_parts(gm)
     returned = returned_outputs() if role == "forward" else None
-    gm, marked = returning_memory(gm, returned)
+    gm, marked = return_unmarked(gm, returned)
     if exchanged or composition is not None:
         returned = None
     asked = may_report_strides and returned is not None and can_report_strides()
@@ -222,7 +225,7 @@ def _set_inputs(roles: Roles, outside: Outside) -> Roles:
 
 def _mark_results(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    return roles.add(mark_roles(convention.marked, are_gradients=convention.role == "backward"))
+    return roles.add(make_mark_roles(convention.marked, are_gradients=convention.role == "backward"))
 
 
 def _replay_views(roles: Roles, outside: Outside) -> Roles:
@@ -251,7 +254,7 @@ def _align_updates(roles: Roles, outside: Outside) -> Roles:
 
 
 def _resolve_inputs(roles: Roles, outside: Outside) -> Roles:
-    return roles.add(resolved_roles(outside.convention.gm))
+    return roles.add(make_resolve_roles(outside.convention.gm))
 
 
 def _convert_numbers(roles: Roles, outside: Outside) -> Roles:

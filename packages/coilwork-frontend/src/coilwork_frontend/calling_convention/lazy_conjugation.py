@@ -1,4 +1,11 @@
-"""Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conjugate bit, `(z *
+"""Inputs that are marked as negated or conjugated: memory holds `z.conj().imag` with the other sign.
+
+Torch marks such a tensor with a bit, which its kernels look at and generated ones, that read memory, do not.
+They are called with copies, in the layout that was captured; what a graph writes into one goes back to the
+input. Dynamo's guards tell which inputs are marked. Nothing tells of gradients that a backward graph is
+given, so each call looks at them.
+
+Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conjugate bit, `(z *
 2).mH[1:]`.
 
 Memory holds their numbers with the other sign, or conjugated. AOTAutograd computes what is written to such a
@@ -12,16 +19,59 @@ computes that, and the mark is set after the call.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import fx
 
+from coilwork_frontend.torch_compat.aot_autograd import is_tangent
 from coilwork_frontend.torch_compat.operators import is_view
-from coilwork_frontend.torch_compat.tensors import (Marks, marks_of, run_on_fakes, identify_strided_storage)
-from coilwork_ir.roles import OutputRole, Value
+from coilwork_frontend.torch_compat.tensors import (
+    Marks,
+    identify_strided_storage,
+    marks_of,
+    real_tensors,
+    run_on_fakes,
+)
+from coilwork_ir.roles import InputRole, OutputRole, Value
+
+# ---- Inputs that are marked as negated or conjugated: memory holds `z.conj().imag` with the oth ----
+
+
+_COPY: Final = torch.ops.aten.copy_.default
+
+
+def resolve_constant(value: torch.Tensor) -> torch.Tensor:
+    """A tensor that a graph holds, as memory is to hold it; conjugates stay, which the graph knows of."""
+    if not value.is_neg():
+        return value
+    with real_tensors():
+        return value.resolve_neg()
+
+
+def make_resolve_roles(gm: fx.GraphModule) -> Iterator[InputRole]:
+    """The roles of inputs of `gm` that may be marked.
+
+    What was captured as a conjugate the graph takes into account.
+    """
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            continue
+        if value.is_neg() or (is_tangent(node) and (value.is_floating_point() or value.is_complex())):
+            yield InputRole(
+                value=Value("in", position),
+                kind="resolved",
+                is_update=any(user.target is _COPY and user.args[0] is node for user in node.users),
+                is_conjugate=value.is_conj(),
+            )
+
+
+# ---- Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conj ----
+
 
 _OTHER_TYPE: Final = torch.ops.aten.view.dtype
 
@@ -54,7 +104,7 @@ _OPERATORS: Final = (
         ),
     ),
 )
-_VIEWS: Final = frozenset(operators.view for operators in _OPERATORS)
+_MARKING_VIEWS: Final = frozenset(operators.view for operators in _OPERATORS)
 
 
 def restore_marks(gm: fx.GraphModule, marks: Mapping[int, Marks]) -> fx.GraphModule:
@@ -80,7 +130,7 @@ def _restore_mark(
     wrong = [
         (root, group)
         for root, group in groups.items()
-        if root.op == "call_function" and _are_exchanged(group, listed, expected, index)
+        if root.op == "call_function" and _are_marks_swapped(group, listed, expected, index)
     ]
     if not wrong:
         return gm
@@ -129,7 +179,7 @@ def _mark_once(
     return found
 
 
-def _are_exchanged(
+def _are_marks_swapped(
     group: Mapping[int, Sequence[fx.Node]], results: Sequence[Any], expected: Mapping[int, bool], index: int
 ) -> bool:
     """Tell if mark number `index` of all results of `group` of which eager's are known is not eager's."""
@@ -161,7 +211,7 @@ def _is_view_or_part(node: fx.Node) -> bool:
     return isinstance(source, fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
-def returning_memory(
+def return_unmarked(
     gm: fx.GraphModule, returned: int | None
 ) -> tuple[fx.GraphModule, tuple[tuple[int, Marks], ...]]:
     """`gm`, or a copy that returns what lies in memory, and the positions and marks of results that are views
@@ -172,7 +222,7 @@ def returning_memory(
     """
     items: Any = gm.graph.output_node().args[0]
     listed = items if isinstance(items, list | tuple) else ()
-    chains = {position: _chain(item) for position, item in enumerate(listed[:returned])}
+    chains = {position: _find_marking_views(item) for position, item in enumerate(listed[:returned])}
     chains = {position: chain for position, chain in chains.items() if chain}
     if not chains:
         return gm, ()
@@ -186,7 +236,7 @@ def returning_memory(
         for position, chain in chains.items():
             replaced = dict(copies)
             for node in chain:
-                if node.target in _VIEWS:
+                if node.target in _MARKING_VIEWS:
                     (source,) = node.args
                     assert isinstance(source, fx.Node)
                     replaced[node] = replaced[source]
@@ -200,7 +250,7 @@ def returning_memory(
     return made, tuple((position, _marks(listed[position])) for position in chains)
 
 
-def mark_roles(marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> tuple[OutputRole, ...]:
+def make_mark_roles(marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> tuple[OutputRole, ...]:
     """The roles of the results of `marked`, which have these marks; gradients are views then, as in eager
     mode.
     """
@@ -215,7 +265,7 @@ def mark_roles(marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> t
     )
 
 
-def _chain(item: object) -> list[fx.Node]:
+def _find_marking_views(item: object) -> list[fx.Node]:
     """The views, some of which mark, from what memory holds to the result `item`; empty if there are none."""
     chain: list[fx.Node] = []
     length = 0
@@ -225,7 +275,7 @@ def _chain(item: object) -> list[fx.Node]:
         if not isinstance(source, fx.Node) or (node.target is _OTHER_TYPE and any(_marks(source))):
             break
         chain.insert(0, node)
-        if node.target in _VIEWS and not any(_marks(source)):
+        if node.target in _MARKING_VIEWS and not any(_marks(source)):
             length = len(chain)
         node = source
     return chain[len(chain) - length :]
