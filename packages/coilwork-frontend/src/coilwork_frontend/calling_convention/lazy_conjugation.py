@@ -18,7 +18,6 @@ computes that, and the mark is set after the call.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,7 +26,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.torch_compat.aot_autograd import is_tangent
-from coilwork_frontend.torch_compat.operators import is_view
+from coilwork_frontend.torch_compat.operators import is_view_node
 from coilwork_frontend.torch_compat.tensors import (
     Marks,
     identify_strided_storage,
@@ -199,16 +198,10 @@ def _are_marks_swapped(
 def _views_behind(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
     """The node that `node` is a view of, and the views from there to it."""
     views: list[fx.Node] = []
-    while _is_view_or_part(node) and isinstance(node.args[0], fx.Node):
+    while is_view_node(node) and isinstance(node.args[0], fx.Node):
         views.insert(0, node)
         node = node.args[0]
     return node, views
-
-
-def _is_view_or_part(node: fx.Node) -> bool:
-    """Tell if `node` is a view, one of several that an operator gives, or all of these."""
-    source = node.args[0] if node.target is operator.getitem else node
-    return isinstance(source, fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
 def return_unmarked(
@@ -270,7 +263,7 @@ def _find_marking_views(item: object) -> list[fx.Node]:
     chain: list[fx.Node] = []
     length = 0
     node = item
-    while isinstance(node, fx.Node) and _is_view_or_part(node):
+    while isinstance(node, fx.Node) and is_view_node(node):
         source = node.args[0]
         if not isinstance(source, fx.Node) or (node.target is _OTHER_TYPE and any(_marks(source))):
             break

@@ -9,14 +9,13 @@ back to elements that share memory is their mean.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.operators import is_view
+from coilwork_frontend.torch_compat.operators import is_view_node
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import track_views
 from coilwork_ir.roles import CallRole, Value
@@ -77,7 +76,7 @@ def _is_open_view(result: object, base: fx.Node) -> bool:
         if isinstance(node.meta.get("val"), torch.Tensor) and node is not base
     ]
     sizes = [size for node in made for size in node.meta["val"].shape]
-    return all(_is_view(node) for node in made) and any(isinstance(size, torch.SymInt) for size in sizes)
+    return all(is_view_node(node) for node in made) and any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def _behind(result: fx.Node) -> Iterator[fx.Node]:
@@ -90,11 +89,6 @@ def _behind(result: fx.Node) -> Iterator[fx.Node]:
         new = [source for source in node.all_input_nodes if source not in seen]
         seen.update(dict.fromkeys(new))
         pending += new
-
-
-def _is_view(node: fx.Node) -> bool:
-    source = node.args[0] if node.target is operator.getitem else node
-    return isinstance(source, fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
 def _views_alone(

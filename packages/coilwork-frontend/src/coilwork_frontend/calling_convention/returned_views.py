@@ -7,7 +7,6 @@ new contents, a tensor of its own that is copied into the input at the end: it h
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, renewed_inputs
-from coilwork_frontend.torch_compat.operators import is_view
+from coilwork_frontend.torch_compat.operators import is_view_node
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import run_on_fakes
 
@@ -94,15 +93,10 @@ def _chain(gm: fx.GraphModule, output: int, contents: fx.Node | None) -> list[fx
         chain.insert(0, node)
         if node is contents:
             return chain
-        if not _is_view(node):
+        if not is_view_node(node):
             break
         node = node.args[0]
     return []
-
-
-def _is_view(node: fx.Node) -> bool:
-    source = node.args[0] if node.target is operator.getitem else node
-    return isinstance(source, fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
 def _are_alike(one: object, other: object) -> bool:

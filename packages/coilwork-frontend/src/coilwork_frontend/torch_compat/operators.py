@@ -5,6 +5,7 @@ Operators with effects, as torch orders them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -30,6 +31,12 @@ def is_view(target: object) -> bool:
         return False
     aliases = [one.alias_info for one in target._schema.arguments if one.alias_info is not None]
     return bool(aliases) and not any(alias.is_write for alias in aliases)
+
+
+def is_view_node(node: torch.fx.Node) -> bool:
+    """Tell if a node of an ATen graph is a view, one of several that an operator returns, or all of these."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, torch.fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
 def convolutions_use_tf32() -> bool:
