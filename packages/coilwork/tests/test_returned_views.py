@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork_frontend.calling_convention.returned_views import with_views
+from coilwork_frontend.calling_convention.view_results import insert_input_views
 
 
 def half_written(x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def written(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def test_views_are_taken_from_the_input_and_what_is_new_stays() -> None:
     gm = graph_of(written, torch.ones(2, 3))
-    made = with_views(gm, [(0, 0)])
+    made = insert_input_views(gm, [(0, 0)])
     view, new = made.graph.output_node().args[0]
     (sliced,) = view.all_input_nodes
     assert sliced.all_input_nodes[0].op == "placeholder"
@@ -91,9 +91,9 @@ def test_views_are_taken_from_the_input_and_what_is_new_stays() -> None:
 
 def test_what_is_no_view_of_new_contents_stays() -> None:
     gm = graph_of(written, torch.ones(2, 3))
-    assert with_views(gm, []) is gm
+    assert insert_input_views(gm, []) is gm
     gm = graph_of(lambda x: (x.copy_(x * 2) + 1,), torch.ones(2, 3))
-    assert with_views(gm, [(0, 0)]) is gm
+    assert insert_input_views(gm, [(0, 0)]) is gm
 
 
 def test_an_empty_result_takes_over_no_memory() -> None:

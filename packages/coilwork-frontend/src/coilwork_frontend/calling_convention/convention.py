@@ -30,8 +30,6 @@ from coilwork_frontend.calling_convention.nonstrided_outputs import (
 )
 from coilwork_frontend.calling_convention.numbers import number_roles
 from coilwork_frontend.calling_convention.operator_call import Call
-from coilwork_frontend.calling_convention.replayed_views import replay_views
-from coilwork_frontend.calling_convention.returned_views import returning_views_of_inputs
 from coilwork_frontend.calling_convention.saved_strides import (
     Strides,
     captured_operands,
@@ -42,6 +40,7 @@ from coilwork_frontend.calling_convention.saved_strides import (
 from coilwork_frontend.calling_convention.set_outputs import exchange_roles, returning_exchanged
 from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
 from coilwork_frontend.calling_convention.version_counters import count_roles
+from coilwork_frontend.calling_convention.view_results import replay_views, return_input_views
 from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, can_report_strides, returned_outputs
 from coilwork_frontend.torch_compat.tensors import Marks
 from coilwork_ir.passes import Before, Pass, PassTable
@@ -131,7 +130,7 @@ def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool 
     """
     captured = gm
     if role != "backward":
-        gm = returning_views_of_inputs(gm)
+        gm = return_input_views(gm)
     donated = list_donated_inputs(gm) if role == "backward" else ()
     gm, exchanged = returning_exchanged(gm)
     gm, composition = returning_parts(gm)

@@ -1,0 +1,205 @@
+"""Results that are views of inputs which the graph overwrites: views of the input's own memory.
+
+AOTAutograd hands such a result to the caller as a view of the input, made anew. Of what the graph returns it
+takes size, strides and the place in the storage. In the captured graph the result is a view of the input's
+new contents, a tensor of its own that is copied into the input at the end: it has that place only by chance.
+
+Results that are views of an input whose elements share memory, as those of `expand` do: made of the input
+anew, view by view.
+
+AOTAutograd hands such a result to the caller as a view of the input, and its gradients go the way that the
+view came. Where sizes are open it learns that way from the tensor that the graph returns: from the views that
+it is, if torch has made them. Of any other tensor it takes place and strides, and what `as_strided` gives
+back to elements that share memory is their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, renewed_inputs
+from coilwork_frontend.torch_compat.operators import is_view_node
+from coilwork_frontend.torch_compat.sizes import are_equal_sizes
+from coilwork_frontend.torch_compat.tensors import run_on_fakes, track_views
+from coilwork_ir.roles import CallRole, Value
+
+# ---- Results that are views of inputs which the graph overwrites: views of the input's own memo ----
+
+
+_COPY = torch.ops.aten.copy_.default
+
+
+def return_input_views(gm: fx.GraphModule) -> fx.GraphModule:
+    """The forward or inference graph that is being compiled, with such results taken from the inputs."""
+    return insert_input_views(gm, aliased_inputs(), renewed_inputs())
+
+
+def insert_input_views(
+    gm: fx.GraphModule, aliases: Sequence[tuple[int, int]], renewed: Sequence[tuple[int, int]] = ()
+) -> fx.GraphModule:
+    """`gm`, or a copy in which the outputs named by `aliases` are views of the inputs: pairs (output, input).
+
+    `renewed` are the outputs that are new contents of inputs, which the graph does not overwrite itself. A
+    result that is no view of new contents stays.
+    """
+    if not aliases:
+        return gm
+    contents = _find_final_contents(gm, renewed)
+    chains = {output: _find_view_chain(gm, output, contents.get(base)) for output, base in aliases}
+    if not any(chains.values()):
+        return gm
+    copies: dict[fx.Node, fx.Node] = {}
+    graph = fx.Graph()
+    for node in gm.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    last = graph.output_node()
+    results = list(_list_results(last))
+    with graph.inserting_before(last):
+        for output, base in aliases:
+            replaced = dict(copies)
+            for position, node in enumerate(chains[output]):
+                replaced[node] = (
+                    inputs[base] if position == 0 else graph.node_copy(node, replaced.__getitem__)
+                )
+                replaced[node].meta["val"] = run_on_fakes(replaced[node])
+                results[output] = replaced[node]
+    last.args = (tuple(results),)
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made
+
+
+def _list_results(output: fx.Node) -> Sequence[Any]:
+    items: Any = output.args[0]
+    assert isinstance(items, list | tuple)
+    return items
+
+
+def _find_final_contents(gm: fx.GraphModule, renewed: Sequence[tuple[int, int]]) -> dict[int, fx.Node]:
+    """Return what inputs, by position, hold in the end, as far as they are overwritten by something of
+    their form.
+    """
+    given = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    results = _list_results(gm.graph.output_node())
+    found = {base: results[output] for output, base in renewed}
+    for node in gm.graph.nodes:
+        if node.target is _COPY and node.args[0] in given:
+            found[given.index(node.args[0])] = node.args[1]
+    return {
+        base: node
+        for base, node in found.items()
+        if isinstance(node, fx.Node) and _are_alike(node.meta.get("val"), given[base].meta.get("val"))
+    }
+
+
+def _find_view_chain(gm: fx.GraphModule, output: int, contents: fx.Node | None) -> list[fx.Node]:
+    """From `contents` to the output, view by view; empty if the output is made otherwise."""
+    node = _list_results(gm.graph.output_node())[output]
+    chain: list[fx.Node] = []
+    while isinstance(node, fx.Node):
+        chain.insert(0, node)
+        if node is contents:
+            return chain
+        if not is_view_node(node):
+            break
+        node = node.args[0]
+    return []
+
+
+def _are_alike(one: object, other: object) -> bool:
+    """Tell if two are tensors of one type and, as far as is known, of one shape."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return one.dtype == other.dtype and are_equal_sizes(one.shape, other.shape)
+
+
+# ---- Results that are views of an input whose elements share memory, as those of `expand` do: m ----
+
+
+def replay_views(
+    gm: fx.GraphModule, aliases: Sequence[tuple[int, int]]
+) -> tuple[CallRole, Callable[..., Sequence[Any]]] | None:
+    """The role of such results of `gm` among the outputs that `aliases` names, pairs (output, input), and
+    what makes them; None if there are none.
+    """
+    (results,) = gm.graph.output_node().args
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    assert isinstance(results, list | tuple)
+    replayed: dict[int, Any] = {
+        output: results[output]
+        for output, base in aliases
+        if _shares_memory(inputs[base].meta.get("val")) and _is_open_view(results[output], inputs[base])
+    }
+    if not replayed:
+        return None
+    views, needed = _extract_views(gm, list(replayed.values()), inputs)
+
+    def make_views(*given: Any) -> Sequence[Any]:
+        with track_views():
+            return views(*given)
+
+    role = CallRole(
+        kind="made",
+        name="views",
+        takes=tuple(Value("in", position) for position in needed),
+        gives=tuple(Value("out", position) for position in replayed),
+    )
+    return role, make_views
+
+
+def _shares_memory(value: object) -> bool:
+    """Tell if elements of `value` share memory: along a dimension of more than one of them nothing is stepped
+    over.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return False
+    return any(
+        are_equal_sizes([stride], [0]) and not are_equal_sizes([size], [1])
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+
+
+def _is_open_view(result: object, base: fx.Node) -> bool:
+    """Tell if `result` is a view of `base`, and of nothing else but sizes, some of which are open; closed
+    ones AOTAutograd knows.
+    """
+    if not isinstance(result, fx.Node) or result is base:
+        return False
+    made = [
+        node
+        for node in _list_sources(result)
+        if isinstance(node.meta.get("val"), torch.Tensor) and node is not base
+    ]
+    sizes = [size for node in made for size in node.meta["val"].shape]
+    return all(is_view_node(node) for node in made) and any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def _list_sources(result: fx.Node) -> Iterator[fx.Node]:
+    """`result` and all that it is made from."""
+    seen: dict[fx.Node, None] = {result: None}
+    pending = [result]
+    while pending:
+        node = pending.pop()
+        yield node
+        new = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(dict.fromkeys(new))
+        pending += new
+
+
+def _extract_views(
+    gm: fx.GraphModule, results: Sequence[fx.Node], inputs: Sequence[fx.Node]
+) -> tuple[Callable[..., Sequence[Any]], list[int]]:
+    """Return what computes `results` alone, and the positions of the inputs that it takes."""
+    wanted = {node for result in results for node in _list_sources(result)}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node in wanted:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[result] for result in results))
+    return fx.GraphModule(gm, graph), [position for position, node in enumerate(inputs) if node in wanted]
