@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork_frontend.calling_convention.nonstrided_outputs import returning_parts
+from coilwork_frontend.calling_convention.output_epilogues import return_composition_parts
 
 
 @pytest.fixture(autouse=True)
@@ -91,4 +91,4 @@ def test_meta_tensors_inside_of_a_graph(dynamic: bool) -> None:
 
 def test_graphs_of_strided_tensors_stay() -> None:
     gm = torch.fx.symbolic_trace(lambda x: (x + 1,))
-    assert returning_parts(gm) == (gm, None)
+    assert return_composition_parts(gm) == (gm, None)

@@ -23,13 +23,15 @@ from coilwork_frontend.calling_convention.lazy_conjugation import (
     make_resolve_roles,
     return_unmarked,
 )
-from coilwork_frontend.calling_convention.nonstrided_outputs import (
-    Composition,
-    composition_roles,
-    returning_parts,
-)
-from coilwork_frontend.calling_convention.numbers import number_roles
 from coilwork_frontend.calling_convention.operator_call import Call
+from coilwork_frontend.calling_convention.output_epilogues import (
+    Composition,
+    make_composition_roles,
+    make_number_roles,
+    make_set_roles,
+    return_composition_parts,
+    return_set_sources,
+)
 from coilwork_frontend.calling_convention.saved_strides import (
     Strides,
     captured_operands,
@@ -37,7 +39,6 @@ from coilwork_frontend.calling_convention.saved_strides import (
     strided_inputs,
     strided_results,
 )
-from coilwork_frontend.calling_convention.set_outputs import exchange_roles, returning_exchanged
 from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
 from coilwork_frontend.calling_convention.version_counters import count_roles
 from coilwork_frontend.calling_convention.view_results import replay_views, return_input_views
@@ -132,8 +133,8 @@ def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool 
     if role != "backward":
         gm = return_input_views(gm)
     donated = list_donated_inputs(gm) if role == "backward" else ()
-    gm, exchanged = returning_exchanged(gm)
-    gm, composition = returning_parts(gm)
+    gm, exchanged = return_set_sources(gm)
+    gm, composition = return_composition_parts(gm)
     returned = returned_outputs() if role == "forward" else None
     gm, marked = return_unmarked(gm, returned)
     if exchanged or composition is not None:
@@ -214,12 +215,12 @@ def _compose_outputs(roles: Roles, outside: Outside) -> Roles:
     if composition is None:
         return roles
     first = _count_results(outside.convention.gm) - composition.parts
-    return roles.add(composition_roles(composition, first), composition=composition.tail)
+    return roles.add(make_composition_roles(composition, first), composition=composition.tail)
 
 
 def _set_inputs(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    return roles.add(exchange_roles(convention.exchanged, convention.kept_results))
+    return roles.add(make_set_roles(convention.exchanged, convention.kept_results))
 
 
 def _mark_results(roles: Roles, outside: Outside) -> Roles:
@@ -257,7 +258,7 @@ def _resolve_inputs(roles: Roles, outside: Outside) -> Roles:
 
 
 def _convert_numbers(roles: Roles, outside: Outside) -> Roles:
-    return roles.add(number_roles(outside.convention.gm))
+    return roles.add(make_number_roles(outside.convention.gm))
 
 
 PROGRAM_ROLES: Final[PassTable[Roles, Outside]] = PassTable(

@@ -1,0 +1,176 @@
+"""Results that do not lie in memory with strides: sparse tensors, which torch makes of what the program
+returns, and meta tensors.
+
+The gradient of an embedding with `sparse=True` is sparse. Generated code, allocations and layouts are of
+tensors in memory alone, with strides, so what makes others, and all that is computed from them, is done after
+the call.
+
+Inputs whose memory is exchanged for another one's, shape and strides included: `x.data = y`,
+`layer.weight.data *= mask`.
+
+AOTAutograd leaves `set_` at the end of the graph. A program neither frees memory that it was given nor keeps
+what it made, so the tensors that take the inputs' places are further results of it, and the inputs are set to
+them after the call.
+
+Results that are Python's numbers, in their own types: a program returns tensors and integers alone.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_frontend.torch_compat.operators import overwrites_nothing
+from coilwork_ir.roles import CallRole, InputRole, OutputRole, Value
+
+# ---- Results that do not lie in memory with strides: sparse tensors, which torch makes of what  ----
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What is done after a call.
+
+    Attributes:
+        tail: takes the last `parts` results of the program, returns those at `positions`.
+        parts: how many there are.
+        positions: where the results belong; the program returns nothing there.
+    """
+
+    tail: fx.GraphModule
+    parts: int
+    positions: tuple[int, ...]
+
+
+def return_composition_parts(gm: fx.GraphModule) -> tuple[fx.GraphModule, Composition | None]:
+    """`gm`, or a copy whose last results are what its sparse and meta results are made from, and how these
+    are made.
+
+    A graph that is given such tensors stays as it is, and so does one that writes into what it makes of them.
+    """
+    late = _list_composition(gm)
+    if not late:
+        return gm, None
+    parts = list(dict.fromkeys(n for node in late for n in node.all_input_nodes if n not in late))
+    items: Any = gm.graph.output_node().args[0]
+    positions = tuple(position for position, item in enumerate(items) if item in late)
+    tail = fx.Graph()
+    copies = {part: tail.placeholder(part.name) for part in parts}
+    for node in late:
+        copies[node] = tail.node_copy(node, copies.__getitem__)
+    tail.output(tuple(copies[items[position]] for position in positions))
+    main = fx.Graph()
+    kept: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node not in late and node.op != "output":
+            kept[node] = main.node_copy(node, kept.__getitem__)
+    results = [None if item in late else kept.get(item, item) for item in items]
+    main.output((*results, *(kept[part] for part in parts))).meta.update(gm.graph.output_node().meta)
+    made = fx.GraphModule(gm, main)
+    made.meta.update(gm.meta)
+    return made, Composition(fx.GraphModule(gm, tail), len(parts), positions)
+
+
+def make_composition_roles(composition: Composition | None, kept: int) -> tuple[CallRole, ...]:
+    """The role of what is made of the parts, the results behind the first `kept`."""
+    if composition is None:
+        return ()
+    return (
+        CallRole(
+            kind="made",
+            name="composition",
+            takes=tuple(Value("out", kept + part) for part in range(composition.parts)),
+            gives=tuple(Value("out", position) for position in composition.positions),
+        ),
+    )
+
+
+def _list_composition(gm: fx.GraphModule) -> dict[fx.Node, None]:
+    """The nodes that make sparse and meta tensors, and those that depend on them, in order."""
+    late: dict[fx.Node, None] = {}
+    for node in gm.graph.nodes:
+        if node.op == "output" or not (
+            _is_nonstrided(node.meta.get("val")) or any(n in late for n in node.all_input_nodes)
+        ):
+            continue
+        if not _is_pure(node):
+            return {}
+        late[node] = None
+    return late
+
+
+def _is_nonstrided(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.device.type == "meta")
+
+
+def _is_pure(node: fx.Node) -> bool:
+    return node.target is operator.getitem or overwrites_nothing(node.target)
+
+
+# ---- Inputs whose memory is exchanged for another one's, shape and strides included: `x.data =  ----
+
+
+_SET: Final = torch.ops.aten.set_.source_Tensor
+
+
+def return_set_sources(gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, ...]]:
+    """`gm`, or a copy that returns what inputs are set to as its last results, and the positions of these
+    inputs.
+    """
+    if not any(_is_set(node) for node in gm.graph.nodes):
+        return gm, ()
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    final: dict[int, Any] = {}
+    for node in list(graph.nodes):
+        if _is_set(node):
+            value, memory = node.args
+            final[inputs.index(value)] = memory
+            node.replace_all_uses_with(memory)
+            graph.erase_node(node)
+    last = graph.output_node()
+    results = last.args[0]
+    assert isinstance(results, list | tuple)
+    last.args = ((*results, *final.values()),)
+    last.meta.update(gm.graph.output_node().meta)
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made, tuple(final)
+
+
+def make_set_roles(positions: Sequence[int], kept: int) -> tuple[InputRole, ...]:
+    """The roles of the inputs at `positions`, which are set to the results behind the first `kept`."""
+    return tuple(
+        InputRole(value=Value("in", position), kind="set", source=Value("out", kept + number))
+        for number, position in enumerate(positions)
+    )
+
+
+def _is_set(node: fx.Node) -> bool:
+    if node.target is not _SET:
+        return False
+    value = node.args[0]
+    return isinstance(value, fx.Node) and value.op == "placeholder"
+
+
+# ---- Results that are Python's numbers, in their own types: a program returns tensors and integ ----
+
+
+def make_number_roles(gm: torch.fx.GraphModule) -> Iterator[OutputRole]:
+    """The roles of results of `gm` that are booleans, floats or constants."""
+    (items,) = gm.graph.output_node().args
+    listed: Sequence[Any] = items if isinstance(items, list | tuple) else (items,)
+    for position, item in enumerate(listed):
+        at = Value("out", position)
+        value = item.meta.get("val") if isinstance(item, torch.fx.Node) else None
+        if isinstance(item, bool | float):
+            yield OutputRole(value=at, kind="constant", number=item)
+        elif isinstance(value, bool | torch.SymBool):
+            yield OutputRole(value=at, kind="number", number=bool)
+        elif isinstance(value, float | torch.SymFloat):
+            yield OutputRole(value=at, kind="number", number=float)
