@@ -22,8 +22,8 @@ from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.package_options import layout_options, rewrites_of
 from coilwork.stages import lower_to_program
+from coilwork_frontend.calling_convention.activation_strides import list_chosen_strides, report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_frontend.calling_convention.saved_strides import chosen_strides, report_chosen_strides
 from coilwork_frontend.capture.operator_fixes import keep_resize_operators
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
 from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
@@ -139,7 +139,7 @@ class Planner:
             )
         )
         self.likely.append(likely_arguments(self.programs[-1], likely))
-        report_chosen_strides(gm, chosen_strides(graph, self.programs[-1]))
+        report_chosen_strides(gm, list_chosen_strides(graph, self.programs[-1]))
         return UntouchedResults(gm)
 
 

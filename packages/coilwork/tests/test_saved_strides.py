@@ -19,12 +19,12 @@ import coilwork.compile_graph as compiling
 from coilwork.attempts import Attempted
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork_frontend.calling_convention.operator_call import operator_call
-from coilwork_frontend.calling_convention.saved_strides import (
-    captured_operands,
-    strided_inputs,
-    strided_results,
+from coilwork_frontend.calling_convention.activation_strides import (
+    list_captured_strides,
+    make_stride_input_roles,
+    make_stride_result_roles,
 )
+from coilwork_frontend.calling_convention.operator_call import operator_call
 from coilwork_ir.roles import CallingConvention
 from coilwork_runtime import bind_roles
 from coilwork_tools.op_fallback.retries import build_with_retries
@@ -188,9 +188,9 @@ def test_captured_operators_get_operands_as_captured() -> None:
     graph.output(flat)
     gm = torch.fx.GraphModule({}, graph)
     given = [torch.randn(3, 2, 4).transpose(0, 1), torch.randn(2, 3, 4)]
-    strides = captured_operands(gm, given)
+    strides = list_captured_strides(gm, given)
     assert strides == {0: (12, 4, 1)}
-    roles = CallingConvention(takes=2, rows=strided_inputs(strides))
+    roles = CallingConvention(takes=2, rows=make_stride_input_roles(strides))
     call = bind_roles(operator_call(gm), str(roles), {}).call
     for wanted, found in zip(given, call(list(given)), strict=True):
         torch.testing.assert_close(found, wanted.reshape(6, 4), rtol=0, atol=0)
@@ -198,7 +198,7 @@ def test_captured_operators_get_operands_as_captured() -> None:
 
 def test_operators_give_results_as_kernels_do() -> None:
     value = torch.randn(2, 3, 4)
-    roles = CallingConvention(takes=1, rows=strided_results({0: (12, 1, 3)}))
+    roles = CallingConvention(takes=1, rows=make_stride_result_roles({0: (12, 1, 3)}))
     found, other = bind_roles(lambda args: [args[0] * 2, None], str(roles), {}).call([value])
     assert found.stride() == (12, 1, 3) and other is None
     torch.testing.assert_close(found, value * 2, rtol=0, atol=0)

@@ -20,9 +20,9 @@ from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
+from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
-from coilwork_frontend.calling_convention.saved_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.eager_trial import RefusedCallError

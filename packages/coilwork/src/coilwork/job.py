@@ -11,10 +11,10 @@ import torch
 
 from coilwork.compile_options import CompileOptions
 from coilwork.package_options import layout_options
+from coilwork_frontend.calling_convention.activation_strides import Strides
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph, list_devices
 from coilwork_frontend.calling_convention.convention import Role, open_convention
 from coilwork_frontend.calling_convention.operator_call import Call
-from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.graph_key import identify_graph
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_ir.device_traits import PROCESSOR, has_trait

@@ -15,8 +15,8 @@ from coilwork.errors import OptionError
 from coilwork.job import Job
 from coilwork.package_options import generator_settings, lowering_options, rewrites_of, schedule_options
 from coilwork.targets import choose_targets, resident_bytes
+from coilwork_frontend.calling_convention.activation_strides import Strides, list_chosen_strides
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
-from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_strides
 from coilwork_frontend.capture.eager_fallback import warn_of_module
 from coilwork_frontend.likely_sizes import likely_arguments
 from coilwork_ir import emission
@@ -177,7 +177,7 @@ def _wrap(draft: Draft, job: Job) -> Draft:
         target=target,
         rewrites=draft.rewrites,
         guards=lowered.guards,
-        saved_strides=chosen_strides(lowered.graph, program),
+        saved_strides=list_chosen_strides(lowered.graph, program),
     )
     return replace(draft, compiled=compiled)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from coilwork_frontend.calling_convention.activation_strides import Strides
 from coilwork_frontend.calling_convention.convention import (
     NOTHING_MOVED,
     Convention,
@@ -24,7 +25,6 @@ from coilwork_frontend.calling_convention.input_memory import (
     name_inputs,
 )
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
-from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.likely_sizes import likely_sizes
 from coilwork_ir.boundary import Boundary

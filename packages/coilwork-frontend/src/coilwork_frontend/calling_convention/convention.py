@@ -16,6 +16,13 @@ from typing import Any, Final, Literal
 import torch
 from torch import fx
 
+from coilwork_frontend.calling_convention.activation_strides import (
+    Strides,
+    list_captured_strides,
+    list_free_results,
+    make_stride_input_roles,
+    make_stride_result_roles,
+)
 from coilwork_frontend.calling_convention.frozen_parameters import FrozenParameters, Prepared
 from coilwork_frontend.calling_convention.input_memory import list_donated_inputs, make_update_roles
 from coilwork_frontend.calling_convention.lazy_conjugation import (
@@ -31,13 +38,6 @@ from coilwork_frontend.calling_convention.output_epilogues import (
     make_set_roles,
     return_composition_parts,
     return_set_sources,
-)
-from coilwork_frontend.calling_convention.saved_strides import (
-    Strides,
-    captured_operands,
-    list_free_results,
-    strided_inputs,
-    strided_results,
 )
 from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
 from coilwork_frontend.calling_convention.version_counters import count_roles
@@ -118,9 +118,9 @@ class Convention:
     ) -> CallingConvention:
         """The roles of what runs the captured operators, for inputs as the compiled graph gets them; results
         get the strides of `saved`."""
-        operands = captured_operands(self.gm, example_inputs) if self.role == "backward" else {}
+        operands = list_captured_strides(self.gm, example_inputs) if self.role == "backward" else {}
         roles = CallingConvention(takes=self.takes)
-        return roles.add(*strided_inputs(operands), *strided_results(saved))
+        return roles.add(*make_stride_input_roles(operands), *make_stride_result_roles(saved))
 
 
 def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool = False) -> Convention:

@@ -39,7 +39,7 @@ def _has_free_strides(node: object) -> bool:
     return isinstance(node, fx.Node) and bool(node.meta.get(FREE_STRIDES))
 
 
-def chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
+def list_chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
     """Strides of the results of `program` that differ from those of `graph`, which it computes,
     by position.
     """
@@ -64,7 +64,7 @@ def report_chosen_strides(gm: fx.GraphModule, chosen: Mapping[int, Strides]) -> 
         report_output_strides([chosen.get(position) for position in range(len(results))])
 
 
-def captured_operands(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[int, Strides]:
+def list_captured_strides(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[int, Strides]:
     """Strides with which inputs of the backward graph `gm` were captured that it gets with others, by
     position.
     """
@@ -77,7 +77,7 @@ def captured_operands(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict
     return found
 
 
-def strided_inputs(strides: Mapping[int, Strides]) -> tuple[InputRole, ...]:
+def make_stride_input_roles(strides: Mapping[int, Strides]) -> tuple[InputRole, ...]:
     """The roles of inputs at these positions that may lie otherwise than they are taken."""
     return tuple(
         InputRole(value=Value("in", position), kind="strided", strides=wanted)
@@ -85,7 +85,7 @@ def strided_inputs(strides: Mapping[int, Strides]) -> tuple[InputRole, ...]:
     )
 
 
-def strided_results(strides: Mapping[int, Strides]) -> tuple[OutputRole, ...]:
+def make_stride_result_roles(strides: Mapping[int, Strides]) -> tuple[OutputRole, ...]:
     """The roles of results at these positions that are to have these strides."""
     return tuple(
         OutputRole(value=Value("out", position), kind="strided", strides=wanted)
