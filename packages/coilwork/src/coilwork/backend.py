@@ -24,7 +24,7 @@ from coilwork.package_options import (
     rewrites_of,
 )
 from coilwork_frontend.calling_convention.convention import Role, Roles
-from coilwork_frontend.calling_convention.frozen_parameters import list_frozen
+from coilwork_frontend.calling_convention.parameter_freezing import list_freezable
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.dtype_checks import EagerKernels
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
@@ -118,7 +118,7 @@ class GraphStages:
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options
-        frozen = list_frozen(example_inputs) if options.freezing else None
+        frozen = list_freezable(example_inputs) if options.freezing else None
         settings = rewrite_options(options, on_gpu=_on_gpu(example_inputs))
         self.log.extend(rewrite_captured(gm, settings, options.rewrites, frozen=frozen))
 

@@ -18,13 +18,13 @@ from coilwork_frontend.calling_convention.convention import (
     describe_call,
     describe_program,
 )
-from coilwork_frontend.calling_convention.frozen_parameters import Prepared
 from coilwork_frontend.calling_convention.input_memory import (
     list_aligned_inputs,
     list_aligned_updates,
     name_inputs,
 )
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
+from coilwork_frontend.calling_convention.parameter_freezing import Prepared
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.likely_sizes import likely_sizes
 from coilwork_ir.boundary import Boundary

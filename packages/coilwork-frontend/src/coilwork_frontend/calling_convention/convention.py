@@ -23,7 +23,6 @@ from coilwork_frontend.calling_convention.activation_strides import (
     make_stride_input_roles,
     make_stride_result_roles,
 )
-from coilwork_frontend.calling_convention.frozen_parameters import FrozenParameters, Prepared
 from coilwork_frontend.calling_convention.input_memory import list_donated_inputs, make_update_roles
 from coilwork_frontend.calling_convention.lazy_conjugation import (
     make_mark_roles,
@@ -39,6 +38,7 @@ from coilwork_frontend.calling_convention.output_epilogues import (
     return_composition_parts,
     return_set_sources,
 )
+from coilwork_frontend.calling_convention.parameter_freezing import FrozenParameters, Prepared
 from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
 from coilwork_frontend.calling_convention.version_counters import count_roles
 from coilwork_frontend.calling_convention.view_results import replay_views, return_input_views

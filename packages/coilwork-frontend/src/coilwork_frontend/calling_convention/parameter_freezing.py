@@ -62,7 +62,7 @@ class FrozenParameters:
             # another thread may do the same: whoever is last leaves its values, which are equal
             state = _State(
                 sources=tuple(weakref.ref(source) for source in sources),
-                stamp=_stamp(sources),
+                stamp=_make_stamp(sources),
                 values=self._values(sources),
             )
             self._state = state
@@ -74,10 +74,12 @@ class FrozenParameters:
     def _values(self, sources: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
             made = self._prepared.preparation(*sources)
-        return tuple(_laid_out(value, like) for value, like in zip(made, self._prepared.values, strict=True))
+        return tuple(
+            _match_strides(value, like) for value, like in zip(made, self._prepared.values, strict=True)
+        )
 
 
-def list_frozen(example_inputs: Sequence[Any]) -> list[int] | None:
+def list_freezable(example_inputs: Sequence[Any]) -> list[int] | None:
     """Positions of parameters and buffers that a call without gradients may take for frozen; None of one that
     asks for gradients."""
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
@@ -88,14 +90,14 @@ def list_frozen(example_inputs: Sequence[Any]) -> list[int] | None:
 
 def _is_current(state: _State, sources: Sequence[torch.Tensor]) -> bool:
     same = all(known() is source for known, source in zip(state.sources, sources, strict=True))
-    return same and state.stamp == _stamp(sources) and all(version >= 0 for _, version in state.stamp)
+    return same and state.stamp == _make_stamp(sources) and all(version >= 0 for _, version in state.stamp)
 
 
-def _stamp(sources: Sequence[torch.Tensor]) -> _Stamp:
+def _make_stamp(sources: Sequence[torch.Tensor]) -> _Stamp:
     return tuple((source.data_ptr(), version_of(source)) for source in sources)
 
 
-def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _match_strides(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """`value` with the strides that the main graph was compiled for; a packed one has none."""
     if value.layout is not torch.strided or value.stride() == like.stride():
         return value
