@@ -29,7 +29,7 @@ from coilwork_frontend.torch_compat.aot_autograd import is_tangent
 from coilwork_frontend.torch_compat.operators import is_view_node
 from coilwork_frontend.torch_compat.tensors import (
     Marks,
-    identify_strided_storage,
+    identify_node_storage,
     marks_of,
     real_tensors,
     run_on_fakes,
@@ -183,8 +183,10 @@ def _are_marks_swapped(
 ) -> bool:
     """Tell if mark number `index` of all results of `group` of which eager's are known is not eager's."""
     known = [position for position in group if position in expected]
-    memory = {_storage(results[position]) for position in group}
-    others = {_storage(result) for position, result in enumerate(results) if position not in group}
+    memory = {identify_node_storage(results[position]) for position in group}
+    others = {
+        identify_node_storage(result) for position, result in enumerate(results) if position not in group
+    }
     is_movable = not memory & others and all(
         view.target not in _OPERATORS[index].unlike for views in group.values() for view in views
     )
@@ -272,10 +274,6 @@ def _find_marking_views(item: object) -> list[fx.Node]:
             length = len(chain)
         node = source
     return chain[len(chain) - length :]
-
-
-def _storage(node: object) -> int | None:
-    return identify_strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
 
 
 def _marks(node: fx.Node) -> Marks:

@@ -17,7 +17,7 @@ from torch import fx
 
 from coilwork_frontend.calling_convention.captured_results import CapturedResult
 from coilwork_frontend.torch_compat.aot_autograd import ResultFacts, take_view_results
-from coilwork_frontend.torch_compat.tensors import Creation, identify_strided_storage, leaves_of
+from coilwork_frontend.torch_compat.tensors import Creation, identify_node_storage, leaves_of
 from coilwork_ir.roles import OutputRole, Value
 
 _HIDDEN: Final = -1 << 20
@@ -80,12 +80,12 @@ def result_objects(gm: fx.GraphModule, taken: int | None = None) -> tuple[Result
     `None` stands for results in the memory of inputs, which AOTAutograd or the program makes, and for what
     is no tensor.
     """
-    given = {_storage(node) for node in gm.graph.nodes if node.op == "placeholder"}
+    given = {identify_node_storage(node) for node in gm.graph.nodes if node.op == "placeholder"}
     memories: dict[int, int] = {}
     objects: dict[object, int] = {}
     found: list[ResultObject | None] = []
     for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:taken]):
-        storage = _storage(node)
+        storage = identify_node_storage(node)
         is_shown = storage is not None and _is_shown(node)
         if storage is None or (storage in given and not is_shown):
             found.append(None)
@@ -192,10 +192,6 @@ def _is_shown(node: fx.Node) -> bool:
     """Tell if a program calls operators for `node`: kernels compute neither complex nor quantized numbers."""
     value = node.meta["val"]
     return node.op == "call_function" and (value.is_complex() or value.is_quantized)
-
-
-def _storage(node: object) -> int | None:
-    return identify_strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
 
 
 def _group_roles(group: SharedMemory, numbers: Iterator[int]) -> Iterator[OutputRole]:

@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from coilwork_frontend.torch_compat.aot_autograd import take_view_results
-from coilwork_frontend.torch_compat.tensors import identify_strided_storage
+from coilwork_frontend.torch_compat.tensors import identify_node_storage
 from coilwork_ir.roles import OutputRole, Value
 
 
@@ -42,16 +42,12 @@ def _sharing(gm: fx.GraphModule, returned: int) -> tuple[tuple[int, int], ...]:
     results: Any = gm.graph.output_node().args[0]
     known: dict[int, int] = {}
     for place, node in enumerate([*inputs, *results[:returned]]):
-        storage = _storage(node)
+        storage = identify_node_storage(node)
         if storage is not None:
             known.setdefault(storage, place)
     saved = ((position, results[position]) for position in range(returned, len(results)))
-    pairs = ((position, node, known.get(_storage(node) or 0)) for position, node in saved)
+    pairs = ((position, node, known.get(identify_node_storage(node) or 0)) for position, node in saved)
     shown = (*inputs, *results[:returned])
     return tuple(
         (position, source) for position, node, source in pairs if source is not None and node not in shown
     )
-
-
-def _storage(node: object) -> int | None:
-    return identify_strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None

@@ -152,6 +152,12 @@ def identify_strided_storage(value: object) -> int | None:
     return storage_identity(value)
 
 
+def identify_node_storage(node: object) -> int | None:
+    """Return the identity of the storage of what `node` of an ATen graph computes, if that is a tensor with
+    strides."""
+    return identify_strided_storage(node.meta.get("val")) if isinstance(node, torch.fx.Node) else None
+
+
 def identify_version_counters(values: Sequence[torch.Tensor | None]) -> list[int]:
     """A number for each of `values`, which those have in common whose writes are counted together."""
     counted = [
