@@ -17,8 +17,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from coilwork.backend import backend
-from coilwork_frontend.calling_convention.captured_results import CapturedResult
-from coilwork_frontend.calling_convention.shared_results import ResultObject, plan_shared_results
+from coilwork_frontend.calling_convention.result_aliasing import (
+    CapturedResult,
+    ResultObject,
+    plan_shared_results,
+)
 from coilwork_frontend.torch_compat.aot_autograd import ResultFacts
 from coilwork_frontend.torch_compat.tensors import creation_of, storage_identity
 

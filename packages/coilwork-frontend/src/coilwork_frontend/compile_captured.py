@@ -15,19 +15,17 @@ from typing import Any, Final, Protocol
 
 from torch import fx
 
-from coilwork_frontend.calling_convention.captured_results import (
-    CapturedResult,
-    captured_results,
-    created_roles,
-    list_marks,
-)
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.lazy_conjugation import restore_marks
-from coilwork_frontend.calling_convention.shared_results import (
+from coilwork_frontend.calling_convention.result_aliasing import (
+    CapturedResult,
     ResultObject,
     SharedMemory,
+    describe_results,
+    identify_results,
+    list_marks,
+    make_view_roles,
     plan_shared_results,
-    result_objects,
 )
 from coilwork_frontend.capture.collectives import functionalize_collectives, has_group_inputs, name_groups
 from coilwork_frontend.capture.dtype_checks import EagerKernels, has_rejected_types, writes_other_types
@@ -235,8 +233,8 @@ def _compile_given(
     as_captured = run_in_forward_mode(gm, only_compiled=promises.is_batch_invariant)
     if as_captured is not None:
         return stages.watch_in_eager(as_captured)
-    captured, results = copy_of(gm), captured_results(gm)
-    views = created_roles(gm, len(example_inputs))
+    captured, results = copy_of(gm), describe_results(gm)
+    views = make_view_roles(gm, len(example_inputs))
     sharing = guard_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), SqueezeAssertions()
     taken = UnifiedSizes(gm, is_other_shape=stages.is_other_shape)
@@ -445,7 +443,7 @@ class _Roles:
     objects: list[ResultObject | None] = field(default_factory=list)
 
     def partition(self, joint: fx.GraphModule, inputs: Sequence[Any], **rest: Any) -> Halves:
-        self.objects.extend(result_objects(joint, rest["num_fwd_outputs"]))
+        self.objects.extend(identify_results(joint, rest["num_fwd_outputs"]))
         return self.stages.partition(joint, inputs, **rest)
 
     def compile_forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
@@ -467,6 +465,6 @@ class _Roles:
         if mixes_meta_tensors(gm):
             raise RefusedCallError("a call takes tensors on meta beside others")
         gm = restore_marks(gm, list_marks(self.results, result_facts()))
-        shared = plan_shared_results(result_objects(gm), self.results, result_facts(), recorded=False)
+        shared = plan_shared_results(identify_results(gm), self.results, result_facts(), recorded=False)
         is_refused = self.trial.refuses
         return self.stages.compile(gm, example_inputs, role="inference", shared=shared, is_refused=is_refused)

@@ -25,7 +25,7 @@ from coilwork.package_options import (
 )
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.parameter_freezing import list_freezable
-from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.dtype_checks import EagerKernels
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.compile_captured import Halves, compile_captured

@@ -23,7 +23,7 @@ from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
 from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
-from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.eager_trial import RefusedCallError
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError

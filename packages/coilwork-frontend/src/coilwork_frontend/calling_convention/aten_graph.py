@@ -25,7 +25,7 @@ from coilwork_frontend.calling_convention.input_memory import (
 )
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
 from coilwork_frontend.calling_convention.parameter_freezing import Prepared
-from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.likely_sizes import likely_sizes
 from coilwork_ir.boundary import Boundary
 from coilwork_ir.loops.nodes import Graph

@@ -39,8 +39,11 @@ from coilwork_frontend.calling_convention.output_epilogues import (
     return_set_sources,
 )
 from coilwork_frontend.calling_convention.parameter_freezing import FrozenParameters, Prepared
-from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
-from coilwork_frontend.calling_convention.version_counters import count_roles
+from coilwork_frontend.calling_convention.result_aliasing import (
+    SharedMemory,
+    make_sharing_roles,
+    make_version_roles,
+)
 from coilwork_frontend.calling_convention.view_results import replay_views, return_input_views
 from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, can_report_strides, returned_outputs
 from coilwork_frontend.torch_compat.tensors import Marks
@@ -196,12 +199,12 @@ class Outside:
 
 def _share_results(roles: Roles, outside: Outside) -> Roles:
     recorded = outside.convention.role == "forward"
-    return roles.add(shared_roles(outside.shared, recorded=recorded))
+    return roles.add(make_sharing_roles(outside.shared, recorded=recorded))
 
 
 def _count_versions(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    return roles.add(count_roles(convention.gm, convention.returned))
+    return roles.add(make_version_roles(convention.gm, convention.returned))
 
 
 def _take_transforms(roles: Roles, outside: Outside) -> Roles:

@@ -1,0 +1,434 @@
+"""Results of Dynamo's graph as eager mode makes them: of what they are views, what these refuse, whose writes
+are counted together.
+
+All of it is read off the tensors that Dynamo computed with, before anything is rewritten.
+
+Results that share memory: as many tensor objects as in eager mode, and one count of their writes.
+
+A program drops views that change nothing and merges equal ones, so one tensor may come back for several
+results; other views it makes by place and strides alone. Hence results that share memory are made of one of
+them once the program has run. Which of them are one object is read off the graph before anything is
+rewritten.
+
+Tensors saved for the backward that share memory with an input or a result: writing to these is noticed.
+
+Torch counts how often a tensor is written to, views share the count, and the backward refuses saved tensors
+that were written to since. What a program makes of memory it knows has a count of its own, so that, say, the
+saved transpose of a weight would not show that an optimizer's step came between. Such tensors take the count
+of the input or the result.
+
+What is saved may be a result although eager saves something else. Writing to it is then refused where eager
+takes it, as with any backend: AOTAutograd saves what costs least.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import fx
+
+from coilwork_frontend.torch_compat.aot_autograd import ResultFacts, take_view_results
+from coilwork_frontend.torch_compat.tensors import (
+    Creation,
+    Marks,
+    creation_of,
+    identify_node_storage,
+    identify_strided_storage,
+    identify_version_counters,
+    is_view_outside_dynamo,
+    leaves_of,
+    marks_of,
+)
+from coilwork_ir.roles import CallingConvention, OutputRole, Value
+
+# ---- Results of Dynamo's graph as eager mode makes them: of what they are views, what these ref ----
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedResult:
+    """One result.
+
+    Attributes:
+        base: what it is a view of: the position of a result, or a negative number for what is none. `None`:
+            it is no view.
+        creation: how a view was made, which decides if it takes writes that are recorded.
+        count: a number that results have in common if writes to one are counted as writes to the others.
+        marks: torch's bits; `None`: it is no tensor with strides.
+    """
+
+    base: int | None = None
+    creation: Creation | None = None
+    count: int = 0
+    marks: Marks | None = None
+
+
+def describe_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
+    """The results of Dynamo's graph."""
+    nodes = leaves_of(gm.graph.output_node().args)
+    values = _list_values(gm)
+    positions = {
+        id(value): position for position, value in reversed([*enumerate(values)]) if value is not None
+    }
+    several = _storages_of_several(gm)
+    hidden: dict[int, int] = {}
+    counts = identify_version_counters(values)
+    found = []
+    for node, value, count in zip(nodes, values, counts, strict=True):
+        base = value._base if value is not None and value._is_view() else None
+        if value is None or base is None or _is_view_in_eager(node, value, several) is False:
+            found.append(CapturedResult(count=count, marks=_marks_or_none(value)))
+            continue
+        place = positions.get(id(base))
+        place = hidden.setdefault(id(base), -1 - len(hidden)) if place is None else place
+        found.append(CapturedResult(place, creation_of(value), count, _marks_or_none(value)))
+    return tuple(found)
+
+
+def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[int, Marks]:
+    """By position of an output of AOTAutograd's graph: the marks that it has in eager mode."""
+    # subclasses that are taken apart have more results than were captured
+    known = results if len(results) == facts.count else ()
+    return {
+        position: result.marks
+        for position, result in enumerate(known, start=facts.start)
+        if result.marks is not None
+    }
+
+
+def make_view_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
+    """The roles by which views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's
+    writes; `takes`: so many inputs has it.
+
+    They are those of views of inputs, which AOTAutograd makes anew, and of others where gradients are
+    recorded. There autograd takes all views for parts of one function's result, and parts that `split` and
+    the like give come back as tensors of their own: a write to the whole would leave them the gradients of
+    what they showed before. A view that comes alone, of memory that the caller does not see, comes back as a
+    tensor of its own as well. Other views have the roles of `shared_results`. `gm` is looked at at once.
+    """
+    placeholders = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    given = {identify_strided_storage(value): place for place, value in reversed([*enumerate(placeholders)])}
+    given.pop(None, None)
+    several = _storages_of_several(gm)
+    views = []
+    lone = []
+    nodes = leaves_of(gm.graph.output_node().args)
+    values = _list_values(gm)
+    storages = [None if value is None else identify_strided_storage(value) for value in values]
+    recorded = any(value is not None and value.requires_grad for value in values)
+    for position, value in enumerate(values):
+        creation = None if value is None else creation_of(value)
+        if value is None or creation is None:
+            continue
+        at = Value("out", position)
+        is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
+        if is_changed or storages[position] in given:
+            views.append(OutputRole(value=at, kind="created", creation=creation.name))
+        elif (
+            recorded
+            and storages.count(storages[position]) == 1
+            and _is_view_in_eager(nodes[position], value, several)
+        ):
+            # autograd's function gives one that comes alone as no view
+            lone.append(
+                OutputRole(value=at, kind="view", source=at, is_unless_view=True, creation=creation.name)
+            )
+    # `unsafe_split` and the like: AOTAutograd does not make these anew
+    shown = [
+        OutputRole(
+            value=Value("out", position),
+            kind="shown",
+            source=Value("in", given[storages[position]]),
+            is_view=value._is_view(),
+        )
+        for position, value in enumerate(values)
+        if value is not None
+        and storages[position] in given
+        and not any(value is one or value._base is one for one in placeholders)
+    ]
+    first: dict[int, int] = {}
+    # as `y.to(y.dtype)` is `y`: AOTAutograd makes a view of the input for each
+    repeated = [
+        OutputRole(value=Value("out", position), kind="is", source=Value("out", first[id(value)]))
+        for position, value in enumerate(values)
+        if storages[position] in given and first.setdefault(id(value), position) != position
+    ]
+    return CallingConvention(takes=takes, rows=(*shown, *views, *lone, *repeated))
+
+
+def _storages_of_several(gm: fx.GraphModule) -> set[int | None]:
+    """The memory that several calls of `gm` show, or one shows of what it is given."""
+    values = {id(node.meta.get("example_value")): node.meta.get("example_value") for node in gm.graph.nodes}
+    counted = Counter(identify_strided_storage(value) for value in values.values())
+    return {storage for storage, count in counted.items() if count > 1}
+
+
+def _is_view_in_eager(node: fx.Node, value: torch.Tensor, several: Container[int | None]) -> bool | None:
+    """Tell if `value` of `node`, which is a view where Dynamo computed it, is one in eager mode; `None`:
+    unknown.
+
+    A view of what another call gave is one; `several` are the storages of such values. Else the call made
+    memory and showed that: Dynamo may have called torch's decomposition, which shows what the operator itself
+    makes at once.
+    """
+    return True if identify_strided_storage(value) in several else is_view_outside_dynamo(node)
+
+
+def _marks_or_none(value: torch.Tensor | None) -> Marks | None:
+    return marks_of(value) if value is not None and value.layout == torch.strided else None
+
+
+def _list_values(gm: fx.GraphModule) -> list[torch.Tensor | None]:
+    nodes = leaves_of(gm.graph.output_node().args)
+    values = [node.meta.get("example_value") if isinstance(node, fx.Node) else None for node in nodes]
+    return [value if isinstance(value, torch.Tensor) else None for value in values]
+
+
+# ---- Results that share memory: as many tensor objects as in eager mode, and one count of their ----
+
+
+_HIDDEN: Final = -1 << 20
+
+
+class ResultObject(NamedTuple):
+    """A result of a graph.
+
+    Attributes:
+        memory: the position of the first result in the same memory.
+        same: the position of the first result that is the same object.
+        is_shown: a program calls an operator for it, and torch may make a view of what eager makes anew.
+    """
+
+    memory: int
+    same: int
+    is_shown: bool = False
+
+
+class SharedView(NamedTuple):
+    """A result that is a view of `base`, made in the way of `creation`."""
+
+    position: int
+    base: int
+    creation: Creation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemory:
+    """Results that share memory.
+
+    Views are of a base that autograd knows. It is a result, by its position, or hidden from the caller, by a
+    negative number.
+
+    Attributes:
+        whole: the base that is what the program returns, as it is.
+        source: position of the result that is the memory.
+        detached: pairs (other tensor in that memory that is no view, the tensor with whose writes its own are
+            counted); `None`: with nobody's, as those of `unsafe_split`.
+        views: what else lies in that memory.
+        repeated: pairs (position, position of the result that is the same object).
+    """
+
+    whole: int
+    source: int
+    detached: tuple[tuple[int, int | None], ...]
+    views: tuple[SharedView, ...]
+    repeated: tuple[tuple[int, int], ...]
+
+    @property
+    def is_lone_view(self) -> bool:
+        """Tell if this is one result, a view of memory that the caller does not see."""
+        return self.whole < 0 and len(self.views) == 1 and not (self.detached or self.repeated)
+
+
+def identify_results(gm: fx.GraphModule, taken: int | None = None) -> tuple[ResultObject | None, ...]:
+    """Memory and object of each result of `gm`, which AOTAutograd made; of a joint graph the first `taken`
+    are results.
+
+    `None` stands for results in the memory of inputs, which AOTAutograd or the program makes, and for what
+    is no tensor.
+    """
+    given = {identify_node_storage(node) for node in gm.graph.nodes if node.op == "placeholder"}
+    memories: dict[int, int] = {}
+    objects: dict[object, int] = {}
+    found: list[ResultObject | None] = []
+    for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:taken]):
+        storage = identify_node_storage(node)
+        is_shown = storage is not None and _is_shown(node)
+        if storage is None or (storage in given and not is_shown):
+            found.append(None)
+            continue
+        same = objects.setdefault(node, position)
+        memory = same if storage in given else memories.setdefault(storage, position)
+        found.append(ResultObject(memory, same, is_shown))
+    return tuple(found)
+
+
+def plan_shared_results(
+    objects: Sequence[ResultObject | None],
+    captured: Sequence[CapturedResult],
+    facts: ResultFacts,
+    *,
+    recorded: bool,
+) -> tuple[SharedMemory, ...]:
+    """Return what there is to do for groups of several objects in one memory.
+
+    `captured` are the results of Dynamo's graph. `recorded`: AOTAutograd records a function, of which what
+    asks for gradients must be no view.
+    """
+    groups: dict[int, dict[int, int]] = {}
+    for position, found in enumerate(objects):
+        if found is not None and position not in facts.remade:
+            groups.setdefault(found.memory, {})[position] = found.same
+    # subclasses that are taken apart have more results than were captured
+    known = captured if len(captured) == facts.count else ()
+    views: dict[int, SharedView] = {}
+    counts: dict[int, int] = {}
+    for position, result in enumerate(known, start=facts.start):
+        counts[position] = result.count
+        if result.base is None:
+            continue
+        base = result.base + facts.start if result.base >= 0 else result.base
+        counts.setdefault(base, result.count)
+        if position in facts.constant or not recorded:
+            views[position] = SharedView(position, base, result.creation)
+    shown = {position for position, found in enumerate(objects) if found is not None and found.is_shown}
+    # a view that comes alone is one of a hidden base; one that torch alone takes for a view becomes none
+    return tuple(
+        _plan(group, views, counts)
+        for group in groups.values()
+        if len(set(group.values())) > 1 or min(group) in views or min(group) in shown
+    )
+
+
+def make_sharing_roles(groups: Sequence[SharedMemory], *, recorded: bool) -> Iterator[OutputRole]:
+    """The roles of results that are separate objects; `recorded`: AOTAutograd records the call for a
+    backward.
+    """
+    if not groups:
+        return
+    for position in take_view_results() if recorded else ():
+        yield OutputRole(value=Value("out", position), kind="detached")
+    numbers = count()
+    for group in groups:
+        yield from _make_group_roles(group, numbers)
+
+
+def _plan(
+    group: Mapping[int, int], known: Mapping[int, SharedView], counts: Mapping[int, int]
+) -> SharedMemory:
+    """How results that share memory are made of one of them.
+
+    `group` has the first of the same object for each position, `known` the results that are views, `counts`
+    numbers that those have in common whose writes are counted together.
+    """
+    first: dict[int, int] = {}
+    for position, same in group.items():
+        first.setdefault(same, position)
+    own = [position for position in first.values() if position not in known]
+    views = []
+    for position in first.values():
+        if position in known:
+            base = known[position].base
+            base = first[group[base]] if base in group else base
+            if base >= 0 and base not in own:
+                # the caller gets it in another way, if at all
+                base = _HIDDEN - base
+            views.append(known[position]._replace(base=base))
+    whole, *others = (*own, *dict.fromkeys(view.base for view in views if view.base < 0))
+    numbers = {base: counts.get(base if base > _HIDDEN else _HIDDEN - base) for base in (whole, *others)}
+    # what is not among the captured results is what AOTAutograd makes some of them of
+    usual = next((number for number in numbers.values() if number is not None), None)
+    counted: dict[int | None, int] = {}
+    detached: list[tuple[int, int | None]] = []
+    for base, number in numbers.items():
+        source = counted.setdefault(usual if number is None else number, base)
+        if base != whole:
+            detached.append((base, None if source == base else source))
+    return SharedMemory(
+        whole=whole,
+        source=whole if own else min(group),
+        detached=tuple(detached),
+        views=tuple(views),
+        repeated=tuple(
+            (position, first[same]) for position, same in group.items() if position != first[same]
+        ),
+    )
+
+
+def _is_shown(node: fx.Node) -> bool:
+    """Tell if a program calls operators for `node`: kernels compute neither complex nor quantized numbers."""
+    value = node.meta["val"]
+    return node.op == "call_function" and (value.is_complex() or value.is_quantized)
+
+
+def _make_group_roles(group: SharedMemory, numbers: Iterator[int]) -> Iterator[OutputRole]:
+    """The roles of results that share memory; `numbers` are those of hidden values that are free."""
+    if group.is_lone_view:
+        ((position, _, creation),) = group.views
+        alone = Value("out", position)
+        yield OutputRole(value=alone, kind="view", source=alone, creation=_creation_name(creation))
+        return
+    bases = {
+        base: Value("out", base) if base >= 0 else Value("hidden", next(numbers))
+        for base in (group.whole, *(base for base, _ in group.detached))
+    }
+    whole = bases[group.whole]
+    if group.whole >= 0:
+        # an operator's result that the program shows otherwise may be a view
+        yield OutputRole(value=whole, kind="detached")
+    else:
+        yield OutputRole(value=whole, kind="is", source=Value("out", group.source))
+    for base, counted in group.detached:
+        if base < 0:
+            yield OutputRole(value=bases[base], kind="is", source=whole)
+        source = None if counted is None else bases[counted]
+        yield OutputRole(value=bases[base], kind="counted", source=source)
+    for position, base, creation in group.views:
+        yield OutputRole(
+            value=Value("out", position), kind="view", source=bases[base], creation=_creation_name(creation)
+        )
+    for position, same in group.repeated:
+        yield OutputRole(value=Value("out", position), kind="is", source=Value("out", same))
+
+
+def _creation_name(creation: Creation | None) -> str:
+    return "" if creation is None else creation.name
+
+
+# ---- Tensors saved for the backward that share memory with an input or a result: writing to the ----
+
+
+def make_version_roles(gm: fx.GraphModule, returned: int | None) -> Iterator[OutputRole]:
+    """The roles of results of the forward graph `gm` behind the first `returned`, which are saved; `None`:
+    none is.
+    """
+    pairs = () if returned is None else _pair_saved_results(gm, returned)
+    given = sum(node.op == "placeholder" for node in gm.graph.nodes)
+    for position in take_view_results() if any(source >= given for _, source in pairs) else ():
+        yield OutputRole(value=Value("out", position), kind="detached")
+    for position, source in pairs:
+        shown = Value("in", source) if source < given else Value("out", source - given)
+        yield OutputRole(value=Value("out", position), kind="counted", source=shown)
+
+
+def _pair_saved_results(gm: fx.GraphModule, returned: int) -> tuple[tuple[int, int], ...]:
+    """Pairs of a saved result and what has its memory, counted through inputs and results; first come, first
+    taken.
+    """
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    results: Any = gm.graph.output_node().args[0]
+    known: dict[int, int] = {}
+    for place, node in enumerate([*inputs, *results[:returned]]):
+        storage = identify_node_storage(node)
+        if storage is not None:
+            known.setdefault(storage, place)
+    saved = ((position, results[position]) for position in range(returned, len(results)))
+    pairs = ((position, node, known.get(identify_node_storage(node) or 0)) for position, node in saved)
+    shown = (*inputs, *results[:returned])
+    return tuple(
+        (position, source) for position, node, source in pairs if source is not None and node not in shown
+    )
