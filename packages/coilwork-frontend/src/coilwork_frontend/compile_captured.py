@@ -1,4 +1,9 @@
-"""One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mended, and
+"""Python's cyclic garbage collector, held back while a graph is compiled.
+
+A compilation makes hundreds of thousands of small values that live until its end. The collector would walk
+over all of them again and again and find nothing to free, which costs up to two fifths of the time.
+
+One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mended, and
 AOTAutograd around the rest.
 
 What compiles ATen graphs is handed in as `Stages`, one for each captured graph.
@@ -6,8 +11,10 @@ What compiles ATen graphs is handed in as `Stages`, one for each captured graph.
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -79,15 +86,35 @@ from coilwork_frontend.capture.write_overlaps import (
     write_expansion_source,
     writes_to_overlaps,
 )
-from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_with_aot_autograd, result_facts
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.roles import CallingConvention, CallRole
 
+# ---- Python's cyclic garbage collector, held back while a graph is compiled ----
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """No automatic collection while it is entered; nested, and where it was off before, it
+    changes nothing.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+# ---- One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mend ----
+
+
 Halves = tuple[fx.GraphModule, fx.GraphModule]
 # A graph, its inputs, and what makes them of a list of what a caller gives.
-Arranged = tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]
+Rearranged = tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]
 logger = logging.getLogger("coilwork")
 
 
@@ -166,23 +193,23 @@ def compile_captured(
     Raises:
         CompileError: with `strict`, the graph cannot be compiled.
     """
-    start = Given(gm=gm, inputs=example_inputs, roles=Roles(convention=CallingConvention(takes=0)))
+    start = CapturedInputs(gm=gm, inputs=example_inputs, roles=Roles(convention=CallingConvention(takes=0)))
     given = CAPTURED_ROLES.run(start, None)
-    compiled = _compile_given(given.gm, given.inputs, begin)
+    compiled = _compile_flat(given.gm, given.inputs, begin)
     if not given.roles.convention.rows:
         return compiled
     return begin().apply_roles(compiled, given.roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class CapturedInputs:
     """Dynamo's graph, what it is given, and the roles of what callers give instead."""
 
     gm: fx.GraphModule
     inputs: Sequence[Any]
     roles: Roles
 
-    def arrange(self, name: str, arranged: Arranged) -> Given:
+    def arrange(self, name: str, arranged: Rearranged) -> CapturedInputs:
         """Another graph with other inputs, and what makes these before a call, inside of what does so
         already."""
         gm, inputs, make = arranged
@@ -191,22 +218,22 @@ class Given:
             convention=CallingConvention(takes=len(inputs), rows=rows),
             functions=MappingProxyType({**self.roles.functions, name: make}),
         )
-        return Given(gm=gm, inputs=inputs, roles=roles)
+        return CapturedInputs(gm=gm, inputs=inputs, roles=roles)
 
 
-def _flatten_inputs(given: Given, context: None) -> Given:
+def _flatten_inputs(given: CapturedInputs, context: None) -> CapturedInputs:
     if not has_pytree_inputs(given.inputs):
         return given
     return given.arrange("flatten", flatten_inputs(given.gm, given.inputs))
 
 
-def _name_groups(given: Given, context: None) -> Given:
+def _name_groups(given: CapturedInputs, context: None) -> CapturedInputs:
     if not has_group_inputs(given.gm, given.inputs):
         return given
     return given.arrange("named", name_groups(given.gm, given.inputs))
 
 
-CAPTURED_ROLES: Final[PassTable[Given, None]] = PassTable(
+CAPTURED_ROLES: Final[PassTable[CapturedInputs, None]] = PassTable(
     passes=(
         Pass(name="flatten inputs", run=_flatten_inputs, why="AOTAutograd knows flat inputs"),
         Pass(name="name groups", run=_name_groups, why="no program can hold a group, and torch bakes it in"),
@@ -218,7 +245,7 @@ behind it.
 """
 
 
-def _compile_given(
+def _compile_flat(
     gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
 ) -> Callable[..., Any]:
     """`compile_captured` of a graph whose inputs are flat and none a group."""
@@ -240,8 +267,8 @@ def _compile_given(
     taken = UnifiedSizes(gm, is_other_shape=stages.is_other_shape)
     trial = EagerTrial(captured, example_inputs)
     inputs, giving = give_expanded_storages(gm, example_inputs, captured)
-    MENDING.run(gm, None)
-    as_captured = _uncompiled_calls(gm, captured, example_inputs, trial, stages, begin)
+    MENDS.run(gm, None)
+    as_captured = _run_unmended(gm, captured, example_inputs, trial, stages, begin)
     if as_captured is not None:
         return as_captured
     try:
@@ -252,8 +279,8 @@ def _compile_given(
         if others is None:
             raise
         plain = others
-        return _compile_given(copy_of(captured), example_inputs, lambda: plain)
-    roles = _Roles(stages=stages, results=results, trial=trial)
+        return _compile_flat(copy_of(captured), example_inputs, lambda: plain)
+    roles = _Compilers(stages=stages, results=results, trial=trial)
     compiler = partial(
         compile_with_aot_autograd,
         forward=taken.noting(assertions.noting(roles.compile_forward)),
@@ -263,7 +290,7 @@ def _compile_given(
         partition=roles.partition,
     )
     try:
-        with collector_paused():
+        with pause_collector():
             compiled = giving(compile_with_storages(gm, inputs, compiler))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
     # wrong with it.
@@ -278,7 +305,7 @@ def _compile_given(
     return watched
 
 
-def _mend(fix: Callable[[fx.GraphModule], None]) -> Callable[[fx.GraphModule, None], fx.GraphModule]:
+def _make_mend(fix: Callable[[fx.GraphModule], None]) -> Callable[[fx.GraphModule, None], fx.GraphModule]:
     """`fix`, which rewrites the graph in place, as a step of the table."""
 
     def run(gm: fx.GraphModule, context: None) -> fx.GraphModule:
@@ -290,61 +317,61 @@ def _mend(fix: Callable[[fx.GraphModule], None]) -> Callable[[fx.GraphModule, No
 
 _OTHER_CALLS: Final = "they rewrite different calls, so either order does"
 
-MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
+MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
     passes=(
         Pass(
             name="user checks",
-            run=_mend(put_user_checks_first),
+            run=_make_mend(put_user_checks_first),
             why="what the user checks is told in the user's words, not in torch's",
         ),
         Pass(
             name="collectives",
-            run=_mend(functionalize_collectives),
+            run=_make_mend(functionalize_collectives),
             why="AOTAutograd refuses collectives that write into their operands",
         ),
         Pass(
             name="nested regions",
-            run=_mend(inline_subgraphs),
+            run=_make_mend(inline_subgraphs),
             why="what is called as a graph is neither fused with, nor partitioned by, what surrounds it",
         ),
         Pass(
             name="tensor indices",
-            run=_mend(read_tensor_indices),
+            run=_make_mend(read_tensor_indices),
             why="numbers in tensors index as numbers do",
         ),
         Pass(
             name="masked selection",
-            run=_mend(broadcast_masked_select),
+            run=_make_mend(broadcast_masked_select),
             why="a mask may have more places than what it chooses from",
         ),
         Pass(
             name="sums over all",
-            run=_mend(sum_over_empty_dims),
+            run=_make_mend(sum_over_empty_dims),
             why="torch's fake tensors sum over no dimension where none is listed, and eager over all",
         ),
         Pass(
             name="value checks",
-            run=_mend(check_values),
+            run=_make_mend(check_values),
             why="tracing does not see the values that eager refuses",
         ),
         Pass(
             name="filled expansions",
-            run=_mend(fill_expansion_source),
+            run=_make_mend(fill_expansion_source),
             why="a value is written once to what an expansion shows many times",
         ),
         Pass(
             name="written expansions",
-            run=_mend(write_expansion_source),
+            run=_make_mend(write_expansion_source),
             why="torch adds up what is written to elements that share memory",
         ),
         Pass(
             name="margin losses",
-            run=_mend(replace_margin_losses),
+            run=_make_mend(replace_margin_losses),
             why="torch's decomposition takes places behind the last label for labels",
         ),
         Pass(
             name="resizing",
-            run=_mend(keep_resize_operators),
+            run=_make_mend(keep_resize_operators),
             why="images that are resized are differentiated as one operator",
         ),
     ),
@@ -367,7 +394,7 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
 not."""
 
 
-def _uncompiled_calls(
+def _run_unmended(
     gm: fx.GraphModule,
     captured: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -433,7 +460,7 @@ def _compile_part(begin: Callable[[], Stages]) -> Callable[[fx.GraphModule, Sequ
 
 
 @dataclass(slots=True, kw_only=True)
-class _Roles:
+class _Compilers:
     """What AOTAutograd calls. `objects` are the results of the forward graph that are one tensor, as the
     joint graph tells."""
 
@@ -456,7 +483,7 @@ class _Roles:
 
     def compile_backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         # It is often compiled at its first call, outside of the pause around AOTAutograd.
-        with collector_paused():
+        with pause_collector():
             return self.stages.compile(
                 gm, example_inputs, role="backward", shared=(), is_refused=lambda: False
             )
