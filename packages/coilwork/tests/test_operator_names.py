@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coilwork.errors import OptionError
-from coilwork_frontend.operator_names import check_fallback
+from coilwork_frontend.user_options import check_fallback
 from coilwork_lowering.registry import RULES
 
 

@@ -29,11 +29,11 @@ from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.dtype_checks import EagerKernels
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.compile_captured import Halves, compile_captured
-from coilwork_frontend.compile_function import make_compile
 from coilwork_frontend.options import warn_of_unkeyed
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.dynamo import allow_registering_again, free_compile_lock_in_children
 from coilwork_frontend.torch_compat.versions import check_torch_version
+from coilwork_frontend.user_options import make_compile
 from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import (
     AddedGuard,

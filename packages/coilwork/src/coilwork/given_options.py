@@ -1,4 +1,4 @@
-"""The settings of a compilation, from what a user gives (`coilwork_frontend.given_options`)."""
+"""The settings of a compilation, from what a user gives (`coilwork_frontend.user_options`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork.compile_options import OPTIONS, CompileOptions
-from coilwork_frontend.given_options import GivenOptions
-from coilwork_frontend.operator_names import check_fallback, check_rewrites
+from coilwork_frontend.user_options import UserOptions, check_fallback, check_rewrites
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rewrites import REWRITES
 
-GIVEN: Final = GivenOptions(
-    table=OPTIONS, around=ContextVar("coilwork.options", default=MappingProxyType({}))
-)
+GIVEN: Final = UserOptions(table=OPTIONS, around=ContextVar("coilwork.options", default=MappingProxyType({})))
 resolve = GIVEN.resolve
 
 

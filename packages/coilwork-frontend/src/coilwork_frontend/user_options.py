@@ -1,0 +1,206 @@
+"""The settings of a compilation, from what a user gives.
+
+They come from four places, later ones win: the defaults, environment variables, blocks around the call, and
+what the call itself is given, `torch.compile(..., mode=..., options={...})` for one.
+
+A backend's own `compile`, which checks options at its call: `torch.compile` hands them on at the first
+call of what it returns.
+
+Operators and rewrites that options name: a name that means nothing would leave everything as it is,
+unnoticed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import torch
+
+from coilwork_frontend.errors import OptionError
+from coilwork_frontend.options import Options, OptionTable, suggest
+
+# ---- The settings of a compilation, from what a user gives ----
+
+
+_O = TypeVar("_O", bound=Options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserOptions(Generic[_O]):
+    """Where settings of the options in `table` come from.
+
+    Attributes:
+        around: what blocks say that the calling thread is in. It ends here, at the edge: compilers get
+            values.
+    """
+
+    table: OptionTable[_O]
+    around: ContextVar[Mapping[str, Any]]
+
+    def resolve(
+        self,
+        *,
+        mode: str | None = None,
+        options: Mapping[str, object] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> _O:
+        """The settings for one compilation.
+
+        Raises:
+            OptionError: unknown name or mode, or a value of the wrong type; the message names the nearest
+                known one.
+
+        Warns:
+            IgnoredOptionWarning: a variable that is no option, or an option that has no effect beside the
+                others.
+            NotBuiltYetWarning: a value of which a part has no effect yet; once per process.
+        """
+        chosen = self.table.read_environment(os.environ if environ is None else environ)
+        chosen.update(self.around.get())
+        if mode is not None:
+            chosen |= self.table.check({"mode": mode}, source="torch.compile")
+        chosen |= self.table.check(options or {}, source="options")
+        settings = self.table.settle(self.table.cls(**chosen), chosen.keys())
+        self.table.warn(settings, chosen.keys())
+        return settings
+
+    @contextmanager
+    def enter(self, settings: Mapping[str, object], *, source: str) -> Iterator[None]:
+        """A block that gives `settings` to what this thread compiles inside of it, unless its own options say
+        otherwise. `source` is how messages call it.
+
+        Raises:
+            OptionError: unknown name, or a value of the wrong type; the message names the nearest known one.
+        """
+        given = self.table.check(settings, source=source)
+        token = self.around.set(MappingProxyType({**self.around.get(), **given}))
+        try:
+            yield
+        finally:
+            self.around.reset(token)
+
+
+# ---- A backend's own `compile`, which checks options at its call: `torch.compile` hands them on ----
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class CompileFunction(Protocol):
+    """`compile(function, **options)`, or a decorator without a function."""
+
+    @overload
+    def __call__(
+        self,
+        function: Callable[_P, _R],
+        /,
+        *,
+        fullgraph: bool = ...,
+        dynamic: bool | None = ...,
+        **options: object,
+    ) -> Callable[_P, _R]: ...
+
+    @overload
+    def __call__(
+        self,
+        function: None = None,
+        /,
+        *,
+        fullgraph: bool = ...,
+        dynamic: bool | None = ...,
+        **options: object,
+    ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]: ...
+
+
+def make_compile(
+    backend: Callable[..., Any],
+    around: ContextVar[Mapping[str, Any]],
+    check: Callable[[Mapping[str, object]], object],
+) -> CompileFunction:
+    """`compile` of a `backend`. `around` has the options of blocks around a call, `check` refuses wrong
+    ones."""
+
+    def compile(
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        fullgraph: bool = False,
+        dynamic: bool | None = None,
+        **options: object,
+    ) -> Callable[..., Any]:
+        """`function`, or a module, compiled; without one, a decorator.
+
+        `fullgraph` and `dynamic` are `torch.compile`'s; all others are the backend's options by name, `mode`
+        among them. They are checked now. What a block of options around this call says goes for the compiled
+        function, too.
+
+        Raises:
+            OptionError: unknown option, or a value that it cannot take; the message names the nearest known
+                one.
+            UnsupportedTorchError: torch is outside the supported range.
+        """
+        if function is None:
+            return partial(compile, fullgraph=fullgraph, dynamic=dynamic, **options)
+        given = {**around.get(), **options}
+        check(given)
+        compiled: Callable[..., Any] = torch.compile(
+            function, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=given
+        )
+        return compiled
+
+    return compile
+
+
+# ---- Operators and rewrites that options name: a name that means nothing would leave everything ----
+
+
+def check_fallback(names: Sequence[str], lowered: Iterable[str]) -> None:
+    """Refuse operators of ATen that torch does not have, and names without a namespace; other libraries may
+    be loaded later.
+
+    `lowered` are the overloads that are compiled.
+
+    Raises:
+        OptionError: names the operator, and the nearest one that is lowered.
+    """
+    for name in names:
+        namespace, _, rest = name.partition(".")
+        if not rest or (namespace == "aten" and not _has_operator(rest)):
+            known = sorted({target.rpartition(".")[0] for target in lowered})
+            near = difflib.get_close_matches(name if rest else f"aten.{name}", known, n=1)
+            raise OptionError(
+                "bad-option",
+                f"fallback: there is no operator {name!r}",
+                remedy=f"did you mean {near[0]!r}?"
+                if near
+                else "write it as in aten.cumsum or aten.sum.dim_IntList",
+            )
+
+
+def _has_operator(name: str) -> bool:
+    """Tell whether ATen has the operator, or overload, `name`."""
+    packet, _, overload = name.partition(".")
+    return hasattr(torch.ops.aten, packet) and (
+        not overload or hasattr(getattr(torch.ops.aten, packet), overload)
+    )
+
+
+def check_rewrites(names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names of rewrites that are not `known`.
+
+    Raises:
+        OptionError: there is no rewrite of a name; the message names the nearest known one.
+    """
+    there = tuple(known)
+    for name in names:
+        if name not in there:
+            raise OptionError("unknown-rewrite", f"there is no rewrite {name!r}", remedy=suggest(name, there))
