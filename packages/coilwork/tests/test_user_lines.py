@@ -23,7 +23,7 @@ from coilwork.errors import (
     UncachedPassWarning,
 )
 from coilwork_frontend import options as option_table
-from coilwork_frontend.user_warnings import warn_user
+from coilwork_frontend.errors import warn_user
 from coilwork_lowering import LoweringError
 
 WITHOUT_EFFECT = {"wrapper": "fx", "executor": "native"}

@@ -29,9 +29,9 @@ from coilwork_frontend.errors import (
     NotBuiltYetWarning,
     OptionError,
     UncachedPassWarning,
+    warn_user,
 )
 from coilwork_frontend.user_passes import keys_of, without_uuid
-from coilwork_frontend.user_warnings import warn_user
 
 _ABOUT: Final = "about"
 _QUIET: Final = (False, "auto")

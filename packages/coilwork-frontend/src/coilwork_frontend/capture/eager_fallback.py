@@ -40,11 +40,10 @@ import torch
 from torch import fx
 
 from coilwork_frontend.capture.eager_trial import RefusedCallError
-from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
+from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe, warn_user
 from coilwork_frontend.random_state import random_state, restore
 from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS, guard_dual_level, may_carry_tangents
 from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
-from coilwork_frontend.user_warnings import warn_user
 from coilwork_ir.loc import Origin
 
 # ---- What Dynamo captured, in eager mode, in the stead of the compiled program for calls that t ----

@@ -15,12 +15,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx
 
-from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
+from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe, warn_user
 from coilwork_frontend.random_state import random_state, restore
 from coilwork_frontend.torch_compat.operators import disable_modes, space_of
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_frontend.torch_compat.tensors import leaves_of, storage_identity
-from coilwork_frontend.user_warnings import warn_user
 
 _PLAIN: Final = (Tensor, torch.nn.Parameter)
 _TORCHS: Final = frozenset({"", "aten", "prims", "prim"})
