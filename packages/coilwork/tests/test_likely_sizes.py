@@ -16,7 +16,7 @@ from coilwork.backend import backend
 from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
-from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes, likely_texts, rounded
+from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes, likely_texts, round_size
 from coilwork_ir.boundary import Boundary
 from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.kernel_source import KernelSource
@@ -78,7 +78,7 @@ def planned(
     ],
 )
 def test_sizes_are_rounded_up_and_stay_as_odd(size: int, expected: int) -> None:
-    assert rounded(size) == expected
+    assert round_size(size) == expected
 
 
 def test_symbols_have_the_sizes_that_they_were_traced_with() -> None:

@@ -20,7 +20,7 @@ from coilwork_ir.program.nodes import Launch, Program
 from coilwork_ir.program.walk import all_kernels, walk
 
 # Elements in rows of which all begin at multiples of 16 bytes, whatever their type.
-_WHOLE: Final = 16
+_ALIGNED_ELEMENTS: Final = 16
 
 
 def likely_sizes(
@@ -35,7 +35,7 @@ def likely_sizes(
     if not pairs:
         return ()
     traced = traced_values(gm)
-    return tuple((ours.name, rounded(traced[theirs])) for ours, theirs in pairs if theirs in traced)
+    return tuple((ours.name, round_size(traced[theirs])) for ours, theirs in pairs if theirs in traced)
 
 
 def likely_arguments(program: Program, known: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
@@ -63,10 +63,10 @@ def _argument(size: Expr, values: Mapping[str, int]) -> int:
 
 def likely_texts(gm: torch.fx.GraphModule) -> list[str]:
     """Return what `likely_sizes` can say of the symbols in `gm`, as sorted texts."""
-    return sorted(f"{name} ~ {rounded(value)}" for name, value in traced_values(gm).items())
+    return sorted(f"{name} ~ {round_size(value)}" for name, value in traced_values(gm).items())
 
 
-def rounded(size: int) -> int:
+def round_size(size: int) -> int:
     """The largest number up to the power of two from `size` on that is, like `size`, a multiple of 16, or
     else of 8, 4, 2 or 1 alone.
 
@@ -76,4 +76,4 @@ def rounded(size: int) -> int:
         return size
     power = 1 << (size - 1).bit_length()
     odd = size & -size
-    return power if power == size or odd >= _WHOLE else power - odd
+    return power if power == size or odd >= _ALIGNED_ELEMENTS else power - odd

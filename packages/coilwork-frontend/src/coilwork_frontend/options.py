@@ -31,7 +31,7 @@ from coilwork_frontend.errors import (
     UncachedPassWarning,
     warn_user,
 )
-from coilwork_frontend.user_passes import keys_of, without_uuid
+from coilwork_frontend.user_passes import keys_of, list_unkeyed
 
 _ABOUT: Final = "about"
 _QUIET: Final = (False, "auto")
@@ -276,7 +276,7 @@ class Options:
     def unkeyed(self) -> tuple[str, ...]:
         """Names of passes and rewrites that have no `uuid`, which keep what is compiled out of the cache."""
         code = (name for name, kind in _kinds(type(self)).items() if isinstance(kind, Items) and kind.is_code)
-        return without_uuid([item for name in code for item in getattr(self, name)])
+        return list_unkeyed([item for name in code for item in getattr(self, name)])
 
 
 def _key_of(kind: Kind, value: Any) -> str:

@@ -37,7 +37,7 @@ def keys_of(items: Sequence[Any]) -> str:
     return repr([(name_of(item), uuid_of(item)) for item in items])
 
 
-def without_uuid(items: Sequence[Any]) -> tuple[str, ...]:
+def list_unkeyed(items: Sequence[Any]) -> tuple[str, ...]:
     """Names of those that have no uuid: what they help to compile is not cached."""
     return tuple(name_of(item) for item in items if uuid_of(item) is None)
 
