@@ -191,9 +191,9 @@ def launched_by_model(
 
 def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> Iterator[Step]:
     """The launches and calls of a program and of those nested in it, in order."""
-    from coilwork.backends.registry import codegen_for
     from coilwork.compile_options import CompileOptions
     from coilwork.package_options import generator_settings
+    from coilwork.registries import codegen_for
     from coilwork_ir.emission import Generation, emit_kernels
     from coilwork_ir.graph_targets import declare_capabilities
     from coilwork_ir.mapping import format_versions

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.package_options import layout_options, rewrites_of
+from coilwork.registries import codegen_for
 from coilwork.stages import lower_to_program
 from coilwork_frontend.calling_convention.activation_strides import list_chosen_strides, report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role

@@ -29,7 +29,7 @@ from benchmarks.kernels import kernel_times
 from benchmarks.layout_tables import TARGET, capture
 from benchmarks.machine import machine_description
 from coilwork.backend import backend
-from coilwork.backends.registry import codegen_for
+from coilwork.registries import codegen_for
 from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.access import defined

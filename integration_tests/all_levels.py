@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from coilwork.attempts import make_call
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions, Executor
 from coilwork.job import Job, open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role

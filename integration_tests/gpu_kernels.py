@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.input_memory import name_inputs

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from benchmarks.updates import CASES, planned
 from coilwork import package_options
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import Compiled, run_stages
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd

@@ -13,9 +13,9 @@ import torch
 
 from coilwork.attempts import make_call
 from coilwork.backend import GraphStages
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from coilwork.backends import registry
-from coilwork.backends.registry import BACKENDS, backend_of_device, codegen_for
+from coilwork import registries
 from coilwork.caches import graph_key
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import CompileError
+from coilwork.registries import BACKENDS, backend_of_device, codegen_for
 from coilwork.targets import target_of_device
 from coilwork_cache import GraphCache, NullStore, compiler_identity
 from coilwork_ir import registration
@@ -113,7 +113,7 @@ def test_ours(target: str, name: str) -> None:
 
 
 def test_ours_are_what_the_metadata_registers() -> None:
-    path = Path(registry.__file__).parents[3] / "pyproject.toml"
+    path = Path(registries.__file__).parents[3] / "pyproject.toml"
     if not path.exists():
         path = Path(__file__).parents[1] / "pyproject.toml"
     assert tomllib.loads(path.read_text())["project"]["entry-points"][BACKENDS.group] == BACKENDS.own
@@ -185,7 +185,7 @@ def test_only_the_generator_that_is_needed_is_imported(target: str, needed: str,
     code = f"""
 import sys
 import coilwork.backend
-from coilwork.backends.registry import codegen_for
+from coilwork.registries import codegen_for
 from coilwork.caches import COMPONENTS
 from coilwork_cache import compiler_identity
 from coilwork_ir.target import TARGETS

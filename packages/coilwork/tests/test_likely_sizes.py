@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
+from coilwork.registries import codegen_for
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes, likely_texts, round_size
 from coilwork_ir.boundary import Boundary

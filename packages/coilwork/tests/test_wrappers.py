@@ -14,7 +14,7 @@ import coilwork
 from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import CoilworkFallbackWarning, IgnoredOptionWarning, OptionError
 from coilwork.package_options import executor_options
-from coilwork.wrappers import WRAPPERS
+from coilwork.registries import WRAPPERS
 from coilwork_cpp import CppCodegen
 from coilwork_ir.conformance import check_wrapper, failures
 from coilwork_ir.program.text import parse_program

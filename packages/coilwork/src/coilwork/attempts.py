@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from coilwork.job import Job
 from coilwork.package_options import executor_options
+from coilwork.registries import WRAPPERS
 from coilwork.stages import Compiled, lowering_context, run_stages
-from coilwork.wrappers import WRAPPERS
 from coilwork_cache import Store
 from coilwork_frontend.capture.eager_fallback import warn_of_driver
 from coilwork_ir.loc import Origin

@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 import coilwork
-from coilwork.backends.registry import BACKENDS
 from coilwork.caches import COMPONENTS
 from coilwork.compile_options import list_options
-from coilwork.wrappers import WRAPPERS
+from coilwork.registries import BACKENDS, WRAPPERS
 from coilwork_cache import CacheError
 from coilwork_cache.commands import cache
 from coilwork_ir.registration import RegistrationError

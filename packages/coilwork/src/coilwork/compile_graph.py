@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from coilwork.attempts import Attempted
-from coilwork.backends.registry import backend_of_device, find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import DECIDED, Job, open_job
 from coilwork.package_options import executor_options, search_of
+from coilwork.registries import backend_of_device, find_language
 from coilwork.stages import Compiled
 from coilwork.targets import targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from coilwork.wrappers import WRAPPERS
+from coilwork.registries import WRAPPERS
 from coilwork_frontend.compile_captured import Promises
 from coilwork_frontend.options import (
     Choice,

@@ -9,11 +9,11 @@ from typing import Final, TypeVar
 
 import torch
 
-from coilwork.backends.registry import backend_of_target, codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import Job
 from coilwork.package_options import generator_settings, lowering_options, rewrites_of, schedule_options
+from coilwork.registries import backend_of_target, codegen_for
 from coilwork.targets import choose_targets, resident_bytes
 from coilwork_frontend.calling_convention.activation_strides import Strides, list_chosen_strides
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant

@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from coilwork.backends.registry import backend_of_device, codegen_for
 from coilwork.compile_options import CompileOptions
+from coilwork.registries import backend_of_device, codegen_for
 from coilwork_frontend.calling_convention.aten_graph import list_devices
 from coilwork_ir.graph_targets import describe_targets
 from coilwork_ir.loops.nodes import Graph

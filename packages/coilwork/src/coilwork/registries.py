@@ -16,6 +16,8 @@ from coilwork_ir.codegen import Codegen
 from coilwork_ir.device_traits import GROUP
 from coilwork_ir.registration import Registry
 from coilwork_ir.target import Target
+from coilwork_ir.wrapper import GROUP as WRAPPER_GROUP
+from coilwork_ir.wrapper import Wrapper
 from coilwork_runtime import Device, DeviceLanguage, KernelCompiler, Language
 from coilwork_runtime.errors import refuse_device
 
@@ -28,6 +30,19 @@ BACKENDS: Final[Registry[Backend]] = Registry(
     protocol=protocol.Backend,
     noun="back end",
     own=MappingProxyType({"cpu": "coilwork.backends.cpu:BACKEND", "cuda": "coilwork.backends.cuda:BACKEND"}),
+)
+WRAPPERS: Final[Registry[Wrapper]] = Registry(
+    group=WRAPPER_GROUP,
+    protocol=Wrapper,
+    noun="wrapper",
+    own=MappingProxyType(
+        {
+            "python": "coilwork_wrapper.module_wrapper:PYTHON",
+            "native": "coilwork_wrapper.module_wrapper:NATIVE",
+            "fx": "coilwork_wrapper.fx.wrapper:FX",
+            "cpp": "coilwork_cpp_wrapper.wrapper:CPP",
+        }
+    ),
 )
 
 
