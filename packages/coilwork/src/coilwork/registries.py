@@ -29,7 +29,7 @@ BACKENDS: Final[Registry[Backend]] = Registry(
     group=GROUP,
     protocol=protocol.Backend,
     noun="back end",
-    own=MappingProxyType({"cpu": "coilwork.backends.cpu:BACKEND", "cuda": "coilwork.backends.cuda:BACKEND"}),
+    own=MappingProxyType({"cpu": "coilwork.backends:CPU", "cuda": "coilwork.backends:CUDA"}),
 )
 WRAPPERS: Final[Registry[Wrapper]] = Registry(
     group=WRAPPER_GROUP,

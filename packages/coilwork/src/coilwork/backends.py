@@ -1,4 +1,7 @@
-"""GPUs that torch calls `cuda`, NVIDIA's and AMD's: Triton kernels of `coilwork_triton`."""
+"""CPUs: C++ kernels of `coilwork_cpp`, which the runtime builds with the compiler that is there.
+
+GPUs that torch calls `cuda`, NVIDIA's and AMD's: Triton kernels of `coilwork_triton`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,60 @@ from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.device_traits import DEVICE_TRAITS, FAST_F64
 from coilwork_ir.target import TARGETS, Target
-from coilwork_runtime import Device, GpuDevice, KernelCompiler, TritonCompiler, describe_gpu
+from coilwork_runtime import (
+    CppCompiler,
+    CpuDevice,
+    Device,
+    GpuDevice,
+    KernelCompiler,
+    TritonCompiler,
+    describe_cpu,
+    describe_gpu,
+)
+
+# ---- CPUs: C++ kernels of `coilwork_cpp`, which the runtime builds with the compiler that is th ----
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBackend:
+    """The back end of the processor that runs this process."""
+
+    name: str = "cpu"
+    device_types: tuple[str, ...] = ("cpu",)
+    kinds: tuple[str, ...] = ("cpu",)
+    languages: tuple[str, ...] = ("cpp",)
+    traits: frozenset[str] = DEVICE_TRAITS["cpu"]
+
+    def refuses(self) -> str:
+        return ""
+
+    def devices(self) -> tuple[str, ...]:
+        return self.device_types
+
+    def describe(self, device: str) -> Target:
+        facts = describe_cpu()
+        return replace(TARGETS[facts.name], arch=facts.arch, multiprocessors=facts.multiprocessors)
+
+    def targets(self) -> Mapping[str, Target]:
+        return {name: target for name, target in TARGETS.items() if target.kind in self.kinds}
+
+    def codegen(self, target: Target) -> Codegen:
+        from coilwork_cpp import CppCodegen
+
+        return CppCodegen()
+
+    def compiler(self, store: Store | None) -> KernelCompiler:
+        return CppCompiler()
+
+    def device(self, store: Store | None) -> Device:
+        return CpuDevice()
+
+
+CPU: Final = CpuBackend()
+
+
+# ---- GPUs that torch calls `cuda`, NVIDIA's and AMD's: Triton kernels of `coilwork_triton` ----
+
 
 # Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
 _FAST_F64: Final = frozenset({"80", "90", "100"})
@@ -68,4 +124,4 @@ class CudaBackend:
         return GpuDevice(store)
 
 
-BACKEND: Final = CudaBackend()
+CUDA: Final = CudaBackend()
