@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork.attempts import make_call
+from coilwork.compile_graph import make_call
 from coilwork.compile_options import CompileOptions, Executor
 from coilwork.job import Job, open_job
 from coilwork.registries import codegen_for

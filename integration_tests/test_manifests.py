@@ -150,7 +150,7 @@ def test_manifests_of_programs(dynamic: bool, monkeypatch: pytest.MonkeyPatch, e
         seen.append(run(*args, **kwargs))
         return seen[-1]
 
-    monkeypatch.setattr("coilwork.attempts.run_stages", note)
+    monkeypatch.setattr("coilwork.compile_graph.run_stages", note)
     for name, (function, tensors) in PROGRAMS.items():
         torch._dynamo.reset()
         options = {"cache": False}

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from coilwork.attempts import make_call
 from coilwork.backend import GraphStages
+from coilwork.compile_graph import make_call
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
 from coilwork.registries import codegen_for

@@ -17,7 +17,8 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork import attempts, stages
+from coilwork import compile_graph as attempts
+from coilwork import stages
 from coilwork.backend import backend
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import coilwork.compile_graph as compiling
-from coilwork.attempts import Attempted
 from coilwork.backend import backend
+from coilwork.compile_graph import GraphAttempt
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_frontend.calling_convention.activation_strides import (
     list_captured_strides,
@@ -126,7 +126,7 @@ def test_operators_of_a_backward_graph_take_what_kernels_saved(tmp_path: Path) -
 def test_a_backward_graph_that_cannot_be_compiled_gets_them_as_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(attempted: Attempted, *rest: Any) -> Any:
+    def failing(attempted: GraphAttempt, *rest: Any) -> Any:
         if attempted.job.role == "backward":
             raise RuntimeError("on purpose")
         return build_with_retries(attempted, *rest)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import coilwork
-from coilwork import attempts, stages
+from coilwork import compile_graph, stages
 from coilwork.errors import (
     CoilworkFallbackWarning,
     CoilworkWarning,
@@ -91,7 +91,7 @@ def test_a_graph_that_falls_back_is_told_at_the_call(monkeypatch: pytest.MonkeyP
     def fail(job: Any, **_: Any) -> Any:
         raise LoweringError("graph-form", "it is tried out")
 
-    monkeypatch.setattr(attempts, "run_stages", fail)
+    monkeypatch.setattr(compile_graph, "run_stages", fail)
     function, x = compiled(cache=False), torch.ones(3)
     line_of(lambda: function(x), CoilworkFallbackWarning)
 
@@ -106,7 +106,7 @@ def test_a_backward_graph_is_compiled_through_code_that_torch_generates(
             raise LoweringError("graph-form", "it is tried out")
         return real(job, **given)
 
-    monkeypatch.setattr(attempts, "run_stages", fail)
+    monkeypatch.setattr(compile_graph, "run_stages", fail)
     x = torch.ones(3, requires_grad=True)
     loss = torch.compile(lambda x: (x.sin() * x.exp()).sum(), backend="coilwork", options={"cache": False})(x)
     line_of(lambda: loss.backward(), CoilworkFallbackWarning)

@@ -1,32 +1,37 @@
-"""One graph from AOTAutograd to a callable: through the graph cache, the stages, and the runtime's loader."""
+"""One graph as retries see it (`coilwork_tools.op_fallback`), and the callable of what was compiled.
+
+One graph from AOTAutograd to a callable: through the graph cache, the stages, and the runtime's loader.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from coilwork.attempts import Attempted
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import DECIDED, Job, open_job
 from coilwork.package_options import executor_options, search_of
-from coilwork.registries import backend_of_device, find_language
-from coilwork.stages import Compiled
+from coilwork.registries import WRAPPERS, backend_of_device, find_language
+from coilwork.stages import Compiled, lowering_context, run_stages
 from coilwork.targets import targets_text
-from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
+from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store
 from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.eager_trial import RefusedCallError
-from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
+from coilwork_ir.loc import Origin
+from coilwork_ir.program.walk import all_kernels
+from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, LoweringError, MistracedError
+from coilwork_lowering.prepare import list_calls
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_lowering.sizes.added_guards import list_guards
 from coilwork_lowering.uncallable import list_uncallable
@@ -34,6 +39,7 @@ from coilwork_runtime import (
     Builder,
     KernelBuildError,
     ProgramBytesError,
+    generated,
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
@@ -43,8 +49,80 @@ from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.compiled_graph import CompiledGraph
 from coilwork_tools.explain.progress import log_progress, log_search
 from coilwork_tools.explain.report import CompileReport, announce, read_report, report_program
+from coilwork_tools.explain.trace import Trace
+from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
-from coilwork_tools.op_fallback.retries import build_with_retries
+from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
+from coilwork_wrapper.drive import drive_program
+from coilwork_wrapper.module_wrapper import ModuleOptions
+
+# ---- One graph as retries see it (`coilwork_tools.op_fallback`), and the callable of what was c ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphAttempt:
+    """The graph of `job`; `store` keeps what is built."""
+
+    job: Job
+    builder: Builder
+    store: Store
+
+    @property
+    def facts(self) -> SubjectFacts:
+        options = self.job.options
+        return SubjectFacts(
+            graph_id=self.job.graph_id,
+            fallback=options.fallback,
+            may_retry=not options.promises.only_compiled,
+            is_refused=self.job.is_refused,
+            # what is mistraced is not the user's program
+            faults=FaultKinds(of_nodes=(LoweringError,), of_programs=(MistracedError,)),
+        )
+
+    def compile(self, plan: Plan) -> Compiled:
+        return run_stages(self._planned(plan), fallback=plan.remedy.operators)
+
+    def build(self, compiled: Compiled, plan: Plan) -> Driven:
+        job = self._planned(plan)
+        with job.clock.stage("build"):
+            return make_call(compiled, job, self.builder, self.store)
+
+    def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
+        context = replace(lowering_context(self._planned(plan)), write=None)
+        return list_calls(self.job.gm, context, views=views)
+
+    def list_kernels(self, compiled: Compiled) -> Mapping[str, Sequence[Origin]]:
+        return {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}
+
+    def _planned(self, plan: Plan) -> Job:
+        job, remedy = self.job, plan.remedy
+        trace = job.trace if plan.is_traced else Trace(None)
+        is_rewritten = job.is_rewritten and plan.is_rewritten
+        return replace(
+            job, left_to_aten=remedy.nodes, apart=remedy.apart, is_rewritten=is_rewritten, trace=trace
+        )
+
+
+def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
+    """Build the kernels and return what calls them, as `drive_program`; `store` keeps a wrapper's builds."""
+    options = ModuleOptions(
+        target=compiled.target,
+        constants=compiled.written.constants,
+        runtime=generated,
+        write=job.trace.write,
+        store=store,
+        workers=job.options.workers,
+        graph=job.complete(compiled.written, compiled.saved_strides),
+        builder=builder,
+        settings=executor_options(job.options),
+        executors=store,
+        warn=warn_of_driver,
+    )
+    return drive_program(WRAPPERS.find(job.options.wrapper), compiled.program, compiled.sources, options)
+
+
+# ---- One graph from AOTAutograd to a callable: through the graph cache, the stages, and the run ----
+
 
 log = logging.getLogger("coilwork")
 
@@ -85,7 +163,7 @@ def compile_graph(
     )
     uncallable = list_uncallable(job.gm)
     try:
-        compiled = _in_parts(job, cut_at(job.gm, uncallable)) if uncallable else _compile(job)
+        compiled = _compile_parts(job, cut_at(job.gm, uncallable)) if uncallable else _compile(job)
     except (MistracedError, RefusedCallError, OptionError):
         raise
     # Whatever a stage raises is the compiler's fault, not the user's: here, and nowhere else, it becomes a
@@ -99,7 +177,7 @@ def compile_graph(
         if fault is not None:
             raise fault from error
         cuts = cut_around(job.gm, job.graph_id, error)
-        compiled = _eager(job, error) if cuts is None else _in_parts(job, cuts)
+        compiled = _run_in_eager(job, error) if cuts is None else _compile_parts(job, cuts)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
     compiled = compiled.apply_roles(job.call_roles(shared, prepared))
     if guards:
@@ -126,7 +204,7 @@ def _compile(job: Job) -> CompiledGraph:
     key = _cache_key(job, graphs)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
-        restored = _restored(job, key, graphs, builder)
+        restored = _restore(job, key, graphs, builder)
         if restored is not None:
             return restored
     for language in {name for device in job.devices for name in backend_of_device(device).languages}:
@@ -134,7 +212,7 @@ def _compile(job: Job) -> CompiledGraph:
     if job.options.runs_natively:
         warm_executor(store)
     watch = GuardWatch(job.gm)
-    attempted = Attempted(job=job, builder=builder, store=store)
+    attempted = GraphAttempt(job=job, builder=builder, store=store)
     remedies = RemedyCache(store)
     remedy = Entry(remedies, None if key is None else remedies.key(key))
     built = build_with_retries(attempted, remedy)
@@ -156,11 +234,11 @@ def _compile(job: Job) -> CompiledGraph:
         )
         graphs.put(key, entry)
     if job.options.checks.has_any:
-        return CompiledGraph(_watched(driven.call, compiled, job, builder), report)
+        return CompiledGraph(_add_checks(driven.call, compiled, job, builder), report)
     return CompiledGraph(driven.call, report, driven.direct, roles)
 
 
-def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
+def _add_checks(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
     """`call`, finished, with the checks that the options ask for."""
     graph = Watched(
         name=job.graph_id,
@@ -184,7 +262,7 @@ def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     return graph_key(graphs, job.key_text, targets, job.options)
 
 
-def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
+def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
     """The graph from the cache; one that does not load is dropped with a warning, and compiled."""
     with job.clock.stage("cache"):
         entry = graphs.get(key)
@@ -238,7 +316,7 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
     )
 
 
-def _in_parts(job: Job, cuts: Cuts) -> CompiledGraph:
+def _compile_parts(job: Job, cuts: Cuts) -> CompiledGraph:
     """The captured graph, compiled in the parts that `cuts` leaves."""
     layout = None if job.role == "inference" else DECIDED
     compile_part = partial(compile_graph, role="inference", options=job.options, layout=layout)
@@ -246,7 +324,7 @@ def _in_parts(job: Job, cuts: Cuts) -> CompiledGraph:
     return compile_cut(job, whole, cuts, compile_part)
 
 
-def _eager(job: Job, error: Exception) -> CompiledGraph:
+def _run_in_eager(job: Job, error: Exception) -> CompiledGraph:
     """The captured graph as it is."""
     reason = str(error) or type(error).__name__
     report = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=reason)
