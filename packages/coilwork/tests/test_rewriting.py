@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coilwork.backend import check_names
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
-from coilwork.given_options import check_names
 from coilwork.package_options import rewrites_of
 from coilwork_lowering.rewrites import Rewrite, call, tensor
 
@@ -138,7 +138,7 @@ def test_a_rewrite_of_ones_own(strictly: Compile, tmp_path: Path) -> None:
 
 
 def test_rewrites_are_values_of_their_class() -> None:
-    from coilwork.given_options import resolve
+    from coilwork.backend import resolve
 
     with pytest.raises(OptionError, match="it must be a list of Rewrite"):
         resolve(options={"rewrites": [torch.sin]}, environ={})

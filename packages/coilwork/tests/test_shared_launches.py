@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork.backend import resolve
 from coilwork.compile_options import CompileOptions
-from coilwork.given_options import resolve
 from coilwork.registries import codegen_for
 from coilwork.stages import lower_to_program
 from coilwork_ir.graph_targets import declare_capabilities

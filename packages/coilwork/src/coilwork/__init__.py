@@ -7,9 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coilwork.backend import compile
+    from coilwork.backend import compile, options
     from coilwork.compile_options import list_options
-    from coilwork.given_options import options
 
 __version__ = "0.1.0"
 

@@ -1,19 +1,24 @@
-"""`torch.compile(model, backend="coilwork")`: from Dynamo's graph to callables, through AOTAutograd."""
+"""The settings of a compilation, from what a user gives (`coilwork_frontend.user_options`).
+
+`torch.compile(model, backend="coilwork")`: from Dynamo's graph to callables, through AOTAutograd.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
 from coilwork.caches import open_caches
 from coilwork.compile_graph import compile_graph
-from coilwork.compile_options import CompileOptions
-from coilwork.given_options import GIVEN, check_names, resolve
+from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.job import DECIDED
 from coilwork.package_options import (
     draws_its_own,
@@ -33,7 +38,7 @@ from coilwork_frontend.options import warn_of_unkeyed
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.dynamo import allow_registering_again, free_compile_lock_in_children
 from coilwork_frontend.torch_compat.versions import check_torch_version
-from coilwork_frontend.user_options import make_compile
+from coilwork_frontend.user_options import UserOptions, check_fallback, check_rewrites, make_compile
 from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import (
     AddedGuard,
@@ -44,11 +49,46 @@ from coilwork_lowering import (
 )
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering.registry import RULES
 from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
 from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.captured_check import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
+
+# ---- The settings of a compilation, from what a user gives (`coilwork_frontend.user_options`) ----
+
+
+USER_OPTIONS: Final = UserOptions(
+    table=OPTIONS, around=ContextVar("coilwork.options", default=MappingProxyType({}))
+)
+resolve = USER_OPTIONS.resolve
+
+
+def options(**settings: object) -> AbstractContextManager[None]:
+    """Give `settings` to what this thread compiles inside of the block, unless its own options say otherwise.
+
+    A function is compiled at its first call. What has been compiled stays as it is.
+
+    Raises:
+        OptionError: unknown name, or a value of the wrong type; the message names the nearest known one.
+    """
+    return USER_OPTIONS.enter(settings, source="coilwork.options")
+
+
+def check_names(options: CompileOptions) -> None:
+    """Refuse operators and rewrites that do not exist.
+
+    Raises:
+        OptionError: `fallback` names no operator, or `skip_rewrites` no rewrite; the message names the
+            nearest known one.
+    """
+    check_fallback(options.fallback, RULES)
+    check_rewrites(options.skip_rewrites, (one.name for one in (*REWRITES, *options.rewrites)))
+
+
+# ---- `torch.compile(model, backend="coilwork")`: from Dynamo's graph to callables, through AOTA ----
+
 
 logger = logging.getLogger("coilwork")
 
@@ -93,7 +133,7 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     return settings
 
 
-compile: Final = make_compile(backend, GIVEN.around, partial(check_settings, None))
+compile: Final = make_compile(backend, USER_OPTIONS.around, partial(check_settings, None))
 
 
 class GraphStages:
@@ -119,7 +159,7 @@ class GraphStages:
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options
         frozen = list_freezable(example_inputs) if options.freezing else None
-        settings = rewrite_options(options, on_gpu=_on_gpu(example_inputs))
+        settings = rewrite_options(options, on_gpu=_has_gpu_tensors(example_inputs))
         self.log.extend(rewrite_captured(gm, settings, options.rewrites, frozen=frozen))
 
     def leave_out_rewrites(self, error: Exception) -> GraphStages | None:
@@ -193,9 +233,9 @@ class GraphStages:
         passes = [name_of(one) for one in (*self.options.joint_passes, *self.options.passes)]
         if not self.options.check or not (self.log or passes):
             return call
-        same_numbers = not draws_its_own(self.options, _on_gpu(example_inputs))
+        same_numbers = not draws_its_own(self.options, _has_gpu_tensors(example_inputs))
         return add_captured_check(call, captured, fired=self.log, passes=passes, same_numbers=same_numbers)
 
 
-def _on_gpu(values: Sequence[Any]) -> bool:
+def _has_gpu_tensors(values: Sequence[Any]) -> bool:
     return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
