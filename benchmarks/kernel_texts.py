@@ -192,7 +192,7 @@ def launched_by_model(
 def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> Iterator[Step]:
     """The launches and calls of a program and of those nested in it, in order."""
     from coilwork.compile_options import CompileOptions
-    from coilwork.package_options import generator_settings
+    from coilwork.package_options import make_generator_settings
     from coilwork.registries import codegen_for
     from coilwork_ir.emission import Generation, emit_kernels
     from coilwork_ir.graph_targets import declare_capabilities
@@ -204,7 +204,7 @@ def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> I
     generation = Generation(
         targets=declare_capabilities(Targets(main=TARGETS[target]), codegen_for),
         find=codegen_for,
-        settings=generator_settings(CompileOptions(strict=True)),
+        settings=make_generator_settings(CompileOptions(strict=True)),
         likely=likely,
     )
     sources = emit_kernels(program, generation)

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
-from coilwork.package_options import layout_options, rewrites_of
+from coilwork.package_options import list_rewrites, make_layout_options
 from coilwork.registries import codegen_for
 from coilwork.stages import lower_to_program
 from coilwork_frontend.calling_convention.activation_strides import list_chosen_strides, report_chosen_strides
@@ -68,7 +68,7 @@ class Planner:
         keep_resize_operators(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them,
         # too.
-        said = replace(layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
+        said = replace(make_layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
         joint = said
         if self._is_gpu:
             joint = replace(
@@ -92,7 +92,7 @@ class Planner:
                 lowering=LoweringOptions(
                     random="generated" if self._is_gpu else "auto", find_model=self._find_model
                 ),
-                rewrites=rewrites_of("aten", self.options, on_gpu=self._is_gpu),
+                rewrites=list_rewrites("aten", self.options, on_gpu=self._is_gpu),
             ),
         )
 
@@ -109,7 +109,7 @@ class Planner:
     ) -> Callable[[list[Any]], Sequence[Any]]:
         options = self.options
         if role == "inference":
-            gm, _ = cleaned_up(gm, rewrites_of("aten", options, on_gpu=self._is_gpu))
+            gm, _ = cleaned_up(gm, list_rewrites("aten", options, on_gpu=self._is_gpu))
         reports_strides = role == "forward"
         job = open_job(gm, example_inputs, role=role, options=options, reports_strides=reports_strides)
         gm = job.gm

@@ -13,7 +13,7 @@ import torch
 import coilwork
 from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import CoilworkFallbackWarning, IgnoredOptionWarning, OptionError
-from coilwork.package_options import executor_options
+from coilwork.package_options import make_executor_options
 from coilwork.registries import WRAPPERS
 from coilwork_cpp import CppCodegen
 from coilwork_ir.conformance import check_wrapper, failures
@@ -137,7 +137,7 @@ def test_a_saved_program_is_loaded_by_the_runtime(name: str, tmp_path: Path) -> 
 def test_native_is_the_executors_whatever_else_is_asked_for() -> None:
     options = CompileOptions(wrapper="native", executor="auto")
     assert options.makes_module and options.runs_natively
-    assert executor_options(options).executor == "native"
+    assert make_executor_options(options).executor == "native"
     assert not CompileOptions(executor="python").runs_natively and CompileOptions().runs_natively
     assert not CompileOptions(wrapper="fx").makes_module
     with pytest.warns(IgnoredOptionWarning, match="executor='python' has no effect"):

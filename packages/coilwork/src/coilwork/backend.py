@@ -22,11 +22,11 @@ from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.job import DECIDED
 from coilwork.package_options import (
     draws_its_own,
-    layout_options,
-    lowering_options,
+    list_rewrites,
+    make_layout_options,
+    make_lowering_options,
+    make_rewrite_options,
     packs_weights,
-    rewrite_options,
-    rewrites_of,
 )
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.parameter_freezing import list_freezable
@@ -153,13 +153,13 @@ class GraphStages:
 
     @property
     def decompositions(self) -> dict[Any, Callable[..., Any]]:
-        table = decompositions(lowering_options(self.options, self.options.fallback))
+        table = decompositions(make_lowering_options(self.options, self.options.fallback))
         return watched_decompositions(table, self.guards.append)
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options
         frozen = list_freezable(example_inputs) if options.freezing else None
-        settings = rewrite_options(options, on_gpu=_has_gpu_tensors(example_inputs))
+        settings = make_rewrite_options(options, on_gpu=_has_gpu_tensors(example_inputs))
         self.log.extend(rewrite_captured(gm, settings, options.rewrites, frozen=frozen))
 
     def leave_out_rewrites(self, error: Exception) -> GraphStages | None:
@@ -179,9 +179,11 @@ class GraphStages:
         halves = partition(
             joint,
             example_inputs,
-            layout=layout_options(options, joins_scheduler=not (options.passes or options.checks.has_any)),
-            lowering=lowering_options(options, options.fallback),
-            rewrites=rewrites_of("aten", options),
+            layout=make_layout_options(
+                options, joins_scheduler=not (options.passes or options.checks.has_any)
+            ),
+            lowering=make_lowering_options(options, options.fallback),
+            rewrites=list_rewrites("aten", options),
             record=self.log.extend,
             on_fault=None if only_compiled else warn_of_partition,
             **rest,
@@ -209,7 +211,7 @@ class GraphStages:
         if role == "inference":
             gm = run(gm, options.joint_passes)
         if role == "inference" and options.freezing:
-            rewrites, layout = rewrites_of("aten", options), layout_options(options)
+            rewrites, layout = list_rewrites("aten", options), make_layout_options(options)
             packs = packs_weights(options)
             gm, fired, prepared = freeze(gm, static_input_positions(), rewrites, layout, packs=packs)
             if prepared is not None:

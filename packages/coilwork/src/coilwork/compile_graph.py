@@ -17,9 +17,9 @@ from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import DECIDED, Job, open_job
-from coilwork.package_options import executor_options, search_of
+from coilwork.package_options import make_executor_options, make_search
 from coilwork.registries import WRAPPERS, backend_of_device, find_language
-from coilwork.stages import Compiled, lowering_context, run_stages
+from coilwork.stages import Compiled, make_lowering_context, run_stages
 from coilwork.targets import targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store
 from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
@@ -88,7 +88,7 @@ class GraphAttempt:
             return make_call(compiled, job, self.builder, self.store)
 
     def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
-        context = replace(lowering_context(self._planned(plan)), write=None)
+        context = replace(make_lowering_context(self._planned(plan)), write=None)
         return list_calls(self.job.gm, context, views=views)
 
     def list_kernels(self, compiled: Compiled) -> Mapping[str, Sequence[Origin]]:
@@ -114,7 +114,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         workers=job.options.workers,
         graph=job.complete(compiled.written, compiled.saved_strides),
         builder=builder,
-        settings=executor_options(job.options),
+        settings=make_executor_options(job.options),
         executors=store,
         warn=warn_of_driver,
     )
@@ -197,7 +197,7 @@ def _compile(job: Job) -> CompiledGraph:
         store=store,
         workers=job.options.workers,
         progress=partial(log_progress, job.graph_id),
-        search=search_of(job.options, partial(log_search, job.graph_id)),
+        search=make_search(job.options, partial(log_search, job.graph_id)),
         find_language=find_language,
     )
     OPTIONS.warn_of_devices(job.options, job.graph_id, job.devices)
@@ -288,7 +288,7 @@ def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compil
             )
             driven = load(
                 job.complete(graph, told.strides_by_position),
-                options=executor_options(job.options),
+                options=make_executor_options(job.options),
                 builder=builder,
                 store=graphs.store,
                 warn=warn_of_driver,

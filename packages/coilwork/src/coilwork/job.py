@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.package_options import layout_options
+from coilwork.package_options import make_layout_options
 from coilwork_frontend.calling_convention.activation_strides import Strides
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph, list_devices
 from coilwork_frontend.calling_convention.convention import Role, open_convention
@@ -101,7 +101,7 @@ def open_job(
     convention = open_convention(gm, role, may_report_strides=may_report_strides)
     gm = convention.gm
     if layout is None:
-        layout = layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
+        layout = make_layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
     # torch's own kernels read these settings when they run, ours when they are made
     settings = f"{deterministic=}\ntf32={convolutions_use_tf32()}"
     key_text, code = identify_graph(gm, example_inputs, str(layout), convention.key_text, settings)

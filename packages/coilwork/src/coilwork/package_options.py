@@ -24,7 +24,7 @@ SCHEDULED: Final = ("cuda", "cpu")
 """Types of devices whose convolutions the scheduler's pass lays out, in inference and in training."""
 
 
-def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
+def make_lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
     """The settings of lowering. `fallback` are operators to leave to ATen."""
     return LoweringOptions(
         fallback=fallback,
@@ -40,7 +40,7 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
     )
 
 
-def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
+def make_layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
     """Return what decides layouts of convolutions and products now. It reads torch's TF32 setting, so it
     belongs in cache keys as a whole.
 
@@ -64,12 +64,12 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
     )
 
 
-def rewrites_of(level: Level, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:
+def list_rewrites(level: Level, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:
     """The rewrites of `level`, Coilwork's and the user's own."""
-    return choose_rewrites(level, rewrite_options(options, on_gpu=on_gpu), options.rewrites)
+    return choose_rewrites(level, make_rewrite_options(options, on_gpu=on_gpu), options.rewrites)
 
 
-def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> RewriteOptions:
+def make_rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> RewriteOptions:
     """Return which rewrites of graphs are allowed.
 
     Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them.
@@ -99,7 +99,7 @@ def _keeps_operators(options: CompileOptions) -> bool:
     return options.batch_invariant or torch.are_deterministic_algorithms_enabled()
 
 
-def schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozenset()) -> ScheduleOptions:
+def make_schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozenset()) -> ScheduleOptions:
     """The settings of the scheduler. `apart` are calls that share no kernel with others.
 
     It reads torch's TF32 setting, as `layout_options` does.
@@ -117,7 +117,7 @@ def schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozens
     )
 
 
-def generator_settings(options: CompileOptions) -> dict[str, object]:
+def make_generator_settings(options: CompileOptions) -> dict[str, object]:
     """The settings of code generators; those of other packages need not know one that nobody asks for."""
     asked: dict[str, object] = {"batch_invariant": True} if options.batch_invariant else {}
     if options.mappings:
@@ -125,7 +125,7 @@ def generator_settings(options: CompileOptions) -> dict[str, object]:
     return asked
 
 
-def executor_options(options: CompileOptions) -> ExecutorOptions:
+def make_executor_options(options: CompileOptions) -> ExecutorOptions:
     """The settings of who runs programs."""
     return ExecutorOptions(
         executor=options.chosen_executor or options.executor,
@@ -140,7 +140,7 @@ def executor_options(options: CompileOptions) -> ExecutorOptions:
     )
 
 
-def search_of(options: CompileOptions, told: Callable[[str, int, Trial], None]) -> Search | None:
+def make_search(options: CompileOptions, told: Callable[[str, int, Trial], None]) -> Search | None:
     """The search that `options` ask for; `told` hears of its progress."""
     if not options.mode.startswith("max-autotune") or not options.autotune_budget:
         return None

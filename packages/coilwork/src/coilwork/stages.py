@@ -12,7 +12,12 @@ import torch
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import Job
-from coilwork.package_options import generator_settings, lowering_options, rewrites_of, schedule_options
+from coilwork.package_options import (
+    list_rewrites,
+    make_generator_settings,
+    make_lowering_options,
+    make_schedule_options,
+)
 from coilwork.registries import backend_of_target, codegen_for
 from coilwork.targets import choose_targets, resident_bytes
 from coilwork_frontend.calling_convention.activation_strides import Strides, list_chosen_strides
@@ -92,18 +97,18 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     Raises:
         LoweringError, ScheduleError, EmitError, VerifyError: a stage cannot do its part.
     """
-    return _made(STAGES.run(Draft(gm=job.gm), replace(job, fallback=fallback)).compiled)
+    return _require(STAGES.run(Draft(gm=job.gm), replace(job, fallback=fallback)).compiled)
 
 
-def lowering_context(job: Job) -> LoweringContext:
+def make_lowering_context(job: Job) -> LoweringContext:
     """Return what lowering reads. The graphs of a training step come rewritten with their joint graph."""
-    settings = replace(lowering_options(job.options, job.fallback), fallback_nodes=job.left_to_aten)
+    settings = replace(make_lowering_options(job.options, job.fallback), fallback_nodes=job.left_to_aten)
     resident = resident_bytes(job.gm, job.options)
     is_open = job.is_rewritten and job.role == "inference"
     return LoweringContext(
         name=job.graph_id,
         options=settings if resident is None else replace(settings, resident_bytes=resident),
-        rewrites=rewrites_of("aten", job.options) if is_open else None,
+        rewrites=list_rewrites("aten", job.options) if is_open else None,
         layout=job.layout if job.is_rewritten else None,
         strides=job.strides,
         stage=job.clock.stage,
@@ -111,13 +116,13 @@ def lowering_context(job: Job) -> LoweringContext:
     )
 
 
-def _made(value: _T | None) -> _T:
+def _require(value: _T | None) -> _T:
     assert value is not None, "a stage before has made it"
     return value
 
 
 def _lower(draft: Draft, job: Job) -> Draft:
-    gm, fired, lowered = lower_captured(draft.gm, lowering_context(job))
+    gm, fired, lowered = lower_captured(draft.gm, make_lowering_context(job))
     if not job.convention.free:
         lowered = replace(lowered, graph=replace(lowered.graph, free_results=()))
     boundary = job.describe_boundary(lowered.graph, gm, lowered.symbols)
@@ -125,13 +130,13 @@ def _lower(draft: Draft, job: Job) -> Draft:
 
 
 def _choose_targets(draft: Draft, job: Job) -> Draft:
-    return replace(draft, targets=choose_targets(_made(draft.lowered).graph, job.options))
+    return replace(draft, targets=choose_targets(_require(draft.lowered).graph, job.options))
 
 
 def _make_program(draft: Draft, job: Job) -> Draft:
     program = lower_to_program(
-        _made(draft.lowered).graph,
-        _made(draft.targets),
+        _require(draft.lowered).graph,
+        _require(draft.targets),
         job.options,
         trace=job.trace,
         clock=job.clock,
@@ -143,13 +148,13 @@ def _make_program(draft: Draft, job: Job) -> Draft:
 
 def _check_batches(draft: Draft, job: Job) -> Draft:
     if job.options.batch_invariant:
-        check_batch_invariant(_made(draft.program))
+        check_batch_invariant(_require(draft.program))
     return draft
 
 
 def _generate(draft: Draft, job: Job) -> Draft:
-    program = _made(draft.program)
-    generation = open_generation(program, _made(draft.targets), job.options, draft.boundary.likely)
+    program = _require(draft.program)
+    generation = open_generation(program, _require(draft.targets), job.options, draft.boundary.likely)
     with job.clock.stage("codegen"):
         sources = emit_kernels(program, generation, job.options, job.trace)
     if not job.trace.wanted:
@@ -161,8 +166,8 @@ def _generate(draft: Draft, job: Job) -> Draft:
 
 
 def _wrap(draft: Draft, job: Job) -> Draft:
-    lowered, program = _made(draft.lowered), _made(draft.program)
-    target = _made(draft.targets).main.name
+    lowered, program = _require(draft.lowered), _require(draft.program)
+    target = _require(draft.targets).main.name
     constants = {name: resolve_constant(value) for name, value in lowered.constants.items()}
     on_fault = partial(warn_of_module, graph=job.graph_id, strict=job.options.strict)
     with job.clock.stage("wrap"):
@@ -215,7 +220,7 @@ def lower_to_program(
     """Loop graph -> schedule -> program. `apart` are calls that share no kernel with others."""
     context = ProgramContext(
         targets=targets,
-        scheduling=schedule_options(options, apart=apart),
+        scheduling=make_schedule_options(options, apart=apart),
         planning=PlanOptions(reuse=options.reuse, pools=options.pools),
         boundary=boundary,
         registry=collect_implementations(targets, backend_of_target),
@@ -230,7 +235,7 @@ def open_generation(
     program: Program, targets: Targets, options: CompileOptions, likely: tuple[tuple[str, int], ...] = ()
 ) -> Generation:
     """How the kernels of `program` are generated; by `likely` sizes generators propose versions."""
-    settings, known = generator_settings(options), likely_arguments(program, likely)
+    settings, known = make_generator_settings(options), likely_arguments(program, likely)
     return Generation(targets=targets, find=codegen_for, settings=settings, likely=known)
 
 
