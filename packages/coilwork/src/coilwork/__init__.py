@@ -15,9 +15,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "compile", "list_options", "options"]
 
 
-_PLACES = MappingProxyType(
-    {"compile": "backend", "list_options": "compile_options", "options": "given_options"}
-)
+_PLACES = MappingProxyType({"compile": "backend", "list_options": "compile_options", "options": "backend"})
 
 
 # On use: whoever asks for the version alone waits for no compiler.
