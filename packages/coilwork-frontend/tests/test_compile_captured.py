@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_frontend.capture.dtype_checks import EagerKernels
-from coilwork_frontend.compile_captured import (CAPTURED_ROLES, MENDS, Promises, Stages, compile_captured)
+from coilwork_frontend.compile_captured import CAPTURED_ROLES, MENDS, Promises, Stages, compile_captured
 from coilwork_frontend.errors import CoilworkFallbackWarning
 from coilwork_ir.roles import CallRole
 

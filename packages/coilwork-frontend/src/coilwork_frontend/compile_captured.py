@@ -1,12 +1,8 @@
-"""Python's cyclic garbage collector, held back while a graph is compiled.
+"""Compile one of Dynamo's graphs to a callable.
 
-A compilation makes hundreds of thousands of small values that live until its end. The collector would walk
-over all of them again and again and find nothing to free, which costs up to two fifths of the time.
-
-One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mended, and
-AOTAutograd around the rest.
-
-What compiles ATen graphs is handed in as `Stages`, one for each captured graph.
+Graphs that must not be compiled run in eager mode; the others are rewritten by the table `MENDS`, given to
+AOTAutograd, and wrapped for calls that the program is not for. `Stages`, made once per captured graph,
+compiles the ATen graphs.
 """
 
 from __future__ import annotations
@@ -91,7 +87,7 @@ from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_w
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.roles import CallingConvention, CallRole
 
-# ---- Python's cyclic garbage collector, held back while a graph is compiled ----
+# ---- Garbage collection ----
 
 
 @contextmanager
@@ -107,9 +103,6 @@ def pause_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-# ---- One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mend ----
 
 
 Halves = tuple[fx.GraphModule, fx.GraphModule]

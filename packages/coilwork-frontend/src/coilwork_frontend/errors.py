@@ -1,12 +1,8 @@
-"""Errors and warnings of a compilation that a user may meet, from capturing on. Codes are stable and
-documented.
+"""Errors and warnings that users of a compiler meet. Their codes are stable and documented.
 
-Warnings at the user's line.
-
-Between the user's call and the place that finds something to warn of lie Dynamo, AOTAutograd, autograd and
-we, in numbers of frames that differ from release to release and from call to call. So a warning looks for the
-nearest frame that is neither torch's nor ours: the call of `torch.compile`, or of what it returned, if that
-compiles first when it is called.
+A warning stands at the user's line: that of the nearest frame that is neither torch's nor ours. It is the call
+of `torch.compile`, or of the function it returned, if that compiles at its first call. How many frames of
+Dynamo and autograd lie between differs from release to release.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ import warnings
 from types import FrameType
 from typing import Final
 
-# ---- Errors and warnings of a compilation that a user may meet, from capturing on. Codes are st ----
+# ---- Errors ----
 
 
 class CoilworkError(Exception):
@@ -80,7 +76,7 @@ class NotBuiltYetWarning(CoilworkWarning):
     """A mode or option is accepted, but the part of it that the message names has no effect yet."""
 
 
-# ---- Warnings at the user's line ----
+# ---- Warnings ----
 
 
 # Packages whose frames are never the user's: they call, or are called, on the user's behalf.

@@ -1,13 +1,9 @@
-"""The settings of a compilation, from what a user gives.
+"""Read a user's options, check them, and make a backend's own `compile`.
 
-They come from four places, later ones win: the defaults, environment variables, blocks around the call, and
-what the call itself is given, `torch.compile(..., mode=..., options={...})` for one.
-
-A backend's own `compile`, which checks options at its call: `torch.compile` hands them on at the first
-call of what it returns.
-
-Operators and rewrites that options name: a name that means nothing would leave everything as it is,
-unnoticed.
+Settings come from four places, later ones win: defaults, environment variables, blocks around the call, and
+the call itself (`torch.compile(..., options={...})`). `torch.compile` hands options on only at the first call
+of what it returns; the `compile` that `make_compile` makes checks them at once. Names of operators and
+rewrites are checked as well, since a name that means nothing would leave everything as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ import torch
 from coilwork_frontend.errors import OptionError
 from coilwork_frontend.options import Options, OptionTable, suggest
 
-# ---- The settings of a compilation, from what a user gives ----
+# ---- Sources ----
 
 
 _O = TypeVar("_O", bound=Options)
@@ -88,7 +84,7 @@ class UserOptions(Generic[_O]):
             self.around.reset(token)
 
 
-# ---- A backend's own `compile`, which checks options at its call: `torch.compile` hands them on ----
+# ---- `compile` ----
 
 
 _P = ParamSpec("_P")
@@ -160,7 +156,7 @@ def make_compile(
     return compile
 
 
-# ---- Operators and rewrites that options name: a name that means nothing would leave everything ----
+# ---- Names in options ----
 
 
 def check_fallback(names: Sequence[str], lowered: Iterable[str]) -> None:

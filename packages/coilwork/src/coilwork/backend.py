@@ -1,6 +1,6 @@
-"""The settings of a compilation, from what a user gives (`coilwork_frontend.user_options`).
+"""The entry point of `torch.compile(model, backend="coilwork")`, and `coilwork.compile` and `coilwork.options`.
 
-`torch.compile(model, backend="coilwork")`: from Dynamo's graph to callables, through AOTAutograd.
+`backend` compiles one of Dynamo's graphs; `GraphStages` compiles the ATen graphs that AOTAutograd makes of it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.captured_check import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
-# ---- The settings of a compilation, from what a user gives (`coilwork_frontend.user_options`) ----
+# ---- Options ----
 
 
 USER_OPTIONS: Final = UserOptions(
@@ -85,9 +85,6 @@ def check_names(options: CompileOptions) -> None:
     """
     check_fallback(options.fallback, RULES)
     check_rewrites(options.skip_rewrites, (one.name for one in (*REWRITES, *options.rewrites)))
-
-
-# ---- `torch.compile(model, backend="coilwork")`: from Dynamo's graph to callables, through AOTA ----
 
 
 logger = logging.getLogger("coilwork")

@@ -1,6 +1,6 @@
-"""CPUs: C++ kernels of `coilwork_cpp`, which the runtime builds with the compiler that is there.
+"""Our back ends: C++ kernels (`coilwork_cpp`) for CPUs, Triton kernels (`coilwork_triton`) for GPUs.
 
-GPUs that torch calls `cuda`, NVIDIA's and AMD's: Triton kernels of `coilwork_triton`.
+`registries.py` finds them, and those of other packages.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from coilwork_runtime import (
     describe_cpu,
     describe_gpu,
 )
-
-# ---- CPUs: C++ kernels of `coilwork_cpp`, which the runtime builds with the compiler that is th ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,6 @@ class CpuBackend:
 
 
 CPU: Final = CpuBackend()
-
-
-# ---- GPUs that torch calls `cuda`, NVIDIA's and AMD's: Triton kernels of `coilwork_triton` ----
 
 
 # Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.

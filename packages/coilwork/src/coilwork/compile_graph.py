@@ -1,6 +1,6 @@
-"""One graph as retries see it (`coilwork_tools.op_fallback`), and the callable of what was compiled.
+"""Compile one ATen graph to a callable: through the graph cache, the stages, and the runtime's loader.
 
-One graph from AOTAutograd to a callable: through the graph cache, the stages, and the runtime's loader.
+`GraphAttempt` is the graph as retries around faults (`coilwork_tools.op_fallback`) see it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_re
 from coilwork_wrapper.drive import drive_program
 from coilwork_wrapper.module_wrapper import ModuleOptions
 
-# ---- One graph as retries see it (`coilwork_tools.op_fallback`), and the callable of what was c ----
+# ---- Attempts ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,6 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         warn=warn_of_driver,
     )
     return drive_program(WRAPPERS.find(job.options.wrapper), compiled.program, compiled.sources, options)
-
-
-# ---- One graph from AOTAutograd to a callable: through the graph cache, the stages, and the run ----
 
 
 log = logging.getLogger("coilwork")

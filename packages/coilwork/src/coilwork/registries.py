@@ -1,6 +1,6 @@
-"""Which back ends are installed, and which of them serves a device, a target or a language.
+"""Find installed back ends and wrappers, ours and other packages', and the back end of a device.
 
-What is installed is read once per process. Ours come first, the others by name; a back end is imported when
+The entry points are read once per process. Ours come first, the others by name; a back end is imported when
 nobody before it serves what is asked for.
 """
 

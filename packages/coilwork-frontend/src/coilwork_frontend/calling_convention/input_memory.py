@@ -1,25 +1,11 @@
-"""Which inputs of a graph start at multiples of 16 bytes, so that kernels may use vector accesses on them.
+"""Decide what a program may assume of the memory of its inputs: alignment, and which inputs it may overwrite.
 
-Torch's allocators align storages, so an input's alignment follows from its storage offset. The promise is
-kept at run time by copying an input that breaks it; hence inputs whose own memory matters (overwritten, or
-returned, as they are or as a view) are left out. For most of those that are overwritten, `updates.py` makes
-the promise. What a forward graph saves of its inputs for the backward graph, which asks for values only, may
-be of a copy. A place in an input's storage is none in the storage of a copy.
-
-Inputs that a graph overwrites, and that kernels may take to start at multiples of 16 bytes.
-
-The promise is kept outside of the program: by its role, an input that breaks it is replaced by an aligned
-copy, whose values go back where they belong after the call. That needs an input whose memory nothing but its
-own values leaves by: no result and no view shares it. Parameters and moments in an optimizer's step are of
-this kind, and most of what it moves.
-
-Inputs of a backward graph whose memory it may overwrite: what the forward saved for it alone.
-
-AOTAutograd says which saved tensors are no inputs, results or gradients of the user's. Of these, one may
-still be a view of another; such memory has two readers, so it is left alone. So is what may start between
-multiples of 16 bytes, where the memory of a program must not, and memory with gaps, in which something else
-may live: an operator may have woven its results into each other. Only rows that Coilwork itself has padded
-have nothing between them.
+Kernels use vector accesses on inputs that start at multiples of 16 bytes. Torch aligns storages, so alignment
+follows from the storage offset. The promise is kept at run time by copying an input that breaks it, so an
+input whose own memory matters (overwritten, or returned, as it is or as a view) gets no promise. The exception
+are updates, as of parameters in an optimizer's step: an aligned copy takes the input's place, and its values
+are copied back after the call. A backward graph may reuse the memory of donated buffers, which the forward
+graph saved for it alone.
 """
 
 from __future__ import annotations
@@ -43,7 +29,7 @@ from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.roles import InputRole, Value
 
-# ---- Which inputs of a graph start at multiples of 16 bytes, so that kernels may use vector acc ----
+# ---- Alignment ----
 
 
 ALIGNMENT_BYTES: Final = 16
@@ -97,7 +83,7 @@ def starts_aligned(value: object) -> bool:
     return type(offset) is int and offset * value.element_size() % ALIGNMENT_BYTES == 0
 
 
-# ---- Inputs that a graph overwrites, and that kernels may take to start at multiples of 16 byte ----
+# ---- Updates ----
 
 
 _COPY: Final = torch.ops.aten.copy_.default
@@ -144,7 +130,7 @@ def _is_single(value: torch.Tensor) -> bool:
     return all(type(extent) is int and extent == 1 for extent in value.shape)
 
 
-# ---- Inputs of a backward graph whose memory it may overwrite: what the forward saved for it al ----
+# ---- Donated buffers ----
 
 
 def list_donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:

@@ -1,19 +1,10 @@
-"""Inputs that are marked as negated or conjugated: memory holds `z.conj().imag` with the other sign.
+"""Handle torch's lazy negation and conjugation, which set a bit and leave the numbers in memory as they are.
 
-Torch marks such a tensor with a bit, which its kernels look at and generated ones, that read memory, do not.
-They are called with copies, in the layout that was captured; what a graph writes into one goes back to the
-input. Dynamo's guards tell which inputs are marked. Nothing tells of gradients that a backward graph is
-given, so each call looks at them.
-
-Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conjugate bit, `(z *
-2).mH[1:]`.
-
-Memory holds their numbers with the other sign, or conjugated. AOTAutograd computes what is written to such a
-view and marks its base, where eager writes into the base: the marks of both come out exchanged, and are
-exchanged again.
-
-A program returns memory. It is given back what a mark would negate or conjugate, so that neither side
-computes that, and the mark is set after the call.
+Generated kernels read memory and not the bits. Marked inputs are replaced by resolved copies in the captured
+layout, and writes to such a copy go back to the input. Dynamo guards the bits of inputs; gradients that a
+backward graph is given have no guard, so each call looks at them. A result that carries a bit, such as
+`(z * 2).mH`, is returned unmarked, and the bit is set after the call. AOTAutograd marks the base where eager
+mode marks the view that was written to; `restore_marks` swaps them back.
 """
 
 from __future__ import annotations
@@ -36,7 +27,7 @@ from coilwork_frontend.torch_compat.tensors import (
 )
 from coilwork_ir.roles import InputRole, OutputRole, Value
 
-# ---- Inputs that are marked as negated or conjugated: memory holds `z.conj().imag` with the oth ----
+# ---- Inputs ----
 
 
 _COPY: Final = torch.ops.aten.copy_.default
@@ -69,7 +60,7 @@ def make_resolve_roles(gm: fx.GraphModule) -> Iterator[InputRole]:
             )
 
 
-# ---- Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conj ----
+# ---- Results ----
 
 
 _OTHER_TYPE: Final = torch.ops.aten.view.dtype

@@ -1,18 +1,8 @@
-"""Results that do not lie in memory with strides: sparse tensors, which torch makes of what the program
-returns, and meta tensors.
+"""Make results that a program cannot return, after each call.
 
-The gradient of an embedding with `sparse=True` is sparse. Generated code, allocations and layouts are of
-tensors in memory alone, with strides, so what makes others, and all that is computed from them, is done after
-the call.
-
-Inputs whose memory is exchanged for another one's, shape and strides included: `x.data = y`,
-`layer.weight.data *= mask`.
-
-AOTAutograd leaves `set_` at the end of the graph. A program neither frees memory that it was given nor keeps
-what it made, so the tensors that take the inputs' places are further results of it, and the inputs are set to
-them after the call.
-
-Results that are Python's numbers, in their own types: a program returns tensors and integers alone.
+A program returns strided tensors and integers. Sparse and meta tensors are composed of parts that it returns;
+inputs whose memory the function replaces (`x.data = y`) are set to further results; booleans and floats are
+converted to Python's types.
 """
 
 from __future__ import annotations
@@ -28,7 +18,7 @@ from torch import fx
 from coilwork_frontend.torch_compat.operators import overwrites_nothing
 from coilwork_ir.roles import CallRole, InputRole, OutputRole, Value
 
-# ---- Results that do not lie in memory with strides: sparse tensors, which torch makes of what  ----
+# ---- Sparse and meta results ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +101,7 @@ def _is_pure(node: fx.Node) -> bool:
     return node.target is operator.getitem or overwrites_nothing(node.target)
 
 
-# ---- Inputs whose memory is exchanged for another one's, shape and strides included: `x.data =  ----
+# ---- Inputs that are set ----
 
 
 _SET: Final = torch.ops.aten.set_.source_Tensor
@@ -158,7 +148,7 @@ def _is_set(node: fx.Node) -> bool:
     return isinstance(value, fx.Node) and value.op == "placeholder"
 
 
-# ---- Results that are Python's numbers, in their own types: a program returns tensors and integ ----
+# ---- Numbers ----
 
 
 def make_number_roles(gm: torch.fx.GraphModule) -> Iterator[OutputRole]:

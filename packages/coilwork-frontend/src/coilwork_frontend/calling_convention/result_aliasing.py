@@ -1,24 +1,11 @@
-"""Results of Dynamo's graph as eager mode makes them: of what they are views, what these refuse, whose writes
-are counted together.
-
-All of it is read off the tensors that Dynamo computed with, before anything is rewritten.
-
-Results that share memory: as many tensor objects as in eager mode, and one count of their writes.
+"""Make results that share memory the same tensor objects, views and version counters as in eager mode.
 
 A program drops views that change nothing and merges equal ones, so one tensor may come back for several
-results; other views it makes by place and strides alone. Hence results that share memory are made of one of
-them once the program has run. Which of them are one object is read off the graph before anything is
-rewritten.
+results. `describe_results` reads eager's results off the tensors that Dynamo computed with;
+`plan_shared_results` says how results in one memory are made of one of them after the call.
 
-Tensors saved for the backward that share memory with an input or a result: writing to these is noticed.
-
-Torch counts how often a tensor is written to, views share the count, and the backward refuses saved tensors
-that were written to since. What a program makes of memory it knows has a count of its own, so that, say, the
-saved transpose of a weight would not show that an optimizer's step came between. Such tensors take the count
-of the input or the result.
-
-What is saved may be a result although eager saves something else. Writing to it is then refused where eager
-takes it, as with any backend: AOTAutograd saves what costs least.
+Torch counts writes to a tensor, views share the count, and a backward refuses saved tensors that were written
+to. Tensors that are saved for the backward take the count of the input or result whose memory they share.
 """
 
 from __future__ import annotations
@@ -46,7 +33,7 @@ from coilwork_frontend.torch_compat.tensors import (
 )
 from coilwork_ir.roles import CallingConvention, OutputRole, Value
 
-# ---- Results of Dynamo's graph as eager mode makes them: of what they are views, what these ref ----
+# ---- Results in eager mode ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +175,7 @@ def _list_values(gm: fx.GraphModule) -> list[torch.Tensor | None]:
     return [value if isinstance(value, torch.Tensor) else None for value in values]
 
 
-# ---- Results that share memory: as many tensor objects as in eager mode, and one count of their ----
+# ---- Results in one memory ----
 
 
 _HIDDEN: Final = -1 << 20
@@ -399,7 +386,7 @@ def _creation_name(creation: Creation | None) -> str:
     return "" if creation is None else creation.name
 
 
-# ---- Tensors saved for the backward that share memory with an input or a result: writing to the ----
+# ---- Version counters of saved tensors ----
 
 
 def make_version_roles(gm: fx.GraphModule, returned: int | None) -> Iterator[OutputRole]:

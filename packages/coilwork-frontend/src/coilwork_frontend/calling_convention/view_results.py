@@ -1,16 +1,10 @@
-"""Results that are views of inputs which the graph overwrites: views of the input's own memory.
+"""Return views of inputs from the inputs' own memory.
 
-AOTAutograd hands such a result to the caller as a view of the input, made anew. Of what the graph returns it
-takes size, strides and the place in the storage. In the captured graph the result is a view of the input's
-new contents, a tensor of its own that is copied into the input at the end: it has that place only by chance.
-
-Results that are views of an input whose elements share memory, as those of `expand` do: made of the input
-anew, view by view.
-
-AOTAutograd hands such a result to the caller as a view of the input, and its gradients go the way that the
-view came. Where sizes are open it learns that way from the tensor that the graph returns: from the views that
-it is, if torch has made them. Of any other tensor it takes place and strides, and what `as_strided` gives
-back to elements that share memory is their mean.
+AOTAutograd gives a caller such a result as a new view of the input, with the size, strides and storage offset
+of what the graph returned. Two kinds need help. A view of an input that the graph overwrites is captured as a
+view of the new contents, another tensor; `return_input_views` takes it from the input. A view of an expanded
+input with open sizes loses the way it was made, and with it its gradient; `replay_views` makes it again from
+the input, view by view.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import run_on_fakes, track_views
 from coilwork_ir.roles import CallRole, Value
 
-# ---- Results that are views of inputs which the graph overwrites: views of the input's own memo ----
+# ---- Views of overwritten inputs ----
 
 
 _COPY = torch.ops.aten.copy_.default
@@ -118,7 +112,7 @@ def _are_alike(one: object, other: object) -> bool:
     return one.dtype == other.dtype and are_equal_sizes(one.shape, other.shape)
 
 
-# ---- Results that are views of an input whose elements share memory, as those of `expand` do: m ----
+# ---- Views of expanded inputs ----
 
 
 def replay_views(

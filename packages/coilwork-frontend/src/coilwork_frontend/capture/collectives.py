@@ -1,15 +1,12 @@
-"""Collectives in place in Dynamo's graphs, which AOTAutograd refuses, become collectives and copies.
+"""Prepare collectives in Dynamo's graphs for AOTAutograd.
 
-`all_reduce_(x)` becomes `x.copy_(wait_tensor(all_reduce(x)))`. The operand is overwritten where the program
-waits, so what lies between start and wait still overlaps. A program that reads the operand there reads what
-it was before; in eager mode that is a race. Without a wait in the graph it is overwritten at once.
+AOTAutograd refuses collectives in place: `all_reduce_(x)` becomes `x.copy_(wait_tensor(all_reduce(x)))`. The
+operand is overwritten where the program waits, so work between start and wait still overlaps. Reading the
+operand there is a race in eager mode, and gives the old value here. Without a wait in the graph the operand is
+overwritten at once.
 
-Process groups that a graph is given as objects: its collectives get their names, under which torch finds
-them again.
-
-Functional collectives take a group or its name since torch 2.13, and Dynamo makes an input of a group. No
-program can hold such an object, and torch bakes the first one into what AOTAutograd traces, without a guard
-on it. Here Dynamo gets the guard: for another group it compiles anew.
+A process group that is an input becomes its name, by which torch finds it. No program can hold the object,
+and torch would bake the first one in; here Dynamo gets a guard, and compiles anew for another group.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from coilwork_frontend.capture.input_storages import copy_of
 from coilwork_frontend.torch_compat.dynamo import guard_identity, is_process_group
 from coilwork_frontend.torch_compat.operators import space_of
 
-# ---- Collectives in place in Dynamo's graphs, which AOTAutograd refuses, become collectives and ----
+# ---- Collectives in place ----
 
 
 # by operator: the one that makes a new tensor, and the name and position of the argument that is written
@@ -121,7 +118,7 @@ def _results(call: _InPlaceCollective, number: int) -> list[fx.Node]:
     return [user for user in call.node.users if user.target is operator.getitem and user.args[1] == number]
 
 
-# ---- Process groups that a graph is given as objects: its collectives get their names, under wh ----
+# ---- Process groups ----
 
 
 _GROUP_NAMESPACES: Final = frozenset(

@@ -1,17 +1,10 @@
-"""Results written into tensors of types that they cannot have.
+"""Find calls whose dtypes or numbers eager mode rejects and torch's tracing accepts.
 
-`torch.amax(x, 0, out=y)` with a `y` of another type is one, `x.add_(z)` of a complex `z` another. Eager
-refuses most calls of that kind. Torch's fake tensors take them, and so does everything that is traced with
-them. So eager is asked, on copies of the inputs, if there is one in a captured graph. Which type a result has
-by itself, a call on the meta device says.
-
-What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of
-decompositions.
-
-Losses and images of types that eager has no kernel for; `hardshrink` by a number that does not fit the
-tensor's type; windows of more than 32 bits. And what torch's meta functions give another type or shape than
-its kernels: losses between two types, whose gradients eager refuses, and images without elements whose
-pixels are rearranged.
+`writes_other_types` finds results that are written into tensors of another dtype (`x.add_(z)` with a complex
+`z`); eager is then asked on copies of the inputs. `has_rejected_types` finds operators that torch decomposes
+whatever they are given: losses and images of dtypes without a kernel, `hardshrink` by a number that does not
+fit, pooling windows beyond 32 bits, and results whose dtype or shape differs between meta functions and
+kernels. The captured graph runs then, and raises eager's error.
 """
 
 from __future__ import annotations
@@ -31,7 +24,7 @@ from coilwork_frontend.torch_compat.operators import ROW_POOLS, disable_modes, n
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
-# ---- Results written into tensors of types that they cannot have ----
+# ---- Results of other dtypes ----
 
 
 # Of these eager's kernels compute little, whatever can be cast to them.
@@ -140,7 +133,7 @@ def _require_known(size: Any) -> int:
     return found
 
 
-# ---- What eager refuses of operators that torch decomposes whatever they are given, before it a ----
+# ---- Operators without a kernel ----
 
 
 aten: Final = torch.ops.aten

@@ -1,30 +1,9 @@
-"""What Dynamo captured, in eager mode, in the stead of the compiled program for calls that this
-is not for.
+"""Run in eager mode what is not compiled, and tell the user.
 
-Calls of a captured graph that run in eager mode, with the rest compiled around them.
-
-Torch's tracing gets some calls wrong that eager takes: a write to one of several copies of an element, say.
-One call costs no graph. Dynamo traces the captured graph again, when it is first called, and is told to leave
-these calls alone. So it compiles what comes before and behind them, as it does around a graph break that a
-user asks for.
-
-What runs in eager mode since it cannot be compiled, and what the user hears of that.
-
-Graphs of which AOTAutograd cannot make ATen graphs run as Dynamo captured them: those that write into views
-of an expanded input or into inputs that share memory in two types, or whose operators have to know more of
-sizes from data than the program says. ATen graphs that no stage can compile run as AOTAutograd made them.
-
-Inputs whose memory only their own operators can read: oneDNN's tensors (`x.to_mkldnn()`), and those that
-`torch.func.functionalize` wraps around a compiled function.
-
-Torch's fake tensors show them as plain tensors, so nothing in a captured graph tells them apart; the real
-inputs do. Torch's guards do, too: a graph that was compiled for others is never called with them.
-
-Forward-mode differentiation (`torch.autograd.forward_ad`): tensors that carry tangents.
-
-Torch's operators compute the tangents of their results beside them. Kernels that read memory would not, and
-the results would be constants, without an error. Within a level what Dynamo captured runs, in eager mode; it
-is compiled for calls outside of one, and Dynamo tells these from those.
+A whole captured graph runs in eager mode if its inputs are opaque, if they may carry forward-mode tangents, or
+if AOTAutograd cannot trace it. `compile_around` leaves single calls to eager mode and compiles the rest.
+`GuardedProgram` runs the captured graph for calls that a compiled program turns out not to be for. The
+`warn_of_...` functions word all warnings of fallbacks, from the captured graph to the driver.
 """
 
 from __future__ import annotations
@@ -46,7 +25,7 @@ from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS, guard_dual_leve
 from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
 from coilwork_ir.loc import Origin
 
-# ---- What Dynamo captured, in eager mode, in the stead of the compiled program for calls that t ----
+# ---- Captured graphs ----
 
 
 logger = logging.getLogger("coilwork")
@@ -116,7 +95,7 @@ class GuardedProgram:
         return results
 
 
-# ---- Calls of a captured graph that run in eager mode, with the rest compiled around them ----
+# ---- Single calls ----
 
 
 # What torch's interpreter of graphs adds to an error that a call raises.
@@ -190,7 +169,7 @@ def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
     return disabled
 
 
-# ---- What runs in eager mode since it cannot be compiled, and what the user hears of that ----
+# ---- Errors and warnings ----
 
 
 def is_told(error: Exception) -> bool:
@@ -320,7 +299,7 @@ def warn_of_module(error: Exception, graph: str, *, strict: bool) -> None:
     warn_user(f"graph {graph} has no readable module: {describe(error)}", CoilworkFallbackWarning)
 
 
-# ---- Inputs whose memory only their own operators can read: oneDNN's tensors (`x.to_mkldnn()`), ----
+# ---- Opaque inputs ----
 
 
 def has_opaque_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
@@ -370,7 +349,7 @@ def _list_opaque(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[tupl
     return found
 
 
-# ---- Forward-mode differentiation (`torch.autograd.forward_ad`): tensors that carry tangents ----
+# ---- Forward-mode differentiation ----
 
 
 def run_in_forward_mode(gm: fx.GraphModule, *, only_compiled: bool) -> Callable[..., Any] | None:

@@ -1,9 +1,8 @@
-"""Calls that eager refuses: where compiling fails, the call may be at fault, and not the compiler.
+"""Ask eager mode whether it refuses a call, once compiling the call has failed.
 
-Whether it is, eager says: what Dynamo captured runs on copies of the inputs. If that raises, the graph is not
-compiled, and the call runs what was captured, which raises eager's error. No warning speaks of the compiler
-then, and `strict` raises the same. So it is where eager gives results, and refuses their gradients, which
-AOTAutograd traces together with them.
+The captured graph runs on copies of the inputs. If that raises, the call is at fault and not the compiler: the
+graph is not compiled, and the call runs what was captured, which raises eager's error, with `strict` too. The
+same holds if eager gives results and refuses their gradients, which AOTAutograd traces together with them.
 """
 
 from __future__ import annotations

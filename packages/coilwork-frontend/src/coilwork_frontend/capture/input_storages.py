@@ -1,20 +1,14 @@
-"""Inputs that a program overwrites and in whose storage it looks for places with `as_strided`.
+"""Handle inputs whose place in their storage matters.
 
-AOTAutograd gives such an input's new contents memory of their own, which begins with them. `as_strided`
-counts in the storage and reaches beyond the input, so what it finds there is something else. Hence
-AOTAutograd is given the storage, up to the last element that the program reaches, in the input's stead:
-whatever replaces that is a storage as well. Offsets become part of what is compiled. Dynamo has no guard for
-them, so a call whose inputs begin elsewhere runs the captured graph itself.
+A program that overwrites an input and calls `as_strided` reads beyond the input, in its storage. AOTAutograd
+would give the new contents memory of their own, so it is given the storage instead
+(`compile_with_storages`). Storage offsets become part of what is compiled. Dynamo has no guard for them, so a
+call whose inputs lie elsewhere runs the captured graph.
 
-Inputs that are overwritten, beside others that may lie in the same memory.
-
-AOTAutograd makes a graph for inputs as they lie in the call that it is compiled for: apart, or this part of
-one in that part of the other. Torch has a guard for some of that where sizes change, and none where they are
-fixed. In calls that follow, a read of one input before or behind a write to the other would give something
-else, without an error. Each call is looked at, which takes about 0.1 us per input; one whose inputs lie
-otherwise runs what Dynamo captured, in eager mode.
-
-Parameters and buffers are left out: they are many, and no user writes to one through another.
+Inputs that are overwritten may also overlap other inputs. A graph is compiled for the overlaps of its first
+call, and torch has no guard for static sizes. `guard_shared_memory` compares each call, which takes about
+0.1 us per input, and runs the captured graph for other overlaps. Parameters and buffers are left out: they are
+many, and no user writes to one through another.
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ from coilwork_frontend.torch_compat.tensors import (
 )
 from coilwork_ir.operators import list_operators
 
-# ---- Inputs that a program overwrites and in whose storage it looks for places with `as_strided ----
+# ---- Storages in the place of inputs ----
 
 
 _NAMES: Final = list_operators(lambda info: info.counts_from_storage)
@@ -340,7 +334,7 @@ def get_storage(node: object) -> int | None:
     return storage_identity(value)
 
 
-# ---- Inputs that are overwritten, beside others that may lie in the same memory ----
+# ---- Overlapping inputs ----
 
 
 Compiled = Callable[..., Any]

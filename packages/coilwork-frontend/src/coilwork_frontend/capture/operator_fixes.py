@@ -1,39 +1,11 @@
-"""Calls of whose results torch's fake tensors tell another shape than eager gives: they are said in other
-words.
+"""Rewrite calls of single operators in Dynamo's graphs that torch's tracing gets wrong.
 
-`torch.masked_select(x, mask)` of a row by a matrix chooses from more places than the row has elements. Eager
-broadcasts both. Fake tensors take the number of elements of `x` for the most that may be chosen, a bound that
-does not hold, and that the compiled program is held to. Of an `x` that was broadcast before, it does.
-
-`torch.nansum(x, dim=[])` sums over all dimensions. Fake tensors sum over none, which a gradient is held to.
-
-Losses by margins, where torch's decompositions, which no table of decompositions replaces, are not what
-eager computes.
-
-The labels of a row of `multilabel_margin_loss` end at the first -1: torch's takes the places behind the end
-for labels of the first class. The losses of one row, whose label has no dimension, have none either: torch's
-have one.
-
-Images resized where a gradient is wanted: the operator is kept until autograd has seen it.
-
-Torch takes it apart before autograd, and no table of decompositions replaces that: the gradient is then a sum
-by position for every element of the image that one of the result reads, 4 of them for bilinear and 16 for
-bicubic resizing. Of the operator itself it is one, which lowering turns into a sum over the results that an
-element counts for.
-
-`addcmul` and `addcdiv` by a number: Dynamo writes them out, whatever types they are of.
-
-Eager refuses to divide integers so and to multiply truth values, and cuts a fraction off that multiplies
-integers. What Dynamo wrote is put together again for these types, before anything looks at the graph. It is
-told from what a user writes by the place in the source: calls that a user writes one in another have places
-of their own.
-
-Numbers from data that index: `x[n]`, where `n` is an integer tensor of no dimensions, and `x[:,
-n.item()]`.
-
-Eager reads the number and selects. With `capture_scalar_outputs`, Dynamo captures that as it stands, and
-AOTAutograd finds no number where `select` wants one. Read by `item`, the number is a symbol that it can go on
-with; but among other indices it takes no such symbol either, so they are written as calls of `select`.
+- `masked_select` of a row by a matrix, and `nansum` over an empty list: fake tensors have another shape.
+- Margin losses: torch's decompositions miss where the labels of a row end, and give the loss of one row a
+  dimension.
+- Resized images: decomposed before autograd, their gradient is a sum by position. The operator is kept.
+- `addcmul` and `addcdiv` of integers: Dynamo decomposes them, and eager refuses or truncates.
+- Integer tensors as indices (`x[n]`): AOTAutograd wants a number, which is read first.
 """
 
 from __future__ import annotations
@@ -53,7 +25,7 @@ from coilwork_frontend.torch_compat.operators import native_function
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 
-# ---- Calls of whose results torch's fake tensors tell another shape than eager gives: they are  ----
+# ---- Fake shapes ----
 
 
 aten: Final = torch.ops.aten
@@ -119,7 +91,7 @@ def _is_empty(given: object) -> bool:
     return isinstance(given, list | tuple) and not given
 
 
-# ---- Losses by margins, where torch's decompositions, which no table of decompositions replaces ----
+# ---- Margin losses ----
 
 
 MULTI: Final[Any] = torch.ops.aten.multi_margin_loss.default
@@ -244,7 +216,7 @@ def _compute_multilabel_loss(given: Tensor, target: Tensor, reduction: str) -> t
     return losses, is_label.reshape(target.shape).to(given.dtype)
 
 
-# ---- Images resized where a gradient is wanted: the operator is kept until autograd has seen it ----
+# ---- Resized images ----
 
 
 # By how many dimensions the tensor has and how it is resized.
@@ -323,7 +295,7 @@ def _is_doubled(size: int, result: int) -> bool:
     return rest == 0 and times & (times - 1) == 0
 
 
-# ---- `addcmul` and `addcdiv` by a number: Dynamo writes them out, whatever types they are of ----
+# ---- Scaled products ----
 
 
 _FMA: Final = "prims.fma.default"
@@ -401,7 +373,7 @@ def _differs_in_eager(found: _ScaledProduct) -> bool:
     )
 
 
-# ---- Numbers from data that index: `x[n]`, where `n` is an integer tensor of no dimensions, and ----
+# ---- Tensors as indices ----
 
 
 _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -1,7 +1,7 @@
-"""Captured graphs that are given lists, tuples or dictionaries of tensors, as compiled autograd does.
+"""Flatten inputs that are lists, tuples or dictionaries, as compiled autograd passes them.
 
-AOTAutograd and the passes on captured graphs know flat inputs, so each such input becomes one placeholder per
-leaf, and taking an item out of it becomes that leaf.
+AOTAutograd and the passes on captured graphs take flat inputs. Each nested input becomes one placeholder per
+leaf, and taking an item of the input becomes that leaf.
 """
 
 from __future__ import annotations

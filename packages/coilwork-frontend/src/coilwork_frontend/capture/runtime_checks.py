@@ -1,17 +1,12 @@
-"""Checks of numbers from data that the user wrote: `torch._check(n > 3, lambda: "too few")` fails with the
-user's words.
+"""Put run-time checks into Dynamo's graphs, and order those that are there.
 
-Torch derives assertions of its own from them, `n >= 4`, and puts these first, where the number is read. What
-fails is then told as an expression of names that are no program's. The user's check goes before those of the
-same numbers.
+A user's `torch._check(n > 3, lambda: "too few")` fails with the user's words. Torch derives assertions from it
+and puts these first, in terms of its own symbols; `put_user_checks_first` moves the user's check before them.
 
-Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, the `q` of
-quantiles, assertions without words.
-
-Of fake tensors there are none to look at, and what the calls are traced to computes with all. So a check
-goes in front. On GPUs eager asserts on the device that classes are below their number: there they are looked
-up among all classes, which the kernel that reads them checks. Quantiles eager does not look at there.
-Torch's tracing keeps assertions that have words only: others get those of eager's kernel.
+Eager looks at some values on CPUs, and tracing does not: classes of `one_hot`, `q` of quantiles.
+`check_values` inserts assertions. On GPUs eager asserts on the device that classes are below their number;
+there, classes are looked up in a table, and the kernel checks the index. Tracing keeps an assertion only if
+it has a message, so assertions without one get that of eager's kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from coilwork_frontend.torch_compat.operators import ASSERT_ASYNC, native_functi
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
 from coilwork_ir.device_traits import ATEN_CPU, ATEN_CUDA, has_trait
 
-# ---- Checks of numbers from data that the user wrote: `torch._check(n > 3, lambda: "too few")`  ----
+# ---- The user's checks ----
 
 
 TORCH_ASSERTION: Final = "Runtime assertion failed for expression "
@@ -114,7 +109,7 @@ def _trace_condition(check: fx.Node) -> tuple[set[fx.Node], set[tuple[fx.Node, o
     return parts, read
 
 
-# ---- Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, th ----
+# ---- Checks of values ----
 
 
 aten: Final = torch.ops.aten

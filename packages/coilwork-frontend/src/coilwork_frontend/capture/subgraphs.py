@@ -1,15 +1,12 @@
-"""Graphs that a captured graph calls, put in the places where they are called.
+"""Handle the graphs that a captured graph calls: regions, branches and loop bodies.
 
-Regions that the user marked with `torch.compiler.nested_compile_region` are traced once and called by
-`invoke_subgraph`, and what a function does to lists of tensors is called by `foreach_map`. AOTAutograd would
-keep the calls apart: nothing in one is fused with, or partitioned by, what surrounds it, and it refuses
-regions that train and update buffers, as a batch norm does. Equal kernels are built once anyway, so the calls
-are replaced by what they call.
+`invoke_subgraph` (from `torch.compiler.nested_compile_region`) and `foreach_map` are inlined. AOTAutograd
+would keep them apart, without fusion or partitioning across the call, and refuses regions that train and
+update buffers. Equal kernels are built once anyway.
 
-Calls with effects inside of branches and loop bodies, which torch's tracing loses.
-
-AOTAutograd orders calls with effects by tokens that it hands from one to the next. Into the graph of a branch
-or of a loop body it hands none: what is printed there is printed while the graph is traced, and never again.
+AOTAutograd orders calls with effects, such as prints, by tokens, and passes none into a branch or a loop body:
+the effect would happen once, while tracing. `find_subgraph_effects` finds those calls, which run in eager
+mode.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from torch.fx.node import map_arg
 from coilwork_frontend.errors import CompileError
 from coilwork_frontend.torch_compat.operators import is_ordered_by_token
 
-# ---- Graphs that a captured graph calls, put in the places where they are called ----
+# ---- Inlining ----
 
 
 # operators that call a graph, and how many of their arguments precede its operands
@@ -94,7 +91,7 @@ def _erase_unused_attributes(gm: fx.GraphModule) -> None:
             gm.graph.erase_node(node)
 
 
-# ---- Calls with effects inside of branches and loop bodies, which torch's tracing loses ----
+# ---- Effects ----
 
 
 def find_subgraph_effects(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:

@@ -1,21 +1,13 @@
-"""Sizes from data that the capture took for other sizes: `torch.where(x == 1, x[x == 1], y)`.
+"""Guard calls against what the capture assumed of unbacked sizes, which only run-time data decides.
 
-Torch broadcasts such a size as if it were the other operand's, and everything behind it accordingly. Eager
-broadcasts one element too, and refuses any other number. The compiled program finds out where the operator
-that makes the tensor returns; such a call then runs what Dynamo captured, without its assertion that the
-sizes are equal, in eager mode.
+In `torch.where(x == 1, x[x == 1], y)` torch unifies an unbacked size with the other operand's. Eager
+broadcasts one element as well. Where checks leave one value for a size, `torch._check(n > 4)` of at most 5,
+torch puts that value everywhere, also into the check. `squeeze` of an unbacked size is captured as if the size
+were not 1.
 
-What runs then may say nothing else than the user's program. Where numbers made of sizes are in the captured
-graph (one of them may have been read off the size that was taken for another), it serves for its errors
-alone.
-
-So it does where checks leave one number for a size, `torch._check(n > 4)` of at most 5: torch puts 5 for it
-everywhere, also into the check.
-
-Calls for which a captured graph does not hold: `squeeze` met a size of 1 that is known at run time.
-
-Eager drops that dimension, where the capture has kept it. The compiled graph finds out before it overwrites
-inputs; such a call runs what Dynamo captured, in eager mode, which squeezes what there is.
+The compiled program finds out before it overwrites inputs, and the call runs the captured graph, without
+torch's own assertions. If a number made of the assumed size is used elsewhere, the captured graph may differ
+from the user's program; then it only serves to raise its error.
 """
 
 from __future__ import annotations
@@ -41,7 +33,7 @@ from coilwork_frontend.torch_compat.sizes import (
 )
 from coilwork_ir.graph_marks import SQUEEZED_ONE
 
-# ---- Sizes from data that the capture took for other sizes: `torch.where(x == 1, x[x == 1], y)` ----
+# ---- Unified sizes ----
 
 
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
@@ -159,7 +151,7 @@ def _is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymBool, int, bool))
 
 
-# ---- Calls for which a captured graph does not hold: `squeeze` met a size of 1 that is known at ----
+# ---- Squeezed sizes ----
 
 
 aten: Final = torch.ops.aten

@@ -1,16 +1,13 @@
-"""Writes to memory that an operand has in common with what is written, or with itself: `x[1:].add_(x[:-1])`,
-`x.expand(3, 2).add_(1)`.
+"""Handle writes to memory that overlaps another operand, or itself: `x[1:].add_(x[:-1])`.
 
-Eager's kernels refuse most of them, as the result would depend on the order in which elements are computed.
-AOTAutograd makes them functional, and gives results. So eager is asked, on copies of the inputs that lie in
-memory as they do, if there is one in a captured graph.
+Eager's kernels refuse most of them, since the result depends on the order of elements. AOTAutograd makes them
+functional and gives results, so eager is asked on copies of the inputs (`writes_to_overlaps`).
 
-Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAutograd adds to `x` what every
-copy of an element gained, which is three times the difference, and rounded. So the expansion is not
-written to: what fills a whole tensor fills `x`, and a view of the expansion in which no element is repeated
-is looked for in the memory of `x`, with `as_strided`. Of inputs that are expanded already the graph is given
-the storage (`give_expanded_storages`); where it cannot be, as with gradients, the write alone is eager's
-(`eager_calls.py`).
+Eager accepts some writes to expanded tensors: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`.
+AOTAutograd would add to `x` what every copy of an element gained, three times the difference. So a fill goes
+to `x` itself, and another write goes to a view of `x` in which no element is repeated. Inputs that are expanded
+already are replaced by their storage (`give_expanded_storages`); where that is impossible, as with gradients,
+the write alone runs in eager mode.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""The first call of a compiled graph, during which torch 2.13 looks at what custom operators return.
+"""Run AOTAutograd with our compilers, and read what it knows of the graph that is being compiled.
 
-AOTAutograd enters a `TorchDispatchMode` for that. What runs in such a mode runs without the dispatch keys
-above Python's, those of lazy conjugation and negation among them, so an operator that conjugates a view
-inside reads it as it lies in memory. `torch.linalg.pinv` of a complex matrix is wrong then, under `aot_eager`
-too, and right in every call that follows.
+Facts about torch 2.11 to 2.13: `aot_module_simplified` takes different keywords, so only those common to all
+are passed; DDP's optimizer decides whether to run a bucket on fake tensors by a counter that a back end must
+bump; before 2.13 nothing says that checks of linear algebra have effects.
 
-AOTAutograd, run with our compilers, and what it knows of the graph being compiled.
-
-Facts about 2.11 to 2.13 that matter here: `aot_module_simplified` takes different keyword sets, so only those
-common to all are passed; DDP's optimizer decides whether to run a bucket on fake tensors by a counter that a
-back end must bump; before 2.13 nothing says that checks of linear algebra have effects.
+In the first call of a graph, torch 2.13 enters a dispatch mode to look at what custom operators return. The
+keys of lazy conjugation and negation are off in such a mode, so `torch.linalg.pinv` of a complex matrix is
+wrong then, under `aot_eager` too. `FirstCall` turns the keys on again.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
 )
 
-# ---- The first call of a compiled graph, during which torch 2.13 looks at what custom operators ----
+# ---- The first call of a graph ----
 
 
 # None in versions that look at no operator.
@@ -107,7 +104,7 @@ def has_conjugates(gm: torch.fx.GraphModule) -> bool:
     )
 
 
-# ---- AOTAutograd, run with our compilers, and what it knows of the graph being compiled ----
+# ---- AOTAutograd ----
 
 
 BoxedCallable = Callable[[list[Any]], Any]

@@ -1,24 +1,10 @@
-"""Torch's table of back ends, which threads fill from entry points without a lock.
+"""Private parts of Dynamo: its table of back ends, its compile lock, counters, errors and guards.
 
-`torch.compile(f, backend="coilwork")` looks whether the name is in a table, loads the entry point, and then
-refuses a name that is in the table: of threads whose first compilations begin together, all but one fail.
-Loading takes a second, so they do meet. What torch runs of ours between the two looks is the import of the
-back end, and there the table becomes one in which the name may be entered again.
-
-Torch's lock of compilations, which a forked child finds taken if a thread of its parent's compiles:
-`eager` waits for ever there, too.
-
-Servers that fork workers while a thread warms a model up meet this. In a child no other thread goes on, so
-the lock becomes another one. A thread that forks while it compiles itself gives back the lock that it took,
-as `with` keeps hold of that.
-
-Where Dynamo ended a graph, as its counters say.
-
-Exceptions of torch's tracing that Dynamo acts on.
-
-Process groups as Dynamo sees them.
-
-Transforms that wrap tensors or let them carry more: forward-mode differentiation, and `torch.func`.
+Threads: `torch.compile(f, backend="coilwork")` looks the name up, loads the entry point, and refuses a name
+that is in the table by then, so of threads that compile first at once all but one fail. Loading takes a second.
+`allow_registering_again` exchanges the table while our entry point loads. Forks: a child finds the compile
+lock taken if a thread of its parent compiles, and waits forever, with `eager` too.
+`free_compile_lock_in_children` gives the child a new lock.
 """
 
 from __future__ import annotations
@@ -41,7 +27,7 @@ from torch._dynamo.utils import counters
 from torch._guards import TracingContext
 from torch.autograd import forward_ad
 
-# ---- Torch's table of back ends, which threads fill from entry points without a lock ----
+# ---- Table of back ends ----
 
 
 class _Reentrant(dict[str, Any]):
@@ -67,7 +53,7 @@ def allow_registering_again(name: str) -> None:
         vars(registry)["_COMPILER_FNS"] = _Reentrant(known, frozenset((name,)))
 
 
-# ---- Torch's lock of compilations, which a forked child finds taken if a thread of its parent's ----
+# ---- Lock of compilations ----
 
 
 def free_compile_lock_in_children() -> None:
@@ -82,7 +68,7 @@ def _renew_lock() -> None:
         vars(convert_frame)["compile_lock"] = threading.RLock()
 
 
-# ---- Where Dynamo ended a graph, as its counters say ----
+# ---- Graph breaks ----
 
 
 def count_graph_breaks() -> dict[str, int]:
@@ -90,14 +76,14 @@ def count_graph_breaks() -> dict[str, int]:
     return {" ".join(str(reason).split()): int(count) for reason, count in counters["graph_break"].items()}
 
 
-# ---- Exceptions of torch's tracing that Dynamo acts on ----
+# ---- Errors ----
 
 
 DYNAMO_ERRORS: Final[tuple[type[Exception], ...]] = (TorchDynamoException, *exceptions_allowed_to_be_fallback)
 """With these Dynamo tells the user, or goes on with a smaller graph."""
 
 
-# ---- Process groups as Dynamo sees them ----
+# ---- Process groups ----
 
 
 def is_process_group(value: Any) -> bool:
@@ -116,7 +102,7 @@ def guard_identity(node: fx.Node) -> None:
         context.guards_context.dynamo_guards.add(argument.source.make_guard(GuardBuilder.ID_MATCH))
 
 
-# ---- Transforms that wrap tensors or let them carry more: forward-mode differentiation, and `to ----
+# ---- Differentiation ----
 
 
 def may_carry_tangents() -> bool:

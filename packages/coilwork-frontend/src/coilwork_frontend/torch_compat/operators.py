@@ -1,7 +1,4 @@
-"""Operators: what they overwrite, share and draw, and how many are called.
-
-Operators with effects, as torch orders them.
-"""
+"""Facts about operators: what they overwrite, share, draw and order, and how many are called."""
 
 from __future__ import annotations
 
@@ -15,9 +12,6 @@ from torch._higher_order_ops.effects import _get_effect
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-
-# ---- Operators: what they overwrite, share and draw, and how many are called ----
-
 
 # What pools rows, as Dynamo's graphs call it.
 ROW_POOLS: Final = frozenset(
@@ -165,9 +159,6 @@ def makes_token(node: torch.fx.Node) -> bool:
 def sinks_tokens(node: torch.fx.Node) -> bool:
     """Tell if `node` keeps calls with effects whose results nobody reads; it does nothing."""
     return node.target is torch.ops.prims._sink_tokens.default
-
-
-# ---- Operators with effects, as torch orders them ----
 
 
 def is_ordered_by_token(target: object) -> bool:

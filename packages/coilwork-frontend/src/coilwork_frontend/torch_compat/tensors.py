@@ -1,9 +1,4 @@
-"""Tensors: whether they are fake or real, and whose memory they are in.
-
-Tensors in the same memory, as AOTAutograd sees them.
-
-Nested values: their leaves, and how they are nested.
-"""
+"""Facts about tensors: fake or real, their memory, views and version counters; and nested containers of tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +15,6 @@ from torch.utils import _pytree as pytree
 from coilwork_frontend.torch_compat.operators import ROW_POOLS
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
-
-# ---- Tensors: whether they are fake or real, and whose memory they are in ----
 
 
 def is_static_input(value: object) -> bool:
@@ -229,15 +222,12 @@ def real_tensors() -> AbstractContextManager[object]:
     return mode
 
 
-# ---- Tensors in the same memory, as AOTAutograd sees them ----
-
-
 def find_overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
     """Positions of `tensors`, all in one storage, that have an element in common with another one."""
     return set(compute_overlapping_tensors(list(tensors), symbolic=False))
 
 
-# ---- Nested values: their leaves, and how they are nested ----
+# ---- Nested values ----
 
 
 TreeSpec = pytree.TreeSpec
