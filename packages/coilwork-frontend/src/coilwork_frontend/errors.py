@@ -1,8 +1,8 @@
 """Errors and warnings that users of a compiler meet. Their codes are stable and documented.
 
-A warning stands at the user's line: that of the nearest frame that is neither torch's nor ours. It is the call
-of `torch.compile`, or of the function it returned, if that compiles at its first call. How many frames of
-Dynamo and autograd lie between differs from release to release.
+A warning stands at the user's line: that of the nearest frame that is neither torch's nor ours. It is the
+call of `torch.compile`, or of the function it returned, if that compiles at its first call. How many frames
+of Dynamo and autograd lie between differs from release to release.
 """
 
 from __future__ import annotations

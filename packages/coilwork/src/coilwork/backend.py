@@ -1,6 +1,6 @@
-"""The entry point of `torch.compile(model, backend="coilwork")`, and `coilwork.compile` and `coilwork.options`.
+"""The entry point of `torch.compile(model, backend="coilwork")`, `coilwork.compile` and `coilwork.options`.
 
-`backend` compiles one of Dynamo's graphs; `GraphStages` compiles the ATen graphs that AOTAutograd makes of it.
+`backend` compiles one of Dynamo's graphs; `GraphStages` compiles its ATen graphs, which AOTAutograd makes.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Kernels use vector accesses on inputs that start at multiples of 16 bytes. Torch aligns storages, so alignment
 follows from the storage offset. The promise is kept at run time by copying an input that breaks it, so an
-input whose own memory matters (overwritten, or returned, as it is or as a view) gets no promise. The exception
-are updates, as of parameters in an optimizer's step: an aligned copy takes the input's place, and its values
-are copied back after the call. A backward graph may reuse the memory of donated buffers, which the forward
-graph saved for it alone.
+input whose own memory matters (overwritten, or returned, as it is or as a view) gets no promise. The
+exception are updates, as of parameters in an optimizer's step: an aligned copy takes the input's place, and
+its values are copied back after the call. A backward graph may reuse the memory of donated buffers, which the
+forward graph saved for it alone.
 """
 
 from __future__ import annotations

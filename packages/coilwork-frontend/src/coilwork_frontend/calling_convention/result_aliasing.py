@@ -10,10 +10,10 @@ to. Tensors that are saved for the backward take the count of the input or resul
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -299,7 +299,7 @@ def make_sharing_roles(groups: Sequence[SharedMemory], *, recorded: bool) -> Ite
         return
     for position in take_view_results() if recorded else ():
         yield OutputRole(value=Value("out", position), kind="detached")
-    numbers = count()
+    numbers = itertools.count()
     for group in groups:
         yield from _make_group_roles(group, numbers)
 

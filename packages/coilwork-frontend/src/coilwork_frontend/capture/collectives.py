@@ -2,8 +2,8 @@
 
 AOTAutograd refuses collectives in place: `all_reduce_(x)` becomes `x.copy_(wait_tensor(all_reduce(x)))`. The
 operand is overwritten where the program waits, so work between start and wait still overlaps. Reading the
-operand there is a race in eager mode, and gives the old value here. Without a wait in the graph the operand is
-overwritten at once.
+operand there is a race in eager mode, and gives the old value here. Without a wait in the graph the operand
+is overwritten at once.
 
 A process group that is an input becomes its name, by which torch finds it. No program can hold the object,
 and torch would bake the first one in; here Dynamo gets a guard, and compiles anew for another group.

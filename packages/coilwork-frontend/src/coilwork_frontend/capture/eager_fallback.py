@@ -1,7 +1,7 @@
 """Run in eager mode what is not compiled, and tell the user.
 
-A whole captured graph runs in eager mode if its inputs are opaque, if they may carry forward-mode tangents, or
-if AOTAutograd cannot trace it. `compile_around` leaves single calls to eager mode and compiles the rest.
+A whole captured graph runs in eager mode if its inputs are opaque, if they may carry forward-mode tangents,
+or if AOTAutograd cannot trace it. `compile_around` leaves single calls to eager mode and compiles the rest.
 `GuardedProgram` runs the captured graph for calls that a compiled program turns out not to be for. The
 `warn_of_...` functions word all warnings of fallbacks, from the captured graph to the driver.
 """

@@ -1,8 +1,9 @@
 """Ask eager mode whether it refuses a call, once compiling the call has failed.
 
-The captured graph runs on copies of the inputs. If that raises, the call is at fault and not the compiler: the
-graph is not compiled, and the call runs what was captured, which raises eager's error, with `strict` too. The
-same holds if eager gives results and refuses their gradients, which AOTAutograd traces together with them.
+The captured graph runs on copies of the inputs. If that raises, the call is at fault and not the compiler:
+the graph is not compiled, and the call runs what was captured, which raises eager's error, with `strict` too.
+The same holds if eager gives results and refuses their gradients, which AOTAutograd traces together with
+them.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ would give the new contents memory of their own, so it is given the storage inst
 call whose inputs lie elsewhere runs the captured graph.
 
 Inputs that are overwritten may also overlap other inputs. A graph is compiled for the overlaps of its first
-call, and torch has no guard for static sizes. `guard_shared_memory` compares each call, which takes about
-0.1 us per input, and runs the captured graph for other overlaps. Parameters and buffers are left out: they are
+call, and torch has no guard for static sizes. `guard_shared_memory` compares each call, which takes about 0.1
+us per input, and runs the captured graph for other overlaps. Parameters and buffers are left out: they are
 many, and no user writes to one through another.
 """
 

@@ -1,7 +1,8 @@
 """Put run-time checks into Dynamo's graphs, and order those that are there.
 
-A user's `torch._check(n > 3, lambda: "too few")` fails with the user's words. Torch derives assertions from it
-and puts these first, in terms of its own symbols; `put_user_checks_first` moves the user's check before them.
+A user's `torch._check(n > 3, lambda: "too few")` fails with the user's words. Torch derives assertions from
+it and puts these first, in terms of its own symbols; `put_user_checks_first` moves the user's check before
+them.
 
 Eager looks at some values on CPUs, and tracing does not: classes of `one_hot`, `q` of quantiles.
 `check_values` inserts assertions. On GPUs eager asserts on the device that classes are below their number;

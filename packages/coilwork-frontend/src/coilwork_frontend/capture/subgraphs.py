@@ -4,9 +4,9 @@
 would keep them apart, without fusion or partitioning across the call, and refuses regions that train and
 update buffers. Equal kernels are built once anyway.
 
-AOTAutograd orders calls with effects, such as prints, by tokens, and passes none into a branch or a loop body:
-the effect would happen once, while tracing. `find_subgraph_effects` finds those calls, which run in eager
-mode.
+AOTAutograd orders calls with effects, such as prints, by tokens, and passes none into a branch or a loop
+body: the effect would happen once, while tracing. `find_subgraph_effects` finds those calls, which run in
+eager mode.
 """
 
 from __future__ import annotations

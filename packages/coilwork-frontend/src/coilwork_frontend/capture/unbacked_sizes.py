@@ -2,8 +2,8 @@
 
 In `torch.where(x == 1, x[x == 1], y)` torch unifies an unbacked size with the other operand's. Eager
 broadcasts one element as well. Where checks leave one value for a size, `torch._check(n > 4)` of at most 5,
-torch puts that value everywhere, also into the check. `squeeze` of an unbacked size is captured as if the size
-were not 1.
+torch puts that value everywhere, also into the check. `squeeze` of an unbacked size is captured as if the
+size were not 1.
 
 The compiled program finds out before it overwrites inputs, and the call runs the captured graph, without
 torch's own assertions. If a number made of the assumed size is used elsewhere, the captured graph may differ

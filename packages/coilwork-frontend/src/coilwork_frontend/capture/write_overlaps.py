@@ -5,9 +5,9 @@ functional and gives results, so eager is asked on copies of the inputs (`writes
 
 Eager accepts some writes to expanded tensors: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`.
 AOTAutograd would add to `x` what every copy of an element gained, three times the difference. So a fill goes
-to `x` itself, and another write goes to a view of `x` in which no element is repeated. Inputs that are expanded
-already are replaced by their storage (`give_expanded_storages`); where that is impossible, as with gradients,
-the write alone runs in eager mode.
+to `x` itself, and another write goes to a view of `x` in which no element is repeated. Inputs that are
+expanded already are replaced by their storage (`give_expanded_storages`); where that is impossible, as with
+gradients, the write alone runs in eager mode.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Private parts of Dynamo: its table of back ends, its compile lock, counters, errors and guards.
 
 Threads: `torch.compile(f, backend="coilwork")` looks the name up, loads the entry point, and refuses a name
-that is in the table by then, so of threads that compile first at once all but one fail. Loading takes a second.
-`allow_registering_again` exchanges the table while our entry point loads. Forks: a child finds the compile
-lock taken if a thread of its parent compiles, and waits forever, with `eager` too.
+that is in the table by then, so of threads that compile first at once all but one fail. Loading takes a
+second. `allow_registering_again` exchanges the table while our entry point loads. Forks: a child finds the
+compile lock taken if a thread of its parent compiles, and waits forever, with `eager` too.
 `free_compile_lock_in_children` gives the child a new lock.
 """
 

@@ -1,4 +1,4 @@
-"""Facts about tensors: fake or real, their memory, views and version counters; and nested containers of tensors."""
+"""Facts about tensors (fake or real, their memory, views, version counters), and nested containers of them."""
 
 from __future__ import annotations
 
