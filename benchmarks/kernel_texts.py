@@ -179,13 +179,13 @@ def launched_by_model(
     """What an inference call of the model `name` launches, or its forward and backward."""
     from benchmarks.model_plan import DTYPES, programs_of
     from benchmarks.models import Size, find_case
-    from coilwork_frontend.likely_sizes import likely_arguments
+    from coilwork_frontend.likely_sizes import list_likely_arguments
 
     case = find_case(name)
     if train and not case.train:
         return Launched(set="models")
     programs = programs_of(case, target=target, train=train, dtype=DTYPES[dtype], size=Size(size))
-    steps = [step for one in programs for step in steps_of(one, target, likely_arguments(one, ()))]
+    steps = [step for one in programs for step in steps_of(one, target, list_likely_arguments(one, ()))]
     return Launched(set="models", steps=tuple(steps))
 
 

@@ -25,7 +25,7 @@ from coilwork.stages import lower_to_program
 from coilwork_frontend.calling_convention.activation_strides import list_chosen_strides, report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.operator_fixes import keep_resize_operators
-from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
+from coilwork_frontend.likely_sizes import list_likely_arguments, list_likely_sizes
 from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.loops.nodes import Graph
@@ -125,7 +125,7 @@ class Planner:
         lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
         graph = lowered.graph if job.convention.free else replace(lowered.graph, free_results=())
         self.graphs.append(graph)
-        likely = likely_sizes(lowered.symbols, gm)
+        likely = list_likely_sizes(lowered.symbols, gm)
         boundary = job.describe_boundary(graph, laid_out, lowered.symbols)
         boundary = replace(boundary, likely=likely, marked_results=0)
         self.programs.append(
@@ -138,7 +138,7 @@ class Planner:
                 boundary=boundary,
             )
         )
-        self.likely.append(likely_arguments(self.programs[-1], likely))
+        self.likely.append(list_likely_arguments(self.programs[-1], likely))
         report_chosen_strides(gm, list_chosen_strides(graph, self.programs[-1]))
         return UntouchedResults(gm)
 

@@ -36,9 +36,9 @@ from coilwork_frontend.capture.eager_fallback import (
     compile_around,
     find_failing_call,
     has_opaque_inputs,
-    is_told,
+    is_for_others,
     make_trace_error,
-    run_as_captured,
+    run_captured_graph,
     run_in_forward_mode,
     run_opaque,
 )
@@ -53,7 +53,7 @@ from coilwork_frontend.capture.eager_trial import (
 )
 from coilwork_frontend.capture.input_storages import (
     compile_with_storages,
-    copy_of,
+    copy_graph,
     find_misplaced_writes,
     give_expanded_storages,
     guard_shared_memory,
@@ -92,8 +92,10 @@ from coilwork_ir.roles import CallingConvention, CallRole
 
 @contextmanager
 def pause_collector() -> Iterator[None]:
-    """No automatic collection while it is entered; nested, and where it was off before, it
-    changes nothing.
+    """Switch Python's cyclic garbage collector off while it is entered; it may be nested.
+
+    A compilation makes hundreds of thousands of values that live until its end. Walking over them, which
+    frees nothing, costs up to two fifths of the time.
     """
     if not gc.isenabled():
         yield
@@ -106,18 +108,18 @@ def pause_collector() -> Iterator[None]:
 
 
 Halves = tuple[fx.GraphModule, fx.GraphModule]
-# A graph, its inputs, and what makes them of a list of what a caller gives.
+# A graph, its inputs, and a function that makes them from a caller's arguments.
 Rearranged = tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]
 logger = logging.getLogger("coilwork")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """What is promised of a compilation.
+    """What a compilation guarantees.
 
     Attributes:
         strict: a graph that cannot be compiled is an error, instead of running in eager mode with a warning.
-        is_batch_invariant: what eager mode does not promise must not run there.
+        is_batch_invariant: results of a row do not depend on other rows, so nothing runs in eager mode.
     """
 
     strict: bool = False
@@ -130,7 +132,7 @@ class Promises:
 
 
 class Stages(Protocol):
-    """What compiles the ATen graphs of one captured graph."""
+    """Compiles the ATen graphs of one captured graph."""
 
     @property
     def promises(self) -> Promises: ...
@@ -140,17 +142,16 @@ class Stages(Protocol):
 
     @property
     def decompositions(self) -> dict[Any, Callable[..., Any]]:
-        """Return what AOTAutograd takes apart, by operator."""
+        """Return the decompositions for AOTAutograd, by operator."""
 
     def rewrite(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        """Rewrite Dynamo's graph in place, for its own sake."""
+        """Rewrite Dynamo's graph in place to a faster one."""
 
     def leave_out_rewrites(self, error: Exception) -> Stages | None:
-        """Return what compiles the graph without the rewrites that failed with `error`; None if that is to be
-        raised."""
+        """Return stages without the rewrites that failed with `error`; None if `error` is to be raised."""
 
     def partition(self, joint: fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:
-        """The forward and the backward half of a joint graph."""
+        """Return the forward and the backward half of a joint graph."""
 
     def compile(
         self,
@@ -161,27 +162,26 @@ class Stages(Protocol):
         shared: Sequence[SharedMemory],
         is_refused: Callable[[], bool],
     ) -> BoxedCallable:
-        """The callable of an ATen graph. `shared` are results that share memory; `is_refused` tells if eager
-        refuses the call."""
+        """Compile an ATen graph to a callable. `shared` are results that share memory; `is_refused` tells if
+        eager refuses the call."""
 
     def apply_roles(self, call: Callable[..., Any], roles: Roles) -> Callable[..., Any]:
-        """`call`, which takes inputs one by one, with the roles of its inputs and results."""
+        """Return `call`, which takes inputs one by one, with `roles` around it."""
 
     def is_other_shape(self, error: Exception) -> bool:
-        """Tell if a compiled program failed since an operator returned another shape than captured."""
+        """Tell if a compiled program failed because an operator returned another shape than captured."""
 
     def watch_in_eager(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, which runs a captured graph in eager mode, with the checks that are asked for."""
+        """Return `call`, which runs a captured graph in eager mode, with the checks that options ask for."""
 
     def watch(self, call: Callable[..., Any], captured: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        """`call`, compiled of `captured`, with the checks of what was rewritten that are asked for."""
+        """Return `call`, compiled of `captured`, with the checks of rewrites that options ask for."""
 
 
 def compile_captured(
     gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
 ) -> Callable[..., Any]:
-    """Compile Dynamo's graph `gm`, which is changed, by the stages that `begin` gives for each captured
-    graph.
+    """Compile Dynamo's graph `gm`, which is changed in place; `begin` makes the stages of a captured graph.
 
     Raises:
         CompileError: with `strict`, the graph cannot be compiled.
@@ -196,15 +196,14 @@ def compile_captured(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedInputs:
-    """Dynamo's graph, what it is given, and the roles of what callers give instead."""
+    """Dynamo's graph, its inputs, and the roles that make these from a caller's arguments."""
 
     gm: fx.GraphModule
     inputs: Sequence[Any]
     roles: Roles
 
     def arrange(self, name: str, arranged: Rearranged) -> CapturedInputs:
-        """Another graph with other inputs, and what makes these before a call, inside of what does so
-        already."""
+        """Return the rearranged graph and inputs, with the role `name` inside of the roles so far."""
         gm, inputs, make = arranged
         rows = (CallRole(kind="before", name=name), *self.roles.convention.rows)
         roles = Roles(
@@ -233,15 +232,13 @@ CAPTURED_ROLES: Final[PassTable[CapturedInputs, None]] = PassTable(
     ),
     order=(Before("flatten inputs", "name groups", "a nested input may hold groups"),),
 )
-"""The roles of what Dynamo's callers give, from the caller inwards; each is applied before those
-behind it.
-"""
+"""The roles of a captured graph's inputs, from the caller inwards."""
 
 
 def _compile_flat(
     gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
 ) -> Callable[..., Any]:
-    """`compile_captured` of a graph whose inputs are flat and none a group."""
+    """Compile a captured graph whose inputs are flat and hold no process group."""
     stages = begin()
     promises = stages.promises
     if has_opaque_inputs(gm, example_inputs):
@@ -250,41 +247,41 @@ def _compile_flat(
     if has_rejected_types(gm, stages.eager_kernels):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
-    as_captured = run_in_forward_mode(gm, only_compiled=promises.is_batch_invariant)
-    if as_captured is not None:
-        return stages.watch_in_eager(as_captured)
-    captured, results = copy_of(gm), describe_results(gm)
+    eager_call = run_in_forward_mode(gm, only_compiled=promises.is_batch_invariant)
+    if eager_call is not None:
+        return stages.watch_in_eager(eager_call)
+    captured, results = copy_graph(gm), describe_results(gm)
     views = make_view_roles(gm, len(example_inputs))
-    sharing = guard_shared_memory(gm, example_inputs, captured)
-    squeezing, assertions = copy_for_squeezed_sizes(gm), SqueezeAssertions()
-    taken = UnifiedSizes(gm, is_other_shape=stages.is_other_shape)
+    guard_memory = guard_shared_memory(gm, example_inputs, captured)
+    squeezed, assertions = copy_for_squeezed_sizes(gm), SqueezeAssertions()
+    unified = UnifiedSizes(gm, is_other_shape=stages.is_other_shape)
     trial = EagerTrial(captured, example_inputs)
-    inputs, giving = give_expanded_storages(gm, example_inputs, captured)
+    inputs, pass_storages = give_expanded_storages(gm, example_inputs, captured)
     MENDS.run(gm, None)
-    as_captured = _run_unmended(gm, captured, example_inputs, trial, stages, begin)
-    if as_captured is not None:
-        return as_captured
+    eager_call = _run_unmended(gm, captured, example_inputs, trial, stages, begin)
+    if eager_call is not None:
+        return eager_call
     try:
         stages.rewrite(gm, inputs)
     # A graph can do without rewrites of ours.
     except Exception as error:
-        others = None if is_told(error) else stages.leave_out_rewrites(error)
+        others = None if is_for_others(error) else stages.leave_out_rewrites(error)
         if others is None:
             raise
         plain = others
-        return _compile_flat(copy_of(captured), example_inputs, lambda: plain)
-    roles = _Compilers(stages=stages, results=results, trial=trial)
+        return _compile_flat(copy_graph(captured), example_inputs, lambda: plain)
+    compilers = _Compilers(stages=stages, results=results, trial=trial)
     compiler = partial(
         compile_with_aot_autograd,
-        forward=taken.noting(assertions.noting(roles.compile_forward)),
-        backward=roles.compile_backward,
-        inference=taken.noting(assertions.noting(roles.compile_inference)),
+        forward=unified.watch_compiler(assertions.watch_compiler(compilers.compile_forward)),
+        backward=compilers.compile_backward,
+        inference=unified.watch_compiler(assertions.watch_compiler(compilers.compile_inference)),
         decompositions=stages.decompositions,
-        partition=roles.partition,
+        partition=compilers.partition,
     )
     try:
         with pause_collector():
-            compiled = giving(compile_with_storages(gm, inputs, compiler))
+            compiled = pass_storages(compile_with_storages(gm, inputs, compiler))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
     # wrong with it.
     except Exception as error:
@@ -292,14 +289,14 @@ def _compile_flat(
         if uncompiled is None:
             raise
         return uncompiled
-    compiled = sharing(taken.around(guard_squeezed_sizes(compiled, squeezing, assertions)))
+    compiled = guard_memory(unified.guard(guard_squeezed_sizes(compiled, squeezed, assertions)))
     compiled = stages.apply_roles(compiled, Roles(convention=views))
     watched: Callable[..., Any] = stages.watch(compiled, captured, example_inputs)
     return watched
 
 
 def _make_mend(fix: Callable[[fx.GraphModule], None]) -> Callable[[fx.GraphModule, None], fx.GraphModule]:
-    """`fix`, which rewrites the graph in place, as a step of the table."""
+    """Return `fix`, which rewrites the graph in place, as a step of the table."""
 
     def run(gm: fx.GraphModule, context: None) -> fx.GraphModule:
         fix(gm)
@@ -315,7 +312,7 @@ MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
         Pass(
             name="user checks",
             run=_make_mend(put_user_checks_first),
-            why="what the user checks is told in the user's words, not in torch's",
+            why="a failing check shows the user's message, not torch's",
         ),
         Pass(
             name="collectives",
@@ -325,7 +322,7 @@ MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
         Pass(
             name="nested regions",
             run=_make_mend(inline_subgraphs),
-            why="what is called as a graph is neither fused with, nor partitioned by, what surrounds it",
+            why="a graph that is called is not fused or partitioned together with what surrounds it",
         ),
         Pass(
             name="tensor indices",
@@ -335,56 +332,57 @@ MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
         Pass(
             name="masked selection",
             run=_make_mend(broadcast_masked_select),
-            why="a mask may have more places than what it chooses from",
+            why="a mask may have more elements than the tensor it selects from",
         ),
         Pass(
             name="sums over all",
             run=_make_mend(sum_over_empty_dims),
-            why="torch's fake tensors sum over no dimension where none is listed, and eager over all",
+            why="over an empty list of dimensions, fake tensors sum over none, and eager over all",
         ),
         Pass(
             name="value checks",
             run=_make_mend(check_values),
-            why="tracing does not see the values that eager refuses",
+            why="tracing does not see values, some of which eager refuses",
         ),
         Pass(
             name="filled expansions",
             run=_make_mend(fill_expansion_source),
-            why="a value is written once to what an expansion shows many times",
+            why="an expanded tensor is filled by filling its source once",
         ),
         Pass(
             name="written expansions",
             run=_make_mend(write_expansion_source),
-            why="torch adds up what is written to elements that share memory",
+            why="AOTAutograd adds up writes to elements that share memory",
         ),
         Pass(
             name="margin losses",
             run=_make_mend(replace_margin_losses),
-            why="torch's decomposition takes places behind the last label for labels",
+            why="torch's decomposition takes padding behind the last label for labels",
         ),
         Pass(
             name="resizing",
             run=_make_mend(keep_resize_operators),
-            why="images that are resized are differentiated as one operator",
+            why="resizing is differentiated as one operator",
         ),
     ),
     order=(
         Before("user checks", "collectives", _OTHER_CALLS),
         Before("collectives", "nested regions", _OTHER_CALLS),
-        Before("nested regions", "tensor indices", "calls inside of a region are mended as those around it"),
+        Before(
+            "nested regions",
+            "tensor indices",
+            "calls of an inlined region are rewritten like those around it",
+        ),
         Before("tensor indices", "masked selection", _OTHER_CALLS),
         Before("masked selection", "sums over all", _OTHER_CALLS),
         Before("sums over all", "value checks", _OTHER_CALLS),
         Before("value checks", "filled expansions", _OTHER_CALLS),
-        Before(
-            "filled expansions", "written expansions", "what is filled as a whole needs no view to write by"
-        ),
+        Before("filled expansions", "written expansions", "a fill of a whole tensor needs no view"),
         Before("written expansions", "margin losses", _OTHER_CALLS),
         Before("margin losses", "resizing", _OTHER_CALLS),
     ),
 )
-"""What is rewritten in Dynamo's graph, in place, where torch's tracing would make of it what eager does
-not."""
+"""Rewrites of Dynamo's graph, in place, where torch's tracing differs from eager."""
 
 
 def _run_unmended(
@@ -395,11 +393,11 @@ def _run_unmended(
     stages: Stages,
     begin: Callable[[], Stages],
 ) -> Callable[..., Any] | None:
-    """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a
-    write wrong.
+    """Return a call that does without tracing `gm`: eager refuses the call, or tracing would get a write or
+    an effect wrong. None if there is no such reason.
 
     Raises:
-        CompileError: in the latter case, with `strict`.
+        CompileError: tracing would get something wrong, and only compiled code may run.
     """
     if (calls_gradients(gm) or writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
         restore_shapes(captured, example_inputs)
@@ -418,7 +416,7 @@ def _run_unmended(
     names = {node.name for node in calls}
     if names <= {node.name for node in captured.graph.nodes}:
         return compile_around(captured, names, error, _compile_part(begin))
-    return stages.watch_in_eager(run_as_captured(captured, error))
+    return stages.watch_in_eager(run_captured_graph(captured, error))
 
 
 def _run_untraced(
@@ -429,9 +427,10 @@ def _run_untraced(
     stages: Stages,
     begin: Callable[[], Stages],
 ) -> Callable[..., Any] | None:
-    """The call that runs a graph that cannot be compiled because of `error`; None if that is to be raised."""
+    """Return a call that runs a graph which `error` keeps from being compiled; None if `error` is to be
+    raised."""
     only_compiled = stages.promises.only_compiled
-    if isinstance(error, RefusedCallError) or not is_told(error):
+    if isinstance(error, RefusedCallError) or not is_for_others(error):
         is_of_gradients = isinstance(error, UnknownGradientError)
         if not is_of_gradients and trial.refuses():
             restore_shapes(captured, example_inputs)
@@ -440,12 +439,12 @@ def _run_untraced(
             logger.info("a graph runs in eager mode, which refuses its gradient: %s", describe(error))
             forward: Callable[..., Any] = captured.forward
             return forward
-    if only_compiled or is_told(error):
+    if only_compiled or is_for_others(error):
         return None
     failing = find_failing_call(captured, error)
     if failing is not None:
         return compile_around(captured, {failing}, make_trace_error(error), _compile_part(begin))
-    return stages.watch_in_eager(run_as_captured(captured, error))
+    return stages.watch_in_eager(run_captured_graph(captured, error))
 
 
 def _compile_part(begin: Callable[[], Stages]) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
@@ -454,8 +453,8 @@ def _compile_part(begin: Callable[[], Stages]) -> Callable[[fx.GraphModule, Sequ
 
 @dataclass(slots=True, kw_only=True)
 class _Compilers:
-    """What AOTAutograd calls. `objects` are the results of the forward graph that are one tensor, as the
-    joint graph tells."""
+    """The compilers that AOTAutograd calls. `objects` are the tensor objects of the forward graph's results,
+    read off the joint graph."""
 
     stages: Stages
     results: Sequence[CapturedResult]

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from coilwork_frontend.likely_sizes import likely_texts
+from coilwork_frontend.likely_sizes import describe_likely_sizes
 from coilwork_frontend.torch_compat.operators import is_operator
-from coilwork_frontend.torch_compat.sizes import symbol_facts
+from coilwork_frontend.torch_compat.sizes import list_symbol_facts
 from coilwork_frontend.torch_compat.tensors import real_tensors
 
 
@@ -161,7 +161,7 @@ def _symbol_text(gm: torch.fx.GraphModule) -> str:
             environment = size.node.shape_env
             if environment is not None:
                 ranges = sorted(f"{symbol}:{bounds}" for symbol, bounds in environment.var_to_range.items())
-                facts = [*ranges, *symbol_facts(environment), *likely_texts(gm)]
+                facts = [*ranges, *list_symbol_facts(environment), *describe_likely_sizes(gm)]
                 return "symbols " + "; ".join(facts)
     return "symbols"
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from coilwork_frontend.torch_compat.sizes import traced_values
+from coilwork_frontend.torch_compat.sizes import list_traced_values
 from coilwork_ir.index import Expr, evaluate
 from coilwork_ir.program.nodes import Launch, Program
 from coilwork_ir.program.walk import all_kernels, walk
@@ -23,7 +23,7 @@ from coilwork_ir.program.walk import all_kernels, walk
 _ALIGNED_ELEMENTS: Final = 16
 
 
-def likely_sizes(
+def list_likely_sizes(
     symbols: Iterable[tuple[Expr, object]], gm: torch.fx.GraphModule
 ) -> tuple[tuple[str, int], ...]:
     """Names of size symbols in the IR and their likely values. `symbols` are pairs of one and torch's symbol
@@ -34,11 +34,11 @@ def likely_sizes(
     pairs = list(symbols)
     if not pairs:
         return ()
-    traced = traced_values(gm)
+    traced = list_traced_values(gm)
     return tuple((ours.name, round_size(traced[theirs])) for ours, theirs in pairs if theirs in traced)
 
 
-def likely_arguments(program: Program, known: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
+def list_likely_arguments(program: Program, known: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
     """Return what kernels of `program` are likely called with, by name: one number for each size, 0 if it is
     unknown.
 
@@ -61,9 +61,9 @@ def _argument(size: Expr, values: Mapping[str, int]) -> int:
     return evaluate(size, dict(values)) if names and names <= values.keys() else 0
 
 
-def likely_texts(gm: torch.fx.GraphModule) -> list[str]:
+def describe_likely_sizes(gm: torch.fx.GraphModule) -> list[str]:
     """Return what `likely_sizes` can say of the symbols in `gm`, as sorted texts."""
-    return sorted(f"{name} ~ {round_size(value)}" for name, value in traced_values(gm).items())
+    return sorted(f"{name} ~ {round_size(value)}" for name, value in list_traced_values(gm).items())
 
 
 def round_size(size: int) -> int:

@@ -35,7 +35,7 @@ from coilwork_frontend.capture.dtype_checks import EagerKernels
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.compile_captured import Halves, compile_captured
 from coilwork_frontend.options import warn_of_unkeyed
-from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, static_input_positions
+from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, list_static_positions
 from coilwork_frontend.torch_compat.dynamo import allow_registering_again, free_compile_lock_in_children
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_options import UserOptions, check_fallback, check_rewrites, make_compile
@@ -210,7 +210,7 @@ class GraphStages:
         if role == "inference" and options.freezing:
             rewrites, layout = list_rewrites("aten", options), make_layout_options(options)
             packs = packs_weights(options)
-            gm, fired, prepared = freeze(gm, static_input_positions(), rewrites, layout, packs=packs)
+            gm, fired, prepared = freeze(gm, list_static_positions(), rewrites, layout, packs=packs)
             if prepared is not None:
                 inputs = [*(example_inputs[position] for position in prepared.kept), *prepared.values]
                 main, done = run(prepared.main, options.passes), (*done, *fired)

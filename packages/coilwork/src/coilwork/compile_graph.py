@@ -80,21 +80,21 @@ class GraphAttempt:
         )
 
     def compile(self, plan: Plan) -> Compiled:
-        return run_stages(self._planned(plan), fallback=plan.remedy.operators)
+        return run_stages(self._apply_plan(plan), fallback=plan.remedy.operators)
 
     def build(self, compiled: Compiled, plan: Plan) -> Driven:
-        job = self._planned(plan)
+        job = self._apply_plan(plan)
         with job.clock.stage("build"):
             return make_call(compiled, job, self.builder, self.store)
 
     def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
-        context = replace(make_lowering_context(self._planned(plan)), write=None)
+        context = replace(make_lowering_context(self._apply_plan(plan)), write=None)
         return list_calls(self.job.gm, context, views=views)
 
     def list_kernels(self, compiled: Compiled) -> Mapping[str, Sequence[Origin]]:
         return {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}
 
-    def _planned(self, plan: Plan) -> Job:
+    def _apply_plan(self, plan: Plan) -> Job:
         job, remedy = self.job, plan.remedy
         trace = job.trace if plan.is_traced else Trace(None)
         is_rewritten = job.is_rewritten and plan.is_rewritten

@@ -23,7 +23,7 @@ from coilwork.targets import choose_targets, resident_bytes
 from coilwork_frontend.calling_convention.activation_strides import Strides, list_chosen_strides
 from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
 from coilwork_frontend.capture.eager_fallback import warn_of_module
-from coilwork_frontend.likely_sizes import likely_arguments
+from coilwork_frontend.likely_sizes import list_likely_arguments
 from coilwork_ir import emission
 from coilwork_ir.boundary import NOTHING_KNOWN, Boundary
 from coilwork_ir.emission import Generation
@@ -235,7 +235,7 @@ def open_generation(
     program: Program, targets: Targets, options: CompileOptions, likely: tuple[tuple[str, int], ...] = ()
 ) -> Generation:
     """How the kernels of `program` are generated; by `likely` sizes generators propose versions."""
-    settings, known = make_generator_settings(options), likely_arguments(program, likely)
+    settings, known = make_generator_settings(options), list_likely_arguments(program, likely)
     return Generation(targets=targets, find=codegen_for, settings=settings, likely=known)
 
 

@@ -26,7 +26,7 @@ from coilwork_frontend.calling_convention.input_memory import (
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
 from coilwork_frontend.calling_convention.parameter_freezing import Prepared
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
-from coilwork_frontend.likely_sizes import likely_sizes
+from coilwork_frontend.likely_sizes import list_likely_sizes
 from coilwork_ir.boundary import Boundary
 from coilwork_ir.loops.nodes import Graph
 
@@ -83,12 +83,12 @@ class AtenGraph:
     def operators(self, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
         """A call that runs the graph's operators one by one, by the boxed convention; results get the strides
         of `saved`."""
-        return self.as_captured(operator_call(self.gm), saved)
+        return self.bind_captured(operator_call(self.gm), saved)
 
-    def as_captured(self, call: Call, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
+    def bind_captured(self, call: Call, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
         """`call`, which runs the captured operators, for inputs as the compiled graph gets them; results get
         the strides of `saved`."""
-        return self.bind(call, str(self.convention.captured_roles(self.example_inputs, saved)), {})
+        return self.bind(call, str(self.convention.make_captured_roles(self.example_inputs, saved)), {})
 
     def program_roles(self) -> Roles:
         """The roles of inputs and results around whatever drives the program."""
@@ -115,7 +115,7 @@ class AtenGraph:
             aligned=list_aligned_inputs(graph, lowered, returned=self.convention.returned),
             updated=name_inputs(graph, self.aligned_updates),
             donated=name_inputs(graph, self.convention.donated),
-            likely=likely_sizes(symbols, lowered),
+            likely=list_likely_sizes(symbols, lowered),
             marked_results=self.convention.marked_results,
         )
 

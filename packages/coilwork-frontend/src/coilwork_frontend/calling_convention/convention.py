@@ -45,7 +45,11 @@ from coilwork_frontend.calling_convention.result_aliasing import (
     make_version_roles,
 )
 from coilwork_frontend.calling_convention.view_results import replay_views, return_input_views
-from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, can_report_strides, returned_outputs
+from coilwork_frontend.torch_compat.aot_autograd import (
+    can_report_strides,
+    count_returned_outputs,
+    list_aliased_inputs,
+)
 from coilwork_frontend.torch_compat.tensors import Marks
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.roles import CallingConvention, CallRole, InputRole, Value
@@ -116,7 +120,7 @@ class Convention:
         parts = 0 if self.composition is None else self.composition.parts
         return _count_results(self.gm) - parts - len(self.exchanged)
 
-    def captured_roles(
+    def make_captured_roles(
         self, example_inputs: Sequence[Any], saved: Mapping[int, Strides] = NOTHING_MOVED
     ) -> CallingConvention:
         """The roles of what runs the captured operators, for inputs as the compiled graph gets them; results
@@ -138,7 +142,7 @@ def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool 
     donated = list_donated_inputs(gm) if role == "backward" else ()
     gm, exchanged = return_set_sources(gm)
     gm, composition = return_composition_parts(gm)
-    returned = returned_outputs() if role == "forward" else None
+    returned = count_returned_outputs() if role == "forward" else None
     gm, marked = return_unmarked(gm, returned)
     if exchanged or composition is not None:
         returned = None
@@ -233,7 +237,9 @@ def _mark_results(roles: Roles, outside: Outside) -> Roles:
 
 def _replay_views(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    found = None if convention.role == "backward" else replay_views(convention.captured, aliased_inputs())
+    found = (
+        None if convention.role == "backward" else replay_views(convention.captured, list_aliased_inputs())
+    )
     if found is None:
         return roles
     row, make_views = found

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.aot_autograd import donated_input_positions
+from coilwork_frontend.torch_compat.aot_autograd import list_donated_positions
 from coilwork_frontend.torch_compat.operators import shares_nothing
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import identify_strided_storage
@@ -139,7 +139,7 @@ def list_donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
     """
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in inputs]
-    given = [p for p in donated_input_positions() if p < len(values) and starts_aligned(values[p])]
+    given = [p for p in list_donated_positions() if p < len(values) and starts_aligned(values[p])]
     whole = [p for p in given if OWN_PADDING in inputs[p].meta or is_whole(values[p])]
     return select_unshared(values, whole) if whole else ()
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.aot_autograd import aliased_inputs, renewed_inputs
+from coilwork_frontend.torch_compat.aot_autograd import list_aliased_inputs, list_updated_inputs
 from coilwork_frontend.torch_compat.operators import is_view_node
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import run_on_fakes, track_views
@@ -29,7 +29,7 @@ _COPY = torch.ops.aten.copy_.default
 
 def return_input_views(gm: fx.GraphModule) -> fx.GraphModule:
     """The forward or inference graph that is being compiled, with such results taken from the inputs."""
-    return insert_input_views(gm, aliased_inputs(), renewed_inputs())
+    return insert_input_views(gm, list_aliased_inputs(), list_updated_inputs())
 
 
 def insert_input_views(

@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_frontend.capture.input_storages import copy_of
+from coilwork_frontend.capture.input_storages import copy_graph
 from coilwork_frontend.torch_compat.dynamo import guard_identity, is_process_group
 from coilwork_frontend.torch_compat.operators import space_of
 
@@ -143,7 +143,7 @@ def name_groups(
     for node in _list_groups(gm, example_inputs):
         guard_identity(node)
     # Dynamo calls with what its own graph takes
-    gm = copy_of(gm)
+    gm = copy_graph(gm)
     for node, group in _list_groups(gm, example_inputs).items():
         for reader in list(node.users):
             reader.args = tuple(group.group_name if one is node else one for one in reader.args)

@@ -172,14 +172,14 @@ def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
 # ---- Errors and warnings ----
 
 
-def is_told(error: Exception) -> bool:
+def is_for_others(error: Exception) -> bool:
     """Tell whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a
     smaller graph.
     """
     return isinstance(error, (CoilworkError, *DYNAMO_ERRORS))
 
 
-def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
+def run_captured_graph(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
     """Return what runs `captured`, because of `error`, with a warning that says why. What eager rejects is
     rejected by the call.
     """
@@ -270,7 +270,7 @@ def warn_of_partition(error: Exception) -> None:
     Raises:
         Exception: `error`, if it is for others to see.
     """
-    if is_told(error):
+    if is_for_others(error):
         raise error
     warn_user(
         f"forward and backward are compiled without rewrites and layouts: {describe(error)}\n"

@@ -50,10 +50,10 @@ _ASSIGNMENTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoragePlace:
-    """Where inputs lie in a storage that they share: `positions` among the inputs, and `offsets` in elements.
+    """Inputs that share a storage: `positions` among the inputs, and `offsets` in elements.
 
-    The storage, up to `count` elements, is given in the first one's stead, and nothing for the others. If
-    `count` is `None`, the only one is given as it is.
+    The program gets the first `count` elements of the storage in the place of the first input, and empty
+    tensors in the place of the others. With `count=None` the only input is passed as it is.
     """
 
     positions: tuple[int, ...]
@@ -66,23 +66,23 @@ def compile_with_storages(
     example_inputs: Sequence[Any],
     compiler: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """`compiler(gm, example_inputs)`, with storages in the stead of such inputs. `gm` is changed in place.
+    """Return `compiler(gm, example_inputs)` with storages in the place of inputs that are overwritten and
+    read by `as_strided`. `gm` is changed in place.
 
     Raises:
-        CompileError: an input is of another form than AOTAutograd would give it anew, and its storage cannot
-            take its place, because it asks for gradients, sizes are symbolic, or it is seen in several types
-            or by `vmap`.
+        CompileError: an input is not laid out as AOTAutograd's copy would be, and its storage cannot take its
+            place: it requires gradients, has symbolic sizes, or is seen in several dtypes or by `vmap`.
     """
     found = _find_places(gm)
     if not found:
         return compiler(gm, example_inputs)
-    captured = copy_of(gm)
+    captured = copy_graph(gm)
     values = _begin_with_storages(gm, example_inputs, found)
     return _StorageProgram(compiler(gm, values), captured, found)
 
 
 def find_misplaced_writes(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:
-    """The writes to inputs whose storages cannot be given in their stead, and the error that says so."""
+    """Return writes to inputs whose storages cannot take their place, and the error that says so."""
     try:
         _find_places(gm)
     except CompileError as error:
@@ -98,11 +98,11 @@ def find_misplaced_writes(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileErr
 def give_expanded_storages(
     gm: fx.GraphModule, example_inputs: Sequence[Any], captured: fx.GraphModule
 ) -> tuple[Sequence[Any], Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """`example_inputs` with storages in the stead of expanded inputs that `gm`, in place, overwrites, and
-    what hands them over.
+    """Return `example_inputs` with storages in the place of expanded inputs that `gm` overwrites, and a
+    function that makes the compiled program take them. `gm` is changed in place.
 
-    AOTAutograd adds to such an input what every copy of an element gained. An input of which nothing but its
-    place is known stays. `captured` is another copy of `gm`, for calls in which inputs lie elsewhere.
+    AOTAutograd would add to such an input what every copy of an element gained. An input whose layout is not
+    static stays. `captured` is a copy of `gm`, for calls whose inputs lie elsewhere.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     written = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)} - {
@@ -134,7 +134,7 @@ def _repeats_elements(value: torch.Tensor) -> bool:
 def _begin_with_storages(
     gm: fx.GraphModule, example_inputs: Sequence[Any], places: Sequence[StoragePlace]
 ) -> list[Any]:
-    """The inputs of `gm`, which is changed in place to take storages in the stead of inputs at `places`."""
+    """Change `gm` in place to take storages in the place of inputs at `places`; return its fake inputs."""
     inputs = gm.graph.find_nodes(op="placeholder")
     values = list(example_inputs)
     for place in places:
@@ -146,17 +146,16 @@ def _begin_with_storages(
     return values
 
 
-def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
-    """A module of the same calls and parameters, of which `gm` may be changed in place."""
+def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
+    """Return a module with a copy of the graph of `gm` and the same parameters."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     return fx.GraphModule(gm, graph)
 
 
 class _StorageProgram:
-    """A compiled program of `places` in storages, and the `captured` graph for calls in which inputs lie
-    elsewhere.
-    """
+    """A compiled program that takes storages, and the `captured` graph for calls whose inputs lie
+    elsewhere."""
 
     def __init__(
         self, compiled: Callable[..., Any], captured: fx.GraphModule, places: tuple[StoragePlace, ...]
@@ -180,7 +179,7 @@ class _StorageProgram:
 
 
 def _lies_as_before(args: Sequence[Any], place: StoragePlace) -> bool:
-    """Tell if inputs lie as `place` says, and no others in that storage."""
+    """Tell if the inputs lie as `place` says, and no other input is in that storage."""
     storage = storage_identity(args[place.positions[0]])
     sharing = tuple(
         position
@@ -202,7 +201,8 @@ def _make_empty(value: torch.Tensor) -> torch.Tensor:
 
 
 def _begin_with_storage(graph: fx.Graph, inputs: Sequence[fx.Node], place: StoragePlace) -> None:
-    """Let the first input of `place` be the storage, of which it and the others have been parts."""
+    """Change `graph` so that the first input of `place` is the storage, and all its inputs are views of
+    it."""
     assert place.count is not None
     stored = inputs[place.positions[0]]
     parts = [inputs[position] for position in place.positions]
@@ -234,7 +234,7 @@ def _layout_arguments(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _find_places(gm: fx.GraphModule) -> tuple[StoragePlace, ...]:
-    """Return where the inputs in question lie."""
+    """Return the storages with an input that is overwritten and read by `as_strided`."""
     sharing: dict[int, list[fx.Node]] = {}
     for node in gm.graph.nodes:
         storage = get_storage(node)
@@ -254,7 +254,7 @@ def _find_places(gm: fx.GraphModule) -> tuple[StoragePlace, ...]:
 def _find_static_place(
     positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]
 ) -> StoragePlace | None:
-    """The place of inputs whose storage can be given in their stead; None of others."""
+    """Return the place of inputs whose storage can take their place; None for others."""
     value: torch.Tensor = inputs[positions[0]].meta["example_value"]
     views: list[torch.Tensor] = [node.meta["example_value"] for node in sharing]
     numbers = [n for view in views for n in (*view.shape, *view.stride(), view.storage_offset())]
@@ -291,7 +291,7 @@ def _require_place(
 
 
 def _storage_end(view: torch.Tensor) -> int:
-    """How many elements of its storage there are up to its last one."""
+    """Return how many elements of the storage `view` spans, from the storage's start."""
     if not view.numel():
         return 0
     steps = zip(view.shape, view.stride(), strict=True)
@@ -308,7 +308,7 @@ def _first_operand(node: fx.Node) -> object:
 
 
 def list_written_operands(node: fx.Node) -> list[Any]:
-    """Operands that `node`, a call in Dynamo's graph, may overwrite."""
+    """Return the operands that `node`, a call in Dynamo's graph, may overwrite."""
     found: list[object] = list(list_overwritten_operands(node))
     found.append(node.kwargs.get("out"))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -327,7 +327,7 @@ def list_written_operands(node: fx.Node) -> list[Any]:
 
 
 def get_storage(node: object) -> int | None:
-    """The identity of the storage of what `node` in Dynamo's graph gives, if it is a tensor with strides."""
+    """Return the identity of the storage of what `node` of Dynamo's graph computes, if that is strided."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
@@ -343,10 +343,9 @@ Compiled = Callable[..., Any]
 def guard_shared_memory(
     gm: fx.GraphModule, example_inputs: Sequence[Any], captured: fx.GraphModule
 ) -> Callable[[Compiled], Compiled]:
-    """Return what is done to the program that is made of `gm`, Dynamo's graph; `captured` is another copy of
-    it, which stays.
+    """Return a function that guards the program compiled of Dynamo's graph `gm` against other overlaps.
 
-    `gm` is looked at at once, before anything changes it.
+    `captured` is a copy of `gm` for such calls. `gm` is read at once, before anything changes it.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     overwritten = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)}
@@ -368,8 +367,8 @@ def guard_shared_memory(
     }
     before = _describe_layout(example_inputs, shared, free)
 
-    def around(compiled: Compiled) -> Compiled:
-        def called(*args: Any) -> Any:
+    def guard(compiled: Compiled) -> Compiled:
+        def call(*args: Any) -> Any:
             if _find_overlaps(args, places, written) == shared and (
                 not shared or _describe_layout(args, shared, free) == before
             ):
@@ -377,13 +376,13 @@ def guard_shared_memory(
             graph.announce()
             return graph.run(*args)
 
-        return called
+        return call
 
-    return around
+    return guard
 
 
 def _find_overlaps(args: Sequence[Any], places: Sequence[int], written: set[int]) -> list[int]:
-    """Return which of the inputs at `places` overlap with others in the storage of one that is written."""
+    """Return the inputs of `places` that overlap another one in a storage that is written."""
     storages: dict[int, list[int]] = {}
     for place in places:
         storages.setdefault(args[place].untyped_storage().data_ptr(), []).append(place)
@@ -399,11 +398,11 @@ def _find_overlaps(args: Sequence[Any], places: Sequence[int], written: set[int]
 
 
 def _describe_layout(args: Sequence[Any], places: Sequence[int], free: Collection[int]) -> list[object]:
-    """Return where the inputs at `places` lie: which share a storage, of what size, as views of what, and
-    from which element on.
+    """Return for each input of `places` its group of one storage, the storage's size, its base and its
+    offset.
 
-    The last only for those not in `free`, whose graph is for any. AOTAutograd gives the graph what they are
-    views of in their stead.
+    The offset is left out for inputs in `free`, whose graph takes any. Bases count, because AOTAutograd
+    passes the base in the place of a view.
     """
     storages: dict[int, int] = {}
     found: list[object] = []

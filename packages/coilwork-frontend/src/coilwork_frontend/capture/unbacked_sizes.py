@@ -21,12 +21,12 @@ import torch
 from torch import fx
 
 from coilwork_frontend.capture.eager_fallback import CapturedGraph, GuardedProgram
-from coilwork_frontend.capture.input_storages import copy_of
+from coilwork_frontend.capture.input_storages import copy_graph
 from coilwork_frontend.capture.runtime_checks import TORCH_ASSERTION, put_user_checks_first
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, GraphCompiler
 from coilwork_frontend.torch_compat.operators import draws_numbers, list_overwritten_operands
 from coilwork_frontend.torch_compat.sizes import (
-    guards_taken_sizes,
+    guards_unified_sizes,
     has_sizes_from_data,
     is_from_data,
     is_unequal,
@@ -57,11 +57,11 @@ class UnifiedSizes:
         self._captured = (
             _copy_without_assertions(gm) if takes else _copy_with_user_checks(gm) if settles else None
         )
-        self._is_faithful = not (settles or _computes_with_sizes(gm) or guards_taken_sizes(gm))
+        self._is_faithful = not (settles or _computes_with_sizes(gm) or guards_unified_sizes(gm))
         self._overwrites = False
         self._random = False
 
-    def noting(self, compiler: GraphCompiler) -> GraphCompiler:
+    def watch_compiler(self, compiler: GraphCompiler) -> GraphCompiler:
         """`compiler` of forward or inference graphs, looked at before."""
         if self._captured is None:
             return compiler
@@ -73,7 +73,7 @@ class UnifiedSizes:
 
         return compile_graph
 
-    def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def guard(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """`compiled`, with the captured graph for the calls that it is not for.
 
         Inputs that the call may have overwritten before it failed are not what they were: then its error
@@ -113,7 +113,7 @@ def _is_torch_assertion(node: fx.Node, message: str = TORCH_ASSERTION) -> bool:
 
 def _copy_without_assertions(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of `gm` without torch's own assertions; those of the user have other messages."""
-    relaxed = copy_of(gm)
+    relaxed = copy_graph(gm)
     for node in reversed(relaxed.graph.nodes):
         if _is_torch_assertion(node) or (not node.users and _is_number(node) and node.op == "call_function"):
             relaxed.graph.erase_node(node)
@@ -123,7 +123,7 @@ def _copy_without_assertions(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _copy_with_user_checks(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of `gm` that checks first what the user wrote."""
-    checked = copy_of(gm)
+    checked = copy_graph(gm)
     put_user_checks_first(checked)
     return checked
 
@@ -168,7 +168,7 @@ class SqueezeAssertions:
     are_there: bool = False
     random: bool = False
 
-    def noting(self, compiler: GraphCompiler) -> GraphCompiler:
+    def watch_compiler(self, compiler: GraphCompiler) -> GraphCompiler:
         """`compiler` of forward or inference graphs, looked at before."""
 
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
@@ -182,7 +182,7 @@ class SqueezeAssertions:
 
 def copy_for_squeezed_sizes(gm: fx.GraphModule) -> fx.GraphModule | None:
     """A copy of Dynamo's graph if it may be needed: where sizes come from data."""
-    return copy_of(gm) if has_sizes_from_data(gm) else None
+    return copy_graph(gm) if has_sizes_from_data(gm) else None
 
 
 def guard_squeezed_sizes(

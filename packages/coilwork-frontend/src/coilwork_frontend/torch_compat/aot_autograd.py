@@ -177,7 +177,7 @@ def compile_with_aot_autograd(
         made = forward(gm, example_inputs)
         return FirstCall(made) if has_conjugates(gm) else made
 
-    def noting(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+    def compile_inference(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         made = inference(gm, example_inputs)
         compiled: object = made
         plain = not (autocast or subclasses) and len(example_inputs) == count and hands_through()
@@ -196,7 +196,7 @@ def compile_with_aot_autograd(
             example_inputs,
             fw_compiler=compile_lazily,
             bw_compiler=torch._dynamo.disable(compile_untraced),
-            inference_compiler=noting,
+            inference_compiler=compile_inference,
             decompositions=decompositions,
             partition_fn=partition,
             keep_inference_input_mutations=True,
@@ -265,7 +265,7 @@ def checks_have_effects() -> Iterator[None]:
         registration.destroy()
 
 
-def static_input_positions() -> tuple[int, ...]:
+def list_static_positions() -> tuple[int, ...]:
     """Positions of parameters and buffers among the inputs of the forward graph being compiled."""
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -274,7 +274,7 @@ def static_input_positions() -> tuple[int, ...]:
     return tuple(metadata.static_input_indices)
 
 
-def returned_outputs() -> int | None:
+def count_returned_outputs() -> int | None:
     """How many of the first outputs of the forward graph being compiled go to its caller; `None` if that is
     not known.
 
@@ -392,7 +392,7 @@ def result_facts() -> ResultFacts:
     )
 
 
-def aliased_inputs() -> tuple[tuple[int, int], ...]:
+def list_aliased_inputs() -> tuple[tuple[int, int], ...]:
     """Pairs (output, input) of the forward or inference graph being compiled: results that its caller gets as
     views of inputs.
     """
@@ -409,7 +409,7 @@ def aliased_inputs() -> tuple[tuple[int, int], ...]:
     )
 
 
-def renewed_inputs() -> tuple[tuple[int, int], ...]:
+def list_updated_inputs() -> tuple[tuple[int, int], ...]:
     """Pairs (output, input) of that graph: new contents of an input, which AOTAutograd copies into it after
     the call.
     """
@@ -423,7 +423,7 @@ def is_tangent(node: torch.fx.Node) -> bool:
     return "tangents" in str(node.target)
 
 
-def donated_input_positions() -> tuple[int, ...]:
+def list_donated_positions() -> tuple[int, ...]:
     """Positions of saved tensors that only the backward graph being compiled will read, and only once.
 
     AOTAutograd finds them, and at run time refuses a backward that keeps its graph for another one.

@@ -24,7 +24,7 @@ def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
     return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
 
 
-def guards_taken_sizes(captured: torch.fx.GraphModule) -> bool:
+def guards_unified_sizes(captured: torch.fx.GraphModule) -> bool:
     """Tell if tracing has decided something by a size that torch put in the place of one from data."""
     values = [node.meta.get("example_value") for node in captured.graph.nodes]
     sizes: list[Any] = [
@@ -41,7 +41,7 @@ def guards_taken_sizes(captured: torch.fx.GraphModule) -> bool:
     return any(taken & guard.expr.free_symbols for guard in env.guards)
 
 
-def symbol_facts(environment: ShapeEnv) -> list[str]:
+def list_symbol_facts(environment: ShapeEnv) -> list[str]:
     """Return what `environment` holds for true of its symbols (guards, assertions) and in whose places others
     stand, as sorted texts.
     """
@@ -49,7 +49,7 @@ def symbol_facts(environment: ShapeEnv) -> list[str]:
     return sorted(facts | {f"{old} = {new}" for old, new in environment.replacements.items()})
 
 
-def traced_values(gm: torch.fx.GraphModule) -> dict[object, int]:
+def list_traced_values(gm: torch.fx.GraphModule) -> dict[object, int]:
     """Torch's symbols in sizes of `gm`, and of what it is given, by the numbers that they were traced with.
     Adds no guard.
 

@@ -1,4 +1,5 @@
-"""Facts about tensors (fake or real, their memory, views, version counters), and nested containers of them."""
+"""Facts about tensors (fake or real, their memory, views, version counters), and nested containers of
+them."""
 
 from __future__ import annotations
 
