@@ -32,7 +32,7 @@ logger = logging.getLogger("coilwork")
 
 
 class CapturedGraph:
-    """A captured `graph`, which runs for `reason`: told in the log the first time."""
+    """A captured `graph` that runs in eager mode; the log says `reason` the first time."""
 
     def __init__(self, graph: fx.GraphModule, reason: str) -> None:
         self._graph = graph
@@ -40,23 +40,22 @@ class CapturedGraph:
         self._announced = False
 
     def run(self, *args: Any) -> Any:
-        """Return what eager returns or raises."""
+        """Run the graph in eager mode."""
         return self._graph.forward(*args)  # a call of the module would print where an error is raised
 
     def announce(self) -> None:
-        """Tell that the graph runs, and why."""
+        """Log once that the graph runs, and why."""
         if not self._announced:
             self._announced = True
             logger.warning("%s: the captured graph runs, in eager mode", self._reason)
 
 
 class GuardedProgram:
-    """A compiled program, and the captured graph for calls of which the program finds out that it is not for
-    them.
+    """A compiled program that leaves a call to the captured graph if its assumptions fail at run time.
 
-    Such a call must have overwritten no input; random numbers are drawn anew, where there are some
-    (`random`). If the captured graph may say something else than the user's program (not `faithful`), its
-    error is raised if there is one, and else the compiled program's own.
+    The program must not have overwritten an input by then. With `random`, the generators' states are restored
+    first. A graph that is not `faithful` may compute something else than the user's program: its error is
+    raised if it raises one, otherwise the program's.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class GuardedProgram:
         random: bool,
         faithful: bool = True,
     ) -> None:
-        """`is_failure`: tells if an error of the program says that a call is not for it."""
+        """`is_failure` tells if an error of the program means that an assumption failed."""
         self._compiled = compiled
         self._captured = captured
         self._is_failure = is_failure
@@ -107,10 +106,10 @@ CompilePart = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 def compile_around(
     captured: fx.GraphModule, calls: Collection[str], error: CompileError, compiler: CompilePart
 ) -> Callable[..., Any]:
-    """Return what runs `captured`, which is changed in place, with `calls`, names of its nodes, in eager
-    mode.
+    """Return a callable of `captured` that runs `calls`, names of its nodes, in eager mode.
 
-    A warning says so, and `error` says why. `compiler` compiles the parts around the calls.
+    Dynamo traces the graph again at its first call, and compiles with `compiler` the parts between these
+    calls, as between graph breaks. `captured` is changed in place. A warning gives `error` as the reason.
     """
     warn_user(
         f"{_describe_calls(calls)} in eager mode, and the graph is compiled in parts: {error}",
@@ -142,8 +141,9 @@ def compile_around(
 
 
 def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
-    """Return the call of `captured` at which tracing stopped with `error`, by its name; None if `error` does
-    not name one, or if the call is the only one.
+    """Return the name of the call of `captured` at which tracing stopped with `error`.
+
+    None if `error` names no call, or if there is no other call.
     """
     calls = [node.name for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
     named = [name for name in _EXECUTING.findall(str(error)) if name in calls]
@@ -156,9 +156,8 @@ def _describe_calls(calls: Collection[str]) -> str:
 
 
 def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
-    """The call of `target`, a function or the name of a method, at which Dynamo ends a graph and begins the
-    next.
-    """
+    """Return a function that calls `target` (a function, or a method's name) and that Dynamo does not
+    trace."""
 
     def call_in_eager_mode(*args: Any, **kwargs: Any) -> Any:
         if op == "call_function":
@@ -173,18 +172,14 @@ def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
 
 
 def is_for_others(error: Exception) -> bool:
-    """Tell whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a
-    smaller graph.
-    """
+    """Tell if `error` must be raised: ours, for the user, or one with which Dynamo tries a smaller graph."""
     return isinstance(error, (CoilworkError, *DYNAMO_ERRORS))
 
 
 def run_captured_graph(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
-    """Return what runs `captured`, because of `error`, with a warning that says why. What eager rejects is
-    rejected by the call.
-    """
-    said = error if isinstance(error, CompileError) else make_trace_error(error)
-    warn_user(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning)
+    """Warn that `captured` runs in eager mode because of `error`, and return the callable that runs it."""
+    reason = error if isinstance(error, CompileError) else make_trace_error(error)
+    warn_user(f"a graph runs in eager mode: {reason}", CoilworkFallbackWarning)
     # a call of the module would print where an error is raised
     forward: Callable[..., Any] = captured.forward
     return forward
@@ -193,11 +188,10 @@ def run_captured_graph(captured: fx.GraphModule, error: Exception) -> Callable[.
 def judge_fault(
     error: Exception, graph: str, *, only_compiled: bool, is_refused: Callable[[], bool]
 ) -> Exception | None:
-    """Return what is to be raised for `graph`, which cannot be compiled as a whole because of `error`; None
-    if some of it runs in eager mode.
+    """Return the error to raise for `graph`, which `error` keeps from being compiled as a whole.
 
-    Raised is what eager refuses the call for that is compiled for (`is_refused`), and whatever it is if the
-    graph is `only_compiled`.
+    It is a `RefusedCallError` if eager refuses the call (`is_refused`), and a `CompileError` if the graph is
+    `only_compiled`. None: some of the graph runs in eager mode.
     """
     if is_refused():
         return RefusedCallError(str(error))
@@ -210,7 +204,7 @@ def judge_fault(
 
 
 def warn_of_graph(error: Exception, graph: str) -> None:
-    """Say that `graph` runs in eager mode, because of `error`."""
+    """Warn that `graph` runs in eager mode because of `error`."""
     warn_user(
         f"graph {graph} runs in eager mode: {describe(error)}\n"
         f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
@@ -219,8 +213,10 @@ def warn_of_graph(error: Exception, graph: str) -> None:
 
 
 def warn_of_parts(error: Exception, graph: str, calls: Sequence[Origin]) -> None:
-    """Say that `graph` is compiled in parts, between which `calls` run in eager mode, because of `error`; at
-    the user's line of the first of them that has one."""
+    """Warn that `graph` is compiled in parts, and `calls` between them run in eager mode, because of `error`.
+
+    The warning stands at the source line of the first call that has one.
+    """
     named = ", ".join(dict.fromkeys(call.op for call in calls))
     text = (
         f"{named} run in eager mode between compiled parts of graph {graph}: {describe(error)}\n"
@@ -234,7 +230,7 @@ def warn_of_parts(error: Exception, graph: str, calls: Sequence[Origin]) -> None
 
 
 def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
-    """`graph` in eager mode, called with one list of inputs, which is emptied."""
+    """Return a callable that runs `graph` in eager mode; it takes one list of inputs and empties it."""
 
     def call(args: list[Any]) -> Sequence[Any]:
         values = tuple(args)
@@ -246,7 +242,7 @@ def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 def make_trace_error(error: Exception) -> CompileError:
-    """What the user is told of a graph that torch does not trace because of `error`."""
+    """Return the error that tells the user that torch cannot trace a graph because of `error`."""
     return CompileError(
         "not-traced",
         "torch cannot trace a graph that it captured",
@@ -256,7 +252,7 @@ def make_trace_error(error: Exception) -> CompileError:
 
 
 def warn_of_rewrites(error: Exception) -> None:
-    """Say that a captured graph is compiled without rewrites, because of `error`."""
+    """Warn that a captured graph is compiled without rewrites because of `error`."""
     warn_user(
         f"a graph is compiled without rewrites: {describe(error)}\n"
         '  try     options={"strict": True} for the traceback, to report it',
@@ -265,10 +261,10 @@ def warn_of_rewrites(error: Exception) -> None:
 
 
 def warn_of_partition(error: Exception) -> None:
-    """Say that forward and backward are compiled as they were captured, because of `error`.
+    """Warn that forward and backward are compiled as they were captured because of `error`.
 
     Raises:
-        Exception: `error`, if it is for others to see.
+        Exception: `error`, if it must be raised (`is_for_others`).
     """
     if is_for_others(error):
         raise error
@@ -280,7 +276,7 @@ def warn_of_partition(error: Exception) -> None:
 
 
 def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
-    """Say that Python drives `graph` instead of what was `wanted`."""
+    """Warn that Python drives `graph` instead of the `wanted` driver."""
     text = describe(reason) if isinstance(reason, Exception) else reason
     warn_user(
         f"graph {graph} is driven by Python instead of {wanted}: {text}",
@@ -289,7 +285,7 @@ def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
 
 
 def warn_of_module(error: Exception, graph: str, *, strict: bool) -> None:
-    """Say that there is no readable module of `graph`, which runs all the same.
+    """Warn that no readable module was written for `graph`, which runs without it.
 
     Raises:
         Exception: `error`, with `strict`.
@@ -303,15 +299,20 @@ def warn_of_module(error: Exception, graph: str, *, strict: bool) -> None:
 
 
 def has_opaque_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Tell if a real input of Dynamo's graph lies in memory in another way than the graph says."""
+    """Tell if a real input of Dynamo's graph is opaque: its memory is not laid out as its fake tensor says.
+
+    These are oneDNN's tensors (`x.to_mkldnn()`) and tensors that `torch.func.functionalize` wraps. Fake
+    tensors show them as plain. Torch's guards tell them apart, so other inputs never meet this graph, nor
+    these another.
+    """
     return bool(_list_opaque(gm, example_inputs))
 
 
 def run_opaque(gm: fx.GraphModule, example_inputs: Sequence[Any], *, strict: bool) -> Callable[..., Any]:
-    """The captured graph as it is, with a warning that says which of its inputs are such tensors.
+    """Warn of the first opaque input, and return the captured graph, to run in eager mode.
 
     Raises:
-        CompileError: instead, with `strict`.
+        CompileError: instead of the warning, with `strict`.
     """
     node, value = _list_opaque(gm, example_inputs)[0]
     error = _explain_opaque(node.name, value)
@@ -353,8 +354,11 @@ def _list_opaque(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[tupl
 
 
 def run_in_forward_mode(gm: fx.GraphModule, *, only_compiled: bool) -> Callable[..., Any] | None:
-    """Return what runs `gm`, Dynamo's graph, if this is called within a level; `None` if not: then it is to
-    be compiled.
+    """Return a callable that runs Dynamo's graph `gm` in eager mode, if tensors may carry forward-mode
+    tangents.
+
+    None outside of `torch.autograd.forward_ad.dual_level()`: the graph is compiled. Torch's operators compute
+    tangents beside their results; kernels would drop them without an error. A guard separates the two cases.
 
     Raises:
         CompileError: within a level, with `only_compiled`.

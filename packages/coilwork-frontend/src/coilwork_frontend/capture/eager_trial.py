@@ -28,17 +28,17 @@ _MOST_BYTES: Final = 1 << 30
 
 
 class RefusedCallError(Exception):
-    """Eager refuses the call that a graph is compiled for, or its gradients; the cause is what compiling
-    failed with.
+    """Eager refuses the call that a graph is compiled for, or its gradients; `__cause__` is the compiler's
+    error.
     """
 
 
 class UnknownGradientError(RefusedCallError):
-    """A call takes tensors on meta beside others: eager refuses its gradient, or only its kernels know it."""
+    """A call mixes meta tensors with others: eager refuses its gradient, or only eager's kernels know it."""
 
 
 class EagerTrial:
-    """A call of `captured` by eager, with what it is compiled for: made once, and only if compiling fails."""
+    """Runs `captured` in eager mode on copies of its inputs, at most once, if compiling it has failed."""
 
     def __init__(self, captured: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         self._captured = captured
@@ -48,29 +48,27 @@ class EagerTrial:
         self._refuses_gradients: bool | None = None
 
     def refuses(self) -> bool:
-        """Tell if eager raises an error. It is not asked what the user's own operators would do once more.
+        """Tell if eager raises an error.
 
-        Where some operands are on the meta device, eager's kernels may read memory that there is not. Then
-        only the call itself asks eager, and the answer is that it may refuse.
+        False without a trial if the graph calls operators of the user's, which may have effects. True without
+        a trial if meta tensors are mixed with others: eager's kernels might read memory that does not exist.
         """
         if self._refuses is None:
-            is_tried = not _calls_user_code(self._captured)
-            self._refuses = is_tried and (_mix_meta_tensors(self._inputs) or self._raises())
+            can_run = not _calls_user_code(self._captured)
+            self._refuses = can_run and (_mix_meta_tensors(self._inputs) or self._raises())
         return self._refuses
 
     def refuses_gradients(self) -> bool:
-        """Tell if eager raises an error when gradients are asked for: when it records the call, or takes
-        them.
+        """Tell if eager raises an error as it records the call, or as it computes its gradients.
 
-        Eager's kernels read the memory of operands beside meta tensors, which have none. It is not asked
-        then.
+        True without a trial if meta tensors are mixed with others, as in `refuses`.
         """
         if _mix_meta_tensors(self._inputs):
             return True
         if self._refuses_gradients is None:
-            asks = any(isinstance(value, Tensor) and value.requires_grad for value in self._inputs)
-            is_tried = asks and self._is_recorded and not _calls_user_code(self._captured)
-            self._refuses_gradients = is_tried and self._raises_in_backward()
+            has_gradients = any(isinstance(value, Tensor) and value.requires_grad for value in self._inputs)
+            can_run = has_gradients and self._is_recorded and not _calls_user_code(self._captured)
+            self._refuses_gradients = can_run and self._raises_in_backward()
         return self._refuses_gradients
 
     def refuses_training(self) -> bool:
@@ -82,17 +80,17 @@ class EagerTrial:
             copies = _copy_inputs(self._inputs)
             if copies is None:
                 return False
-            leaves, given = _ask_for_gradients(copies, self._inputs)
+            leaves, inputs = _require_gradients(copies, self._inputs)
             numbers = random_state()
             try:
-                results = self._captured.forward(*given)
+                results = self._captured.forward(*inputs)
             except Exception:  # noqa: BLE001  the call itself raises it again, which is recorded, too
                 restore(numbers)
                 return True
-            wanted = [one for one in leaves_of(results) if isinstance(one, Tensor) and one.requires_grad]
+            outputs = [leaf for leaf in leaves_of(results) if isinstance(leaf, Tensor) and leaf.requires_grad]
             try:
                 torch.autograd.grad(
-                    wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True
+                    outputs, leaves, [torch.ones_like(output) for output in outputs], allow_unused=True
                 )
             except Exception:  # noqa: BLE001  whatever it is, the call's gradient will raise it again
                 return True
@@ -115,24 +113,22 @@ class EagerTrial:
         return False
 
 
-def _ask_for_gradients(copies: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
-    """Leaves for the copies of inputs that ask for gradients, and inputs made of these, which may be written
-    to.
-    """
+def _require_gradients(copies: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
+    """Return leaves that require gradients, and the inputs made of them, which may be written to."""
     leaves: list[Tensor] = []
-    given: list[Any] = []
+    made: list[Any] = []
     for copy, value in zip(copies, inputs, strict=True):
         if isinstance(value, Tensor) and value.requires_grad:
             leaves.append(copy.requires_grad_())
             copy = copy.clone()
-        given.append(copy)
-    return leaves, given
+        made.append(copy)
+    return leaves, made
 
 
 def calls_gradients(gm: fx.GraphModule) -> bool:
-    """Tell if Dynamo's graph calls an operator of ATen's that computes a gradient.
+    """Tell if Dynamo's graph calls an ATen operator that computes a gradient.
 
-    Torch's tracing calls these with what it computed itself, and looks at nothing else that they are given.
+    Torch's tracing passes these the operands that it made itself, and their kernels check nothing else.
     """
     return any(
         node.op == "call_function" and space_of(node.target) == "aten" and "backward" in str(node.target)
@@ -141,20 +137,20 @@ def calls_gradients(gm: fx.GraphModule) -> bool:
 
 
 def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> Callable[..., Any]:
-    """A call that runs `captured`, whose first call eager refuses.
+    """Return a callable that runs `captured`, whose first call eager refuses.
 
-    With inputs that eager takes, `error` is raised or told, as otherwise at once.
+    On inputs that eager accepts, `error` is raised (`strict`) or warned of once.
     """
-    told = False
+    has_warned = False
     reason = _find_cause(error)
 
     def run(*args: Any) -> Any:
-        nonlocal told
+        nonlocal has_warned
         results = captured.forward(*args)  # a call of the module would print where an error is raised
         if strict:
             raise reason
-        if not told:
-            told = True
+        if not has_warned:
+            has_warned = True
             warn_user(f"a graph runs in eager mode: {reason}", CoilworkFallbackWarning)
         return results
 
@@ -162,7 +158,7 @@ def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> 
 
 
 def _find_cause(error: Exception) -> Exception:
-    """Return what compiling failed with: behind `error`, if that says that eager refuses the call."""
+    """Return the compiler's error: the cause of `error`, if `error` says that eager refuses the call."""
     cause = error.__cause__ if isinstance(error, RefusedCallError) else None
     if not isinstance(cause, Exception):
         return error
@@ -172,10 +168,10 @@ def _find_cause(error: Exception) -> Exception:
 
 
 def restore_shapes(captured: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Give the fake inputs of Dynamo's graph their shapes back, of which Dynamo makes guards after a compile.
+    """Restore the shapes of fake inputs of Dynamo's graph, from which Dynamo makes guards after a compile.
 
-    Fakes of tensors that are overwritten with more than they hold (`x.clamp_(y)`) have grown, where eager
-    refuses the call.
+    Fakes of tensors that are overwritten with more elements than they have (`x.clamp_(y)`) have grown,
+    although eager refuses the call.
     """
     for node, value in zip(captured.graph.find_nodes(op="placeholder"), inputs):
         fake = node.meta.get("example_value")
@@ -185,14 +181,12 @@ def restore_shapes(captured: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 
 def _mix_meta_tensors(inputs: Sequence[Any]) -> bool:
-    """Tell if some of the tensors among `inputs` have no memory, and others have."""
+    """Tell if `inputs` mix meta tensors with others."""
     return len({value.is_meta for value in inputs if isinstance(value, Tensor)}) > 1
 
 
 def mixes_meta_tensors(gm: fx.GraphModule) -> bool:
-    """Tell if a call of the ATen graph `gm` takes tensors that have no memory beside others that have: what
-    its gradients are only eager's kernels know.
-    """
+    """Tell if a call of the ATen graph `gm` mixes meta tensors with others: only eager knows its gradient."""
     for node in gm.graph.nodes:
         values = [operand.meta.get("val") for operand in node.all_input_nodes]
         kinds = {value.device.type == "meta" for value in values if isinstance(value, Tensor)}
@@ -202,7 +196,7 @@ def mixes_meta_tensors(gm: fx.GraphModule) -> bool:
 
 
 def _calls_user_code(captured: fx.GraphModule) -> bool:
-    """Tell if a call in the graph is of an operator that is not torch's, or of another graph."""
+    """Tell if the graph calls an operator that is not torch's, or another graph."""
     spaces = {
         space_of(node.target)
         for module in captured.modules()
@@ -213,8 +207,9 @@ def _calls_user_code(captured: fx.GraphModule) -> bool:
 
 
 def _copy_inputs(inputs: Sequence[Any]) -> list[Any] | None:
-    """Inputs that may be written to, with their strides, in memory that they share as before; None if some
-    cannot be copied.
+    """Copy `inputs` with their strides and shared memory, so that they may be written to.
+
+    None if an input cannot be copied, or if the copies take more than 1 GiB.
     """
     copies: list[Any] = []
     memory = _Memory(inputs)
@@ -238,9 +233,7 @@ def _copy_inputs(inputs: Sequence[Any]) -> list[Any] | None:
 
 
 class _Memory:
-    """Copies of what lies behind inputs: of whole storages, where several lie in one or some elements of one
-    are the same.
-    """
+    """Copies of inputs' memory: of whole storages, if inputs share one or repeat elements."""
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         strided = [one for one in inputs if isinstance(one, Tensor) and one.layout is torch.strided]
@@ -249,7 +242,7 @@ class _Memory:
         self.size = 0
 
     def copy(self, value: Tensor) -> Tensor:
-        """A tensor like `value` in memory of the copies."""
+        """Return a copy of `value`, which shares memory with other copies as the originals do."""
         identity = storage_identity(value)
         if self._users[identity] == 1 and 0 not in value.stride():
             self.size += value.numel() * value.element_size()

@@ -40,7 +40,11 @@ _METHODS: Final = frozenset({"nansum", "nanmean"})
 
 
 def broadcast_masked_select(gm: fx.GraphModule) -> None:
-    """Let Dynamo's graph `gm`, in place, broadcast what such a mask chooses from."""
+    """Broadcast the operands of `masked_select` in Dynamo's graph `gm`, in place, if their shapes differ.
+
+    Eager broadcasts both. Fake tensors bound the number of selected elements by the first operand's, and the
+    compiled program is held to that bound.
+    """
     changed = False
     for node in list(gm.graph.nodes):
         if not _selects(node):
@@ -64,12 +68,16 @@ def _selects(node: fx.Node) -> bool:
 
 
 def sum_over_empty_dims(gm: fx.GraphModule) -> None:
-    """Let sums of Dynamo's graph `gm` over a list of no dimensions, in place, be over all dimensions."""
+    """Change `nansum` and `nanmean` over an empty list of dimensions, in place, to all dimensions, as in
+    eager.
+
+    Fake tensors sum over no dimension, and gradients are held to that shape.
+    """
     changed = False
     for node in gm.graph.nodes:
         if not _skips_nan(node):
             continue
-        args, kwargs = (_replace_empty_dims(given) for given in (dict(enumerate(node.args)), node.kwargs))
+        args, kwargs = (_replace_empty_dims(part) for part in (dict(enumerate(node.args)), node.kwargs))
         changed |= args != dict(enumerate(node.args)) or kwargs != node.kwargs
         node.args, node.kwargs = tuple(args.values()), kwargs
     if changed:
@@ -81,14 +89,14 @@ def _skips_nan(node: fx.Node) -> bool:
 
 
 def _replace_empty_dims(arguments: dict[Any, Any]) -> dict[Any, Any]:
-    """The arguments, with `None`, which stands for all, in the place of a list of no dimensions."""
+    """Return `arguments` with `None`, all dimensions, in the place of an empty list of dimensions."""
     return {
-        name: None if name in (1, "dim") and _is_empty(given) else given for name, given in arguments.items()
+        name: None if name in (1, "dim") and _is_empty(value) else value for name, value in arguments.items()
     }
 
 
-def _is_empty(given: object) -> bool:
-    return isinstance(given, list | tuple) and not given
+def _is_empty(value: object) -> bool:
+    return isinstance(value, list | tuple) and not value
 
 
 # ---- Margin losses ----
@@ -122,7 +130,7 @@ class MarginCall:
 
 
 def margin_call(node: fx.Node) -> MarginCall | None:
-    """Return what `node` calls; None if it is no such loss."""
+    """Return the margin loss that `node` calls; None if it calls something else."""
     operator = _MARGIN_OPERATORS.get(node.target) if node.op == "call_function" else None
     scores, labels = _find_value(node, 0, "input", "self"), _find_value(node, 1, "target")
     if operator is None or scores is None or labels is None:
@@ -133,7 +141,7 @@ def margin_call(node: fx.Node) -> MarginCall | None:
 
 def _find_value(node: fx.Node, position: int, *names: str) -> Tensor | None:
     arguments = [*node.args[position : position + 1], *(node.kwargs.get(name) for name in names)]
-    values = [one.meta.get("example_value") for one in arguments if isinstance(one, fx.Node)]
+    values = [node.meta.get("example_value") for node in arguments if isinstance(node, fx.Node)]
     return next((value for value in values if isinstance(value, Tensor)), None)
 
 
@@ -141,13 +149,13 @@ _REDUCTIONS: Final = ("none", "mean", "sum")
 
 
 def replace_margin_losses(gm: fx.GraphModule) -> None:
-    """Let Dynamo's graph `gm`, in place, compute the losses as eager does."""
+    """Make Dynamo's graph `gm`, in place, compute margin losses as eager does."""
     changed = False
     for node in list(gm.graph.nodes):
         call = margin_call(node)
-        written = None if call is None else _choose_loss(call, by_name=node.target in BY_NAME)
-        if written is not None:
-            node.target = written
+        loss = None if call is None else _choose_loss(call, by_name=node.target in BY_NAME)
+        if loss is not None:
+            node.target = loss
             changed = True
     if changed:
         gm.recompile()
@@ -171,8 +179,8 @@ def _loss_of_one_label(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def _loss_of_one_label_by_number(*args: Any, **kwargs: Any) -> Tensor:
-    found: Tensor = MULTI(*args, **kwargs)
-    return found.reshape(())
+    loss: Tensor = MULTI(*args, **kwargs)
+    return loss.reshape(())
 
 
 def _loss(
@@ -195,13 +203,13 @@ def _loss_and_labels(self: Tensor, target: Tensor, reduction: int) -> tuple[Tens
     return _compute_multilabel_loss(self, target, _REDUCTIONS[reduction])
 
 
-def _compute_multilabel_loss(given: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """`sum(max(0, 1 - (x[label] - x[other]))) / classes` of a row, over its labels and all classes that are
-    none of them.
+def _compute_multilabel_loss(values: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """Return the loss, and 1 for each class that is a label, 0 for the others.
 
-    Beside it which classes are labels, as numbers.
+    The loss of a row is `sum(max(0, 1 - (x[label] - x[other]))) / classes`, over its labels (up to the first
+    -1) and all other classes.
     """
-    scores = given.reshape(1) if given.dim() == 0 else given
+    scores = values.reshape(1) if values.dim() == 0 else values
     labels = target.reshape(scores.shape)
     classes = scores.shape[-1]
     labelled = (labels == -1).cumsum(-1) == 0
@@ -213,7 +221,7 @@ def _compute_multilabel_loss(given: Tensor, target: Tensor, reduction: str) -> t
     losses = torch.where(counts, margins, 0).sum((-1, -2)) / classes
     if reduction != "none":
         losses = losses.mean() if reduction == "mean" else losses.sum()
-    return losses, is_label.reshape(target.shape).to(given.dtype)
+    return losses, is_label.reshape(target.shape).to(values.dtype)
 
 
 # ---- Resized images ----
@@ -231,7 +239,11 @@ _RESIZE_OPERATORS: Final[Mapping[tuple[int, str], Callable[..., Tensor]]] = Mapp
 
 
 def keep_resize_operators(gm: fx.GraphModule) -> None:
-    """Let Dynamo's graph `gm`, in place, differentiate the operators that resize, where sizes are known."""
+    """Make Dynamo's graph `gm`, in place, differentiate resizing as one operator, where sizes are static.
+
+    Torch decomposes it before autograd: the gradient is then a sum by position for each element that a result
+    reads, 4 for bilinear and 16 for bicubic resizing. The operator's own gradient is one sum per element.
+    """
     changed = False
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target is functional.interpolate:
@@ -243,9 +255,9 @@ def keep_resize_operators(gm: fx.GraphModule) -> None:
 
 def _resize(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if input.requires_grad and torch.is_grad_enabled():
-        found = _resize_known_sizes(input, *args, **kwargs)
-        if found is not None:
-            return found
+        result = _resize_known_sizes(input, *args, **kwargs)
+        if result is not None:
+            return result
     return functional.interpolate(input, *args, **kwargs)
 
 
@@ -258,15 +270,15 @@ def _resize_known_sizes(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor | None:
-    """None where torch's own is to do it, or to say what is wrong."""
+    """Resize by the operator itself; None if torch's `interpolate` is to do it, or to raise an error."""
     operator = _RESIZE_OPERATORS.get((input.dim(), mode))
     if operator is None or antialias or not input.is_floating_point():
         return None
     sizes = input.shape[2:]
     if (size is None) == (scale_factor is None) or (recompute_scale_factor and size is not None):
         return None
-    given: Any = size if size is not None else scale_factor
-    each: tuple[Any, ...] = tuple(given) if isinstance(given, tuple | list) else (given,) * len(sizes)
+    factor: Any = size if size is not None else scale_factor
+    each: tuple[Any, ...] = tuple(factor) if isinstance(factor, tuple | list) else (factor,) * len(sizes)
     plain = int if size is not None else (int, float)
     # bool is an int, and a size of one for torch
     if len(each) != len(sizes) or not all(isinstance(n, plain) and not isinstance(n, bool) for n in each):
@@ -290,7 +302,7 @@ def _resize_known_sizes(
 
 
 def _is_doubled(size: int, result: int) -> bool:
-    """Tell if a power of two is by how much the result is longer."""
+    """Tell if the result is a power of two times as long."""
     times, rest = divmod(result, size)
     return rest == 0 and times & (times - 1) == 0
 
@@ -303,33 +315,38 @@ _FMA: Final = "prims.fma.default"
 
 @dataclass(frozen=True, slots=True)
 class _ScaledProduct:
-    """A call that was written out: `given` plus `value` times what `product`, of two operands, computes.
+    """A decomposed call of `addcmul` or `addcdiv`: `start` plus `value` times `product`.
 
     `parts` are the nodes that compute the summand, the product last.
     """
 
-    given: Any
+    start: Any
     product: fx.Node
     value: Any
     parts: tuple[fx.Node, ...]
 
 
 def restore_scaled_products(gm: fx.GraphModule) -> None:
-    """Put `addcmul` and `addcdiv` of integers and truth values back into Dynamo's graph `gm`, in place."""
+    """Put `addcmul` and `addcdiv` of integers and booleans back into Dynamo's graph `gm`, in place.
+
+    Dynamo decomposes them. Eager refuses to divide integers or to multiply booleans, and truncates a fraction
+    that scales integers. A decomposition is told from a user's own calls by its stack trace: all its nodes
+    have the same one.
+    """
     changed = False
     for node in list(gm.graph.nodes):
-        found = _match_scaled(node)
-        if found is None or not _differs_in_eager(found):
+        scaled = _match_scaled(node)
+        if scaled is None or not _differs_in_eager(scaled):
             continue
-        name = "addcdiv" if found.product.target is torch.div else "addcmul"
+        name = "addcdiv" if scaled.product.target is torch.div else "addcmul"
         is_in_place = node.target == "copy_"
         with gm.graph.inserting_before(node):
             target: Any = f"{name}_" if is_in_place else getattr(torch, name)
             make = gm.graph.call_method if is_in_place else gm.graph.call_function
-            made = make(target, (found.given, *found.product.args), {"value": found.value})
-        made.meta.update(node.meta)
-        node.replace_all_uses_with(made)
-        for part in (node, *found.parts):
+            call = make(target, (scaled.start, *scaled.product.args), {"value": scaled.value})
+        call.meta.update(node.meta)
+        node.replace_all_uses_with(call)
+        for part in (node, *scaled.parts):
             if not part.users:
                 gm.graph.erase_node(part)
         changed = True
@@ -338,25 +355,25 @@ def restore_scaled_products(gm: fx.GraphModule) -> None:
 
 
 def _match_scaled(node: fx.Node) -> _ScaledProduct | None:
-    """The parts of a call that Dynamo wrote out in nodes of which `node` is the last; None of others."""
+    """Return the decomposed call whose last node is `node`; None if there is none."""
     summand = node.args[1] if len(node.args) == 2 else None
     if not isinstance(summand, fx.Node):
         return None
     if node.op == "call_method" and node.target == "copy_" and _is_fma(summand):
-        product, value, given = summand.args
+        product, value, start = summand.args
     elif node.target is torch.add and summand.target is torch.mul and len(summand.args) == 2:
-        given, (product, value) = node.args[0], summand.args
+        start, (product, value) = node.args[0], summand.args
     else:
         return None
     if not isinstance(product, fx.Node) or product.target not in (torch.mul, torch.div):
         return None
     parts = (summand, product)
-    if given is not node.args[0] or len(product.args) != 2 or product.kwargs:
+    if start is not node.args[0] or len(product.args) != 2 or product.kwargs:
         return None
     trace = node.meta.get("stack_trace")
     if not trace or any(part.meta.get("stack_trace") != trace for part in parts):
         return None
-    return _ScaledProduct(given, product, value, parts)
+    return _ScaledProduct(start, product, value, parts)
 
 
 def _is_fma(node: fx.Node) -> bool:
@@ -364,12 +381,13 @@ def _is_fma(node: fx.Node) -> bool:
     return str(node.target) == _FMA
 
 
-def _differs_in_eager(found: _ScaledProduct) -> bool:
-    """Tell if eager computes integers, or would have to."""
-    operands = found.product.args if found.product.target is torch.div else (found.given,)
-    values = [one.meta.get("example_value") if isinstance(one, fx.Node) else one for one in operands]
+def _differs_in_eager(scaled: _ScaledProduct) -> bool:
+    """Tell if the call is of integers or booleans."""
+    operands = scaled.product.args if scaled.product.target is torch.div else (scaled.start,)
+    values = [node.meta.get("example_value") if isinstance(node, fx.Node) else node for node in operands]
     return all(
-        isinstance(one, Tensor) and not one.is_floating_point() and not one.is_complex() for one in values
+        isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex()
+        for value in values
     )
 
 
@@ -380,7 +398,11 @@ _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 
 
 def read_tensor_indices(gm: fx.GraphModule) -> None:
-    """Let Dynamo's graph `gm`, in place, read such numbers before it indexes by them."""
+    """Make Dynamo's graph `gm`, in place, read integer tensors of no dimensions before indexing by them.
+
+    Eager reads the number and selects. AOTAutograd wants a number for `select`, and no symbol among other
+    indices, so each number is read by `item` and indexed by a `select` of its own.
+    """
     changed = False
     for node in list(gm.graph.nodes):
         if node.op != "call_function" or node.target not in (operator.getitem, operator.setitem):
@@ -415,17 +437,17 @@ def _insert_call(graph: fx.Graph, like: fx.Node, method: str, args: tuple[Any, .
 
 
 def _dims(entries: Sequence[Any], rank: int) -> list[int]:
-    """Return which dimension each entry of an index begins with; of a whole of `rank` dimensions."""
-    taken = [_count_dims(entry) for entry in entries]
+    """Return the first dimension of each entry of an index into a tensor of `rank` dimensions."""
+    counts = [_count_dims(entry) for entry in entries]
     dims, at = [], 0
-    for entry, count in zip(entries, taken, strict=True):
+    for entry, count in zip(entries, counts, strict=True):
         dims.append(at)
-        at += rank - sum(taken) if entry is Ellipsis else count
+        at += rank - sum(counts) if entry is Ellipsis else count
     return dims
 
 
 def _count_dims(entry: Any) -> int:
-    """How many dimensions an entry of an index stands for."""
+    """Return how many dimensions an entry of an index stands for."""
     if entry is None or entry is Ellipsis or isinstance(entry, bool):
         return 0
     value = _tensor_value(entry)
@@ -438,8 +460,8 @@ def _is_integer_index(entry: Any) -> bool:
 
 
 def _is_read(entry: Any) -> bool:
-    """Tell whether `entry` is a number that the program has read, or one that it was given."""
-    # of a number that it has read, Dynamo may take the value that it has read to be the only one
+    """Tell if `entry` is a number that the program has read, or that is an input."""
+    # Dynamo may specialize a number that it has read
     return isinstance(entry, fx.Node) and isinstance(entry.meta.get("example_value"), torch.SymInt)
 
 
