@@ -42,7 +42,7 @@ _NAMESPACE: Final = "_c10d_functional"
 
 @dataclass(frozen=True, slots=True)
 class _InPlaceCollective:
-    """A call in place: what takes its stead, and the tensors that it writes, one by one or as a list."""
+    """A collective in place, its functional overload, and the tensors that it writes, singly or as a list."""
 
     node: fx.Node
     functional: Any
@@ -51,8 +51,8 @@ class _InPlaceCollective:
 
 
 def functionalize_collectives(gm: fx.GraphModule) -> None:
-    """Let Dynamo's graph `gm`, in place, hold no collective that writes into its operand."""
-    calls = [found for node in gm.graph.nodes if (found := _match_in_place(node)) is not None]
+    """Replace collectives in place in Dynamo's graph `gm`, in place, by functional ones and copies."""
+    calls = [call for node in gm.graph.nodes if (call := _match_in_place(node)) is not None]
     for call in calls:
         _replace(gm.graph, call)
     if calls:
@@ -60,24 +60,24 @@ def functionalize_collectives(gm: fx.GraphModule) -> None:
 
 
 def _functional_name(target: object) -> str:
-    """`"wait_tensor"` of a functional collective or an overload of one; empty for anything else."""
+    """Return the name of a functional collective or its overload (`"wait_tensor"`); empty for others."""
     packet = getattr(target, "overloadpacket", target)
     namespace, _, name = str(packet).rpartition(".")
     return name if namespace == _NAMESPACE else ""
 
 
 def _match_in_place(node: fx.Node) -> _InPlaceCollective | None:
-    found = _OUT_OF_PLACE.get(_functional_name(node.target)) if node.op == "call_function" else None
-    if found is None:
+    row = _OUT_OF_PLACE.get(_functional_name(node.target)) if node.op == "call_function" else None
+    if row is None:
         return None
-    name, argument, position = found
-    given = node.kwargs.get(argument, node.args[position] if 0 <= position < len(node.args) else None)
-    items = given if isinstance(given, list | tuple) else (given,)
+    name, argument, position = row
+    operand = node.kwargs.get(argument, node.args[position] if 0 <= position < len(node.args) else None)
+    items = operand if isinstance(operand, list | tuple) else (operand,)
     written = tuple(item for item in items if isinstance(item, fx.Node))
     if len(written) != len(items):
         return None
     functional = getattr(torch.ops._c10d_functional, name).default
-    return _InPlaceCollective(node, functional, written, isinstance(given, list | tuple))
+    return _InPlaceCollective(node, functional, written, isinstance(operand, list | tuple))
 
 
 def _replace(graph: fx.Graph, call: _InPlaceCollective) -> None:
@@ -112,7 +112,7 @@ def _replace(graph: fx.Graph, call: _InPlaceCollective) -> None:
 
 
 def _results(call: _InPlaceCollective, number: int) -> list[fx.Node]:
-    """The nodes for result `number` of the call, which is the tensor that it has written."""
+    """Return the nodes that stand for result `number` of the call, the tensor that it has written."""
     if not call.is_list:
         return [call.node]
     return [user for user in call.node.users if user.target is operator.getitem and user.args[1] == number]
@@ -127,7 +127,7 @@ _GROUP_NAMESPACES: Final = frozenset(
 
 
 def has_group_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Tell if Dynamo's graph is given process groups that only collectives read, which take names, too."""
+    """Tell if Dynamo's graph has process groups as inputs that only collectives read, which accept names."""
     groups = _list_groups(gm, example_inputs)
     readers = {reader for node in groups for reader in node.users}
     return bool(groups) and all(_accepts_group_names(reader) for reader in readers)
@@ -136,9 +136,10 @@ def has_group_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
 def name_groups(
     gm: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]:
-    """A copy of `gm` without its process groups, the other inputs, and what leaves groups out before a call.
+    """Replace the process groups among the inputs of `gm` by their names.
 
-    That takes a list, which it empties.
+    Returns a copy of `gm` without these inputs, the other inputs, and a function that drops groups from a
+    call's arguments, a list, which it empties.
     """
     for node in _list_groups(gm, example_inputs):
         guard_identity(node)

@@ -35,32 +35,28 @@ _ASSIGNING: Final = frozenset(
 
 
 def writes_other_types(gm: fx.GraphModule) -> bool:
-    """Tell if a call in Dynamo's graph writes into a tensor of another type than its result has by itself."""
-    return any(_changes_type(node) or _is_given_another_type(node) for node in gm.graph.nodes)
+    """Tell if a call in Dynamo's graph writes its result into a tensor of another dtype."""
+    return any(_changes_type(node) or _has_other_out_type(node) for node in gm.graph.nodes)
 
 
 def _changes_type(node: fx.Node) -> bool:
-    """Tell if a call overwrites its tensor with a result of a type that cannot be cast to the
-    tensor's own.
-    """
-    given = _value(node.args[0]) if node.args else None
-    computing = _find_functional(node) if isinstance(given, Tensor) else None
-    if computing is None or not isinstance(given, Tensor):
+    """Tell if a call in place has a result whose dtype cannot be cast to that of the tensor it overwrites."""
+    target = _value(node.args[0]) if node.args else None
+    functional = _find_functional(node) if isinstance(target, Tensor) else None
+    if functional is None or not isinstance(target, Tensor):
         return False
     others = [value.dtype for value in map(_value, node.args) if isinstance(value, Tensor)]
-    if not all(torch.can_cast(other, given.dtype) for other in others):
+    if not all(torch.can_cast(other, target.dtype) for other in others):
         return True
-    # numbers change the type, too, and sums have one of their own
-    found = _result_on_meta(computing, node.args, node.kwargs)
-    if not isinstance(found, Tensor) or found.dtype is given.dtype:
+    # numbers change the dtype, too, and sums have one of their own
+    result = _result_on_meta(functional, node.args, node.kwargs)
+    if not isinstance(result, Tensor) or result.dtype is target.dtype:
         return False
-    return given.dtype in _WIDE_UNSIGNED or not torch.can_cast(found.dtype, given.dtype)
+    return target.dtype in _WIDE_UNSIGNED or not torch.can_cast(result.dtype, target.dtype)
 
 
 def _find_functional(node: fx.Node) -> Callable[..., Any] | None:
-    """The function that gives as a new tensor what `node` overwrites its first operand with; None of other
-    nodes.
-    """
+    """Return the out-of-place function of a call in place (`add` of `add_`); None for other nodes."""
     target: Any = node.target
     if node.op == "call_method":
         return getattr(Tensor, target[:-1], None) if _is_in_place(target) else None
@@ -78,9 +74,7 @@ def _is_in_place(name: str) -> bool:
 
 
 def _result_on_meta(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-    """The result of `call` for tensors like the arguments, but on the meta device; None where no
-    call says.
-    """
+    """Return the result of `call` on meta tensors like the arguments; None if the call fails."""
     with disable_modes(), torch.no_grad():
         try:
             return call(
@@ -90,29 +84,29 @@ def _result_on_meta(call: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
             return None
 
 
-def _is_given_another_type(node: fx.Node) -> bool:
+def _has_other_out_type(node: fx.Node) -> bool:
     out = _value(node.kwargs.get("out"))
     if node.op != "call_function" or not isinstance(out, Tensor):
         return False
     call: Any = node.target
-    found = _result_on_meta(
+    result = _result_on_meta(
         call, node.args, {name: one for name, one in node.kwargs.items() if name != "out"}
     )
-    return isinstance(found, Tensor) and found.dtype is not out.dtype
+    return isinstance(result, Tensor) and result.dtype is not out.dtype
 
 
 class _Unknown(Exception):
     """A value that no tensor on the meta device stands for."""
 
 
-def _value(given: object) -> object:
-    return given.meta.get("example_value") if isinstance(given, fx.Node) else given
+def _value(argument: object) -> object:
+    return argument.meta.get("example_value") if isinstance(argument, fx.Node) else argument
 
 
-def _move_to_meta(given: object) -> Any:
-    if isinstance(given, list | tuple):
-        return type(given)([_move_to_meta(one) for one in given])
-    value = _value(given)
+def _move_to_meta(argument: object) -> Any:
+    if isinstance(argument, list | tuple):
+        return type(argument)([_move_to_meta(item) for item in argument])
+    value = _value(argument)
     if isinstance(value, Tensor):
         if value.layout is not torch.strided:
             raise _Unknown
@@ -121,16 +115,16 @@ def _move_to_meta(given: object) -> Any:
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     if isinstance(value, torch.SymInt):
         return _require_known(value)
-    if isinstance(given, fx.Node) and not isinstance(value, bool | int | float):
+    if isinstance(argument, fx.Node) and not isinstance(value, bool | int | float):
         raise _Unknown
     return value
 
 
 def _require_known(size: Any) -> int:
-    found = hint_of(size) if isinstance(size, torch.SymInt) else int(size)
-    if found is None:
+    number = hint_of(size) if isinstance(size, torch.SymInt) else int(size)
+    if number is None:
         raise _Unknown
-    return found
+    return number
 
 
 # ---- Operators without a kernel ----
@@ -199,7 +193,7 @@ _SHRINKING: Final = frozenset({torch.hardshrink, _HARDSHRINK, _HARDSHRINK.overlo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagerKernels:
-    """What eager's kernels take, as far as the table of operators says. Both ask of an operator and its
+    """What eager's kernels accept, by the table of operators. Both functions take an operator and its
     arguments by name."""
 
     accept_types: Callable[[Any, Mapping[str, object]], bool]
@@ -207,10 +201,9 @@ class EagerKernels:
 
 
 def has_rejected_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
-    """Tell whether a call in Dynamo's graph is of types or numbers that eager refuses, so that the captured
-    graph raises eager's error.
+    """Tell if a call in Dynamo's graph is of dtypes or numbers that eager rejects.
 
-    That has to be run: of no elements, eager refuses none of them.
+    The captured graph has to run then: eager raises its error, or accepts the call if there are no elements.
     """
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
     nodes = [node for graph in graphs for node in graph.nodes]
@@ -227,30 +220,32 @@ def has_rejected_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
 
 
 def _has_long_windows(node: fx.Node) -> bool:
-    """Tell if an image is pooled, or a row with positions or for a gradient, by windows of more than 32 bits.
+    """Tell if pooling has a window size, stride or padding beyond 32 bits that eager rejects.
 
-    Of other rows, eager counts in 64. Tracing makes images of one line of all rows.
+    Eager rejects it for images, and for rows that return indices or require gradients; for other rows it
+    counts in 64 bits. Tracing treats all rows as images of one line.
     """
     known = ROW_POOLS | _POOLS_WITH_POSITIONS | _IMAGE_POOLS
     if node.op != "call_function" or node.target not in known or not node.args:
         return False
     row = _first_value(node)
-    asked = node.args[6] if len(node.args) > 6 else node.kwargs.get("return_indices", False)
-    counted = node.target not in ROW_POOLS or bool(asked)
-    if not counted and not (isinstance(row, torch.Tensor) and row.requires_grad):
+    returns_indices = node.args[6] if len(node.args) > 6 else node.kwargs.get("return_indices", False)
+    is_narrow = node.target not in ROW_POOLS or bool(returns_indices)
+    if not is_narrow and not (isinstance(row, torch.Tensor) and row.requires_grad):
         return False
-    given = [item for one in (*node.args[1:], *node.kwargs.values()) for item in _items(one)]
-    return any(type(one) is int and not _NARROW.min <= one <= _NARROW.max for one in given)
+    numbers = [item for value in (*node.args[1:], *node.kwargs.values()) for item in _items(value)]
+    return any(type(number) is int and not _NARROW.min <= number <= _NARROW.max for number in numbers)
 
 
-def _items(given: object) -> tuple[object, ...]:
-    return tuple(given) if isinstance(given, list | tuple) else (given,)
+def _items(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _trains_between_types(node: fx.Node) -> bool:
-    """Tell if the gradient of a `huber_loss` is asked for that has not the type of its first operand.
+    """Tell if a `huber_loss` requires a gradient and has another dtype than its first operand.
 
-    The kernel's result has, and torch's meta function's the wider type of both. Eager refuses the gradient.
+    Eager's kernel has the first operand's dtype and rejects the gradient. Torch's meta function has the wider
+    dtype of both operands.
     """
     if node.op != "call_function" or node.target not in _HUBER:
         return False
@@ -264,9 +259,9 @@ def _trains_between_types(node: fx.Node) -> bool:
 
 
 def _rearranges_nothing(node: fx.Node) -> bool:
-    """Tell if pixels of an image without elements are rearranged on a CPU.
+    """Tell if `pixel_shuffle` or `pixel_unshuffle` gets an image without elements on a CPU.
 
-    Eager's kernel gives such an image as it is where shapes, and gradients, are to be others.
+    Eager's kernel returns the image with its old shape, which no gradient fits.
     """
     if node.op != "call_function" or node.target not in _REARRANGING:
         return False
@@ -279,13 +274,13 @@ def _rearranges_nothing(node: fx.Node) -> bool:
 
 
 def _first_value(node: fx.Node) -> object:
-    """Return what stands for the first operand of a call in Dynamo's graph."""
-    given = node.args[0] if node.args else node.kwargs.get("input")
-    return given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    """Return the fake value of the first operand of a call in Dynamo's graph."""
+    operand = node.args[0] if node.args else node.kwargs.get("input")
+    return operand.meta.get("example_value") if isinstance(operand, fx.Node) else None
 
 
 def _pools_other_than_floats(node: fx.Node) -> bool:
-    """Tell if a row of integers is pooled on a CPU: eager takes images alone, and tracing makes one."""
+    """Tell if a row of integers is pooled on a CPU: eager pools integers of images only, tracing of both."""
     if node.op != "call_function" or node.target not in ROW_POOLS:
         return False
     value = _first_value(node)
@@ -297,9 +292,8 @@ def _pools_other_than_floats(node: fx.Node) -> bool:
 
 
 def _rejects_resizing(node: fx.Node, kernels: EagerKernels) -> bool:
-    """Tell if an image is resized that eager refuses: of integers, or without elements in more than its
-    batch.
-    """
+    """Tell if eager rejects a resize: its dtype has no kernel, or a dimension other than the batch is
+    empty."""
     if node.op != "call_function":
         return False
     target: Any = node.target
@@ -317,7 +311,7 @@ def _rejects_resizing(node: fx.Node, kernels: EagerKernels) -> bool:
 
 
 def _rejects_shrinking(node: fx.Node, kernels: EagerKernels) -> bool:
-    """Tell if other numbers than floats are shrunk, or by a number that does not fit their type."""
+    """Tell if eager rejects a `hardshrink`: the dtype has no kernel, or the number does not fit it."""
     if node.op != "call_function" or node.target not in _SHRINKING or not node.args:
         return False
     value = _first_value(node)
@@ -330,6 +324,6 @@ def _rejects_shrinking(node: fx.Node, kernels: EagerKernels) -> bool:
 
 def _rejects_margin_loss(call: MarginCall, kernels: EagerKernels) -> bool:
     kernel = _KERNELS.get(call.operator, call.operator)
-    weighed = call.weight is not None and call.weight.dtype is not call.scores.dtype
-    is_taken = call.labels.dtype is torch.int64 and kernels.accept_types(kernel, {"self": call.scores})
-    return weighed or not is_taken
+    has_other_weight = call.weight is not None and call.weight.dtype is not call.scores.dtype
+    has_kernel = call.labels.dtype is torch.int64 and kernels.accept_types(kernel, {"self": call.scores})
+    return has_other_weight or not has_kernel

@@ -19,17 +19,18 @@ _NESTED: Final = (list, tuple, dict)
 
 
 def has_pytree_inputs(example_inputs: Sequence[Any]) -> bool:
-    """True if one of them is a list, a tuple or a dictionary."""
+    """Tell if an input is a list, a tuple or a dictionary."""
     return any(isinstance(value, _NESTED) for value in example_inputs)
 
 
 def flatten_inputs(
     gm: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]:
-    """The graph of `gm` with flat inputs, these, and what makes flat inputs of nested ones before a call.
+    """Return the graph of `gm` with flat inputs, these inputs, and a function that flattens a call's
+    arguments.
 
-    That takes a list, which it empties. Lists that Dynamo lets the callee empty are emptied, too, so that
-    nobody else keeps what they held.
+    The function takes a list and empties it, so that the caller keeps no tensor alive. It also empties the
+    argument lists that Dynamo lets a callee empty.
     """
     specs = [get_tree_spec(value) if isinstance(value, _NESTED) else None for value in example_inputs]
     emptied = [
@@ -59,9 +60,8 @@ def _flatten_values(values: Sequence[Any], specs: Sequence[TreeSpec | None]) -> 
 
 
 def _rebuild_with_flat_inputs(gm: fx.GraphModule, specs: Sequence[TreeSpec | None]) -> fx.GraphModule:
-    """The calls of `gm` with a placeholder per leaf of its inputs, whose nesting `specs` says; None says: not
-    nested.
-    """
+    """Return `gm` with a placeholder per leaf of its inputs; `specs` has their nesting, None for flat
+    ones."""
     graph = fx.Graph()
     values: dict[fx.Node, Any] = {}
     placeholders = gm.graph.find_nodes(op="placeholder")

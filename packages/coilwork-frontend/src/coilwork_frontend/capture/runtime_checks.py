@@ -40,7 +40,7 @@ _MOVED: Final[frozenset[Any]] = frozenset(
 
 
 def put_user_checks_first(gm: fx.GraphModule) -> None:
-    """Let Dynamo's graph `gm`, in place, check what the user wrote before what torch made of it."""
+    """Move the user's checks in Dynamo's graph `gm`, in place, before the assertions that torch derived."""
     derived: list[fx.Node] = []
     changed = False
     for node in list(gm.graph.nodes):
@@ -55,15 +55,16 @@ def put_user_checks_first(gm: fx.GraphModule) -> None:
 
 
 def _match_size(node: fx.Node) -> tuple[fx.Node, object] | None:
-    """The tensor and the dimension of which `node` is the size: `x.size()[0]`, `x.size(0)`,
-    `sym_size(x, 0)`.
+    """Return the tensor and the dimension whose size `node` is: `x.size()[0]`, `x.size(0)`, `sym_size(x, 0)`.
+
+    None if it is no size.
     """
-    given = list(node.args)
-    if node.target is operator.getitem and isinstance(given[0], fx.Node) and _reads_sizes(given[0]):
-        given = [*given[0].args, *given[1:]]
+    args = list(node.args)
+    if node.target is operator.getitem and isinstance(args[0], fx.Node) and _reads_sizes(args[0]):
+        args = [*args[0].args, *args[1:]]
     elif not _reads_sizes(node):
         return None
-    return (given[0], given[1]) if len(given) == 2 and isinstance(given[0], fx.Node) else None
+    return (args[0], args[1]) if len(args) == 2 and isinstance(args[0], fx.Node) else None
 
 
 def _reads_sizes(node: fx.Node) -> bool:
@@ -71,9 +72,7 @@ def _reads_sizes(node: fx.Node) -> bool:
 
 
 def _move_before(check: fx.Node, derived: list[fx.Node]) -> bool:
-    """Put `check`, with what it is computed by, before the first of `derived` that is about the
-    same numbers.
-    """
+    """Move `check` and its condition before the first assertion in `derived` about the same numbers."""
     parts, read = _trace_condition(check)
     for first in derived:
         if not read & _trace_condition(first)[1] or any(first < one for one, _ in read):
@@ -87,8 +86,9 @@ def _move_before(check: fx.Node, derived: list[fx.Node]) -> bool:
 
 
 def _trace_condition(check: fx.Node) -> tuple[set[fx.Node], set[tuple[fx.Node, object]]]:
-    """Return what the condition of `check` is computed by, and the numbers that it is computed from, with the
-    dimension if they are sizes.
+    """Return the nodes that compute the condition of `check`, and the numbers that they read.
+
+    A number is a node, with the dimension if it is a size.
     """
     parts: set[fx.Node] = set()
     read: set[tuple[fx.Node, object]] = set()
@@ -128,7 +128,7 @@ _NOT_ASSERTED: Final = "Expected Tensor with single nonzero value, but got zero"
 
 
 def check_values(gm: fx.GraphModule) -> None:
-    """Put the checks into Dynamo's graph `gm`, in place."""
+    """Insert checks of values that tracing does not see into Dynamo's graph `gm`, in place."""
     changed = False
     for node in list(gm.graph.nodes):
         with gm.graph.inserting_before(node):
@@ -144,7 +144,7 @@ def check_values(gm: fx.GraphModule) -> None:
 
 
 def _check_class_range(node: fx.Node) -> bool:
-    """Have the classes lie below their number, if that is said."""
+    """Assert that classes lie in [0, num_classes), if the number is given; tell if the graph changed."""
     classes, count = _get_argument(node, 0, "input", "self", "tensor"), _get_argument(node, 1, "num_classes")
     if count in (None, -1):
         return False
@@ -161,7 +161,7 @@ def _check_class_range(node: fx.Node) -> bool:
 
 
 def _look_classes_up(node: fx.Node, classes: Any, count: Any) -> bool:
-    """Have classes on a GPU be what stands at their place among all classes."""
+    """Replace classes on a GPU by a lookup among all classes, so that the kernel checks the index."""
     value = classes.meta.get("example_value") if isinstance(classes, fx.Node) else None
     if (
         not isinstance(value, Tensor)
@@ -172,32 +172,30 @@ def _look_classes_up(node: fx.Node, classes: Any, count: Any) -> bool:
     if is_functorch_tensor(value):
         return False
     graph = node.graph
-    every = graph.call_function(torch.arange, (count,), {"device": value.device})
-    places = graph.call_method("reshape", (classes, -1))
-    found = graph.call_function(torch.index_select, (every, 0, places))
-    node.replace_input_with(classes, graph.call_method("view_as", (found, classes)))
+    table = graph.call_function(torch.arange, (count,), {"device": value.device})
+    indices = graph.call_method("reshape", (classes, -1))
+    looked_up = graph.call_function(torch.index_select, (table, 0, indices))
+    node.replace_input_with(classes, graph.call_method("view_as", (looked_up, classes)))
     return True
 
 
 def _check_quantiles(node: fx.Node) -> bool:
-    asked = _get_argument(node, 1, "q")
-    value = _value_on_cpu(asked)
+    q = _get_argument(node, 1, "q")
+    value = _value_on_cpu(q)
     if value is None or not value.is_floating_point():
         return False
     for compare, bound in ((operator.ge, 0), (operator.le, 1)):
-        _insert_assertion(
-            node.graph, compare, asked, bound, "quantile() q values must be in the range [0, 1]"
-        )
+        _insert_assertion(node.graph, compare, q, bound, "quantile() q values must be in the range [0, 1]")
     return True
 
 
 def _get_argument(node: fx.Node, position: int, *names: str) -> Any:
-    given = [*node.args[position : position + 1], *(node.kwargs.get(name) for name in names)]
-    return next((one for one in given if one is not None), None)
+    values = [*node.args[position : position + 1], *(node.kwargs.get(name) for name in names)]
+    return next((value for value in values if value is not None), None)
 
 
 def _value_on_cpu(node: object) -> Tensor | None:
-    """The value that Dynamo traced, if it is a tensor whose values eager would look at."""
+    """Return the fake tensor of `node`, if eager would look at its values: a plain tensor on a CPU."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if (
         not isinstance(value, Tensor)
@@ -209,7 +207,7 @@ def _value_on_cpu(node: object) -> Tensor | None:
 
 
 def _insert_assertion(graph: fx.Graph, compare: Any, value: Any, bound: Any, message: str) -> None:
-    """Have `compare(value, bound)` hold everywhere, where NaN compares with nothing."""
+    """Assert `compare(value, bound)` for all elements; NaN fails every comparison."""
     holds = graph.call_function(compare, (value, bound))
     everywhere = graph.call_method("all", (holds,))
     graph.call_function(aten._assert_async.msg, (everywhere, message))

@@ -33,12 +33,10 @@ _GRAPH_CALLS: Final[Mapping[object, int]] = MappingProxyType(
 
 
 def inline_subgraphs(gm: fx.GraphModule) -> None:
-    """Replace the calls of graphs in Dynamo's graph `gm`, in place, and in the graphs that it holds, by their
-    contents.
-    """
-    for held in list(gm.children()):
-        if isinstance(held, fx.GraphModule):
-            inline_subgraphs(held)
+    """Inline the subgraphs that Dynamo's graph `gm` and its nested graphs call, in place."""
+    for child in list(gm.children()):
+        if isinstance(child, fx.GraphModule):
+            inline_subgraphs(child)
     calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in _GRAPH_CALLS]
     for call in calls:
         _inline_call(gm, call)
@@ -48,9 +46,7 @@ def inline_subgraphs(gm: fx.GraphModule) -> None:
 
 
 def _inline_call(gm: fx.GraphModule, call: fx.Node) -> None:
-    """`invoke_subgraph(region, identifier, *operands)` becomes a copy of what `region`, an attribute of `gm`,
-    does.
-    """
+    """Replace `invoke_subgraph(region, identifier, *operands)` by a copy of the nodes of `region`."""
     attribute, operands = call.args[0], call.args[_GRAPH_CALLS[call.target] :]
     assert isinstance(attribute, fx.Node) and isinstance(attribute.target, str)
     region = gm.get_submodule(attribute.target)
@@ -67,19 +63,19 @@ def _inline_call(gm: fx.GraphModule, call: fx.Node) -> None:
             elif node.op != "placeholder":
                 made[node] = gm.graph.node_copy(node, made.__getitem__)
     for user in list(call.users):
-        # Dynamo takes the results apart at once
+        # Dynamo unpacks the results at once
         assert user.target is operator.getitem
-        found = results[user.args[1]]
-        if isinstance(found, fx.Node):
-            user.replace_all_uses_with(found)
+        result = results[user.args[1]]
+        if isinstance(result, fx.Node):
+            user.replace_all_uses_with(result)
         else:
-            _replace_by_value(user, found)
+            _replace_by_value(user, result)
         gm.graph.erase_node(user)
     gm.graph.erase_node(call)
 
 
 def _replace_by_value(node: fx.Node, value: Any) -> None:
-    """Let the users of `node` have `value`, which is no node: None or a number."""
+    """Replace `node` in its users by `value`, None or a number."""
     for user in list(node.users):
         user.args = map_arg(user.args, lambda other: value if other is node else other)
         user.kwargs = map_arg(user.kwargs, lambda other: value if other is node else other)
@@ -95,8 +91,9 @@ def _erase_unused_attributes(gm: fx.GraphModule) -> None:
 
 
 def find_subgraph_effects(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:
-    """The calls in Dynamo's graph `gm` of graphs with such calls, and why they are not traced; None: there
-    are none.
+    """Return calls in Dynamo's graph `gm` of graphs that have effects, and the error that says so.
+
+    The error is None if there are none.
     """
     calls = [node for node in gm.graph.nodes if node.op == "call_function" and _hides_effects(gm, node)]
     if not calls:

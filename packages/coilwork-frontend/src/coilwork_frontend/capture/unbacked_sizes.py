@@ -41,28 +41,28 @@ _EQUALITY_ASSERTION: Final = f"{TORCH_ASSERTION}Eq("
 
 
 class UnifiedSizes:
-    """Such sizes in one captured graph, and in what is compiled of it.
+    """Unbacked sizes that torch unified with others in one captured graph, and the guard for other calls.
 
-    Raises nothing itself; a graph without them costs nothing per call.
+    A graph without such sizes costs nothing per call.
     """
 
     def __init__(self, gm: fx.GraphModule, *, is_other_shape: Callable[[Exception], bool]) -> None:
-        """`gm`, Dynamo's graph, is looked at before anything changes it.
+        """Read Dynamo's graph `gm`, before anything changes it.
 
-        `is_other_shape` tells if an error of the compiled program says that an operator returned another
+        `is_other_shape` tells if an error of the compiled program means that an operator returned another
         shape than captured.
         """
         self._is_other_shape = is_other_shape
-        takes, settles = _unifies_sizes(gm), _settles_sizes(gm)
+        unifies, settles = _unifies_sizes(gm), _settles_sizes(gm)
         self._captured = (
-            _copy_without_assertions(gm) if takes else _copy_with_user_checks(gm) if settles else None
+            _copy_without_assertions(gm) if unifies else _copy_with_user_checks(gm) if settles else None
         )
         self._is_faithful = not (settles or _computes_with_sizes(gm) or guards_unified_sizes(gm))
         self._overwrites = False
         self._random = False
 
     def watch_compiler(self, compiler: GraphCompiler) -> GraphCompiler:
-        """`compiler` of forward or inference graphs, looked at before."""
+        """Return `compiler`, which first looks at the forward or inference graph that it is given."""
         if self._captured is None:
             return compiler
 
@@ -74,10 +74,9 @@ class UnifiedSizes:
         return compile_graph
 
     def guard(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """`compiled`, with the captured graph for the calls that it is not for.
+        """Return `compiled`, with the captured graph for calls whose sizes differ from what was assumed.
 
-        Inputs that the call may have overwritten before it failed are not what they were: then its error
-        stands.
+        If the program may have overwritten inputs before it fails, its error stands.
         """
         if self._captured is None or self._overwrites:
             return compiled
@@ -91,12 +90,12 @@ class UnifiedSizes:
 
 
 def _unifies_sizes(gm: fx.GraphModule) -> bool:
-    """Tell if torch asserts that sizes are equal because it has taken them to be."""
+    """Tell if torch asserts that sizes are equal, because it has unified them."""
     return any(_is_torch_assertion(node, _EQUALITY_ASSERTION) for node in gm.graph.nodes)
 
 
 def _settles_sizes(gm: fx.GraphModule) -> bool:
-    """Tell if torch asserts that a size is as large as a number, and as small."""
+    """Tell if torch asserts the same number as a lower and an upper bound of a size."""
     bounds: dict[Any, set[tuple[fx.Node, int]]] = {operator.ge: set(), operator.le: set()}
     for node in gm.graph.nodes:
         condition = node.args[0] if _is_torch_assertion(node) else None
@@ -112,25 +111,25 @@ def _is_torch_assertion(node: fx.Node, message: str = TORCH_ASSERTION) -> bool:
 
 
 def _copy_without_assertions(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy of `gm` without torch's own assertions; those of the user have other messages."""
-    relaxed = copy_graph(gm)
-    for node in reversed(relaxed.graph.nodes):
+    """Copy `gm` without torch's own assertions; the user's have other messages."""
+    copy = copy_graph(gm)
+    for node in reversed(copy.graph.nodes):
         if _is_torch_assertion(node) or (not node.users and _is_number(node) and node.op == "call_function"):
-            relaxed.graph.erase_node(node)
-    relaxed.recompile()
-    return relaxed
+            copy.graph.erase_node(node)
+    copy.recompile()
+    return copy
 
 
 def _copy_with_user_checks(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy of `gm` that checks first what the user wrote."""
-    checked = copy_graph(gm)
-    put_user_checks_first(checked)
-    return checked
+    """Copy `gm` with the user's checks first."""
+    copy = copy_graph(gm)
+    put_user_checks_first(copy)
+    return copy
 
 
 def _computes_with_sizes(gm: fx.GraphModule) -> bool:
-    """Tell whether a number made of sizes serves anything but torch's assertions, or a size was taken for a
-    constant, which leaves no trace.
+    """Tell if a number made of sizes is used by anything but torch's assertions, or if a size may have been
+    specialised to a constant, which leaves no trace.
     """
     asserting: set[fx.Node] = set()
     for node in reversed(gm.graph.nodes):
@@ -160,16 +159,17 @@ _SQUEEZES: Final = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 
 @dataclass(slots=True)
 class SqueezeAssertions:
-    """What compiling has found of the graphs that were made of one captured graph.
+    """What the ATen graphs of one captured graph assert of squeezed sizes.
 
-    `are_there`: whether one asserts sizes that it squeezes; `random`: whether one draws numbers.
+    `are_there`: one of them asserts that a squeezed size is not 1. `random`: one of them draws random
+    numbers.
     """
 
     are_there: bool = False
     random: bool = False
 
     def watch_compiler(self, compiler: GraphCompiler) -> GraphCompiler:
-        """`compiler` of forward or inference graphs, looked at before."""
+        """Return `compiler`, which first looks at the forward or inference graph that it is given."""
 
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
             _name_squeezed_sizes(gm)
@@ -181,18 +181,18 @@ class SqueezeAssertions:
 
 
 def copy_for_squeezed_sizes(gm: fx.GraphModule) -> fx.GraphModule | None:
-    """A copy of Dynamo's graph if it may be needed: where sizes come from data."""
+    """Copy Dynamo's graph if it has unbacked sizes; None if it has none."""
     return copy_graph(gm) if has_sizes_from_data(gm) else None
 
 
 def guard_squeezed_sizes(
-    compiled: Callable[..., Any], captured: fx.GraphModule | None, found: SqueezeAssertions
+    compiled: Callable[..., Any], captured: fx.GraphModule | None, assertions: SqueezeAssertions
 ) -> Callable[..., Any]:
-    """`compiled`, which runs `captured` where an assertion fails."""
-    if captured is None or not found.are_there:
+    """Return `compiled`, with `captured` for calls in which an assertion of `assertions` fails."""
+    if captured is None or not assertions.are_there:
         return compiled
     graph = CapturedGraph(captured, "a size from data that is squeezed is 1")
-    return GuardedProgram(compiled, graph, is_failure=_is_squeezed_one, random=found.random)
+    return GuardedProgram(compiled, graph, is_failure=_is_squeezed_one, random=assertions.random)
 
 
 def _is_squeezed_one(error: Exception) -> bool:
@@ -200,7 +200,7 @@ def _is_squeezed_one(error: Exception) -> bool:
 
 
 def _nodes(gm: torch.nn.Module) -> list[fx.Node]:
-    """The nodes of a graph and of those nested in it."""
+    """Return the nodes of a graph and of the graphs nested in it."""
     return [node for part in gm.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes]
 
 
@@ -209,8 +209,8 @@ def _asserts_squeezed_size(node: fx.Node) -> bool:
 
 
 def _name_squeezed_sizes(gm: torch.nn.Module) -> None:
-    """Give the assertion its message, in place, in branches and loop bodies: torch has put its own in the
-    place of ours there."""
+    """Give the assertions of squeezed sizes their message, in place, also in branches and loop bodies, where
+    torch has replaced it by its own."""
     for part in gm.modules():
         nodes = list(part.graph.nodes) if isinstance(part, fx.GraphModule) else []
         sizes = [
@@ -225,7 +225,7 @@ def _name_squeezed_sizes(gm: torch.nn.Module) -> None:
 
 
 def _list_squeezed_sizes(value: Any, dims: Any = None) -> list[torch.SymInt]:
-    """The sizes from data that a call of `squeeze` drops if they are 1."""
+    """Return the unbacked sizes that a call of `squeeze` drops if they are 1."""
     chosen = range(value.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
     return [size for size in (value.shape[k] for k in chosen if value.dim() > 0) if is_from_data(size)]
 

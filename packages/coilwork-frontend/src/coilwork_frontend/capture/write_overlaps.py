@@ -29,14 +29,14 @@ _EXPANDING: Final = frozenset({"expand", "expand_as", "broadcast_to", torch.broa
 
 
 def writes_to_overlaps(gm: fx.GraphModule) -> bool:
-    """Tell if a call in Dynamo's graph writes to elements that lie in one place, or where another operand
-    lies in part.
+    """Tell if a call in Dynamo's graph writes to repeated elements, or to memory that partly overlaps another
+    operand.
     """
     return any(_overlaps(node) for node in gm.graph.nodes)
 
 
 def fill_expansion_source(gm: fx.GraphModule) -> None:
-    """Let Dynamo's graph `gm`, in place, fill a tensor in the stead of its expansion."""
+    """Make Dynamo's graph `gm`, in place, fill an expanded tensor's source instead of the expansion."""
     changed = False
     for node in gm.graph.nodes:
         filled = node.args[0] if node.target in _FILLING and node.args else None
@@ -54,7 +54,7 @@ def fill_expansion_source(gm: fx.GraphModule) -> None:
 
 
 def write_expansion_source(gm: fx.GraphModule) -> None:
-    """Let writes to views of expansions in Dynamo's graph `gm`, in place, be to views of what is expanded."""
+    """Make writes to views of expansions in Dynamo's graph `gm`, in place, writes to views of the source."""
     origins: dict[int, fx.Node] = {}
     changed = False
     for node in list(gm.graph.nodes):
@@ -70,7 +70,10 @@ def write_expansion_source(gm: fx.GraphModule) -> None:
 
 
 def _assign_to_view(node: fx.Node) -> bool:
-    """Take the view that an assignment writes to out of it, if it is of a tensor with repeated elements."""
+    """Split `x[key] = value` of a tensor with repeated elements into a view and a write to it.
+
+    Returns if that was done.
+    """
     whole, key, value = node.args
     keys = key if isinstance(key, tuple) else (key,)
     if not isinstance(whole, fx.Node) or not _views_repeats(whole) or not all(map(_is_plain_key, keys)):
@@ -91,12 +94,15 @@ def _assign_to_view(node: fx.Node) -> bool:
 def _is_plain_key(key: object) -> bool:
     """Tell if indexing by `key` gives a view, and does not depend on sizes that a graph computes."""
     if isinstance(key, slice):
-        return all(one is None or type(one) is int for one in (key.start, key.stop, key.step))
+        return all(bound is None or type(bound) is int for bound in (key.start, key.stop, key.step))
     return key is None or key is ... or type(key) is int
 
 
 def _write_to_origin(node: fx.Node, value: fx.Node, origin: fx.Node) -> bool:
-    """Let `node` write to the place of `value` in the memory of `origin`, of which it is a view."""
+    """Make `node` write to an `as_strided` view of `origin` in the place of `value`, a view of it.
+
+    Returns if that was possible: elements are not repeated, or all copies are filled alike.
+    """
     shown: Tensor = value.meta["example_value"]
     repeated = [dim for dim, n in enumerate(shown.shape) if shown.stride(dim) == 0 and n != 1]
     # all copies of an element are filled alike
@@ -131,22 +137,23 @@ def _write_to_origin(node: fx.Node, value: fx.Node, origin: fx.Node) -> bool:
 
 
 def _number(graph: fx.Graph, value: fx.Node, name: str, *dims: int) -> int | fx.Node:
-    """A number that says where `value` lies: itself where it is known, else what asks `value` for it."""
+    """Return `value.name(*dims)`, a size, stride or offset: the number if it is static, else a call for
+    it."""
     number = getattr(value.meta["example_value"], name)(*dims)
     if type(number) is int:
         return number
-    asked = graph.call_method(name, (value, *dims))
-    asked.meta["example_value"] = number
-    return asked
+    call = graph.call_method(name, (value, *dims))
+    call.meta["example_value"] = number
+    return call
 
 
 def list_repeated_writes(gm: fx.GraphModule) -> list[fx.Node]:
-    """The calls in Dynamo's graph that write to a part of a tensor with repeated elements."""
+    """Return the calls in Dynamo's graph that write to a view of a tensor with repeated elements."""
     return [node for node in gm.graph.nodes if any(map(_views_repeats, list_written_operands(node)))]
 
 
 def make_repeated_error(node: fx.Node) -> CompileError:
-    """The error for `node`, which writes to a part of a tensor with repeated elements."""
+    """Return the error for `node`, which writes to a view of a tensor with repeated elements."""
     return CompileError(
         "repeated-elements",
         f"{node.name} writes to a tensor that has an element several times",
@@ -156,7 +163,7 @@ def make_repeated_error(node: fx.Node) -> CompileError:
 
 
 def _views_repeats(node: object) -> bool:
-    """Tell if `node` stands for a view of a tensor with repeated elements, or for one."""
+    """Tell if `node` is a tensor with repeated elements, or a view of one."""
     place = _locate(node)
     pending = [node] if isinstance(node, fx.Node) and place is not None else []
     seen: set[fx.Node] = set()
@@ -195,12 +202,12 @@ class _Place:
 
     @property
     def repeats(self) -> bool:
-        """Several of its elements are one by a stride of 0, of which alone eager takes notice."""
+        """True if elements are repeated by a stride of 0, the only kind that eager checks."""
         return any(size > 1 and stride == 0 for size, stride in zip(self.sizes, self.strides, strict=True))
 
     @property
     def end(self) -> int:
-        """The element behind its last one."""
+        """The offset behind the last element."""
         return self.offset + 1 + sum((n - 1) * step for n, step in zip(self.sizes, self.strides, strict=True))
 
 
@@ -208,12 +215,13 @@ def _overlaps(node: fx.Node) -> bool:
     written = [place for value in list_written_operands(node) if (place := _locate(value)) is not None]
     if not written:
         return False
-    given = [place for value in leaves_of((node.args, node.kwargs)) if (place := _locate(value)) is not None]
-    return any(one.repeats or any(_partly_overlap(one, other) for other in given) for one in written)
+    operands = leaves_of((node.args, node.kwargs))
+    places = [place for value in operands if (place := _locate(value)) is not None]
+    return any(one.repeats or any(_partly_overlap(one, other) for other in places) for one in written)
 
 
 def _partly_overlap(one: _Place, other: _Place) -> bool:
-    """Tell if both have elements between the same ends, and are not the same."""
+    """Tell if two different places of one storage have ranges of elements in common."""
     return (
         one.storage == other.storage
         and one != other
@@ -222,7 +230,7 @@ def _partly_overlap(one: _Place, other: _Place) -> bool:
 
 
 def _locate(node: object) -> _Place | None:
-    """The place of the tensor that `node` stands for; None of others, and of tensors without elements."""
+    """Return the place of the tensor that `node` stands for; None if it is not static, or has no elements."""
     storage = get_storage(node)
     value = node.meta["example_value"] if isinstance(node, fx.Node) and storage is not None else None
     if storage is None or not isinstance(value, Tensor):
