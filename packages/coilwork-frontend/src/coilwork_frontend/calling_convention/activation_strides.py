@@ -1,8 +1,8 @@
-"""Saved tensors that lie otherwise than captured: told to autograd, and made so where kernels do not run.
+"""Strides of tensors that a forward graph saves for its backward graph (saved activations).
 
-The scheduler chooses the strides of what only the backward graph sees. Autograd hands these strides on, and
-the backward graph is compiled for them. Its operators were captured with others, and the forward graph's
-operators make others.
+The scheduler chooses these strides, since only the backward graph sees the tensors. Autograd is told, and has
+the backward graph compiled for them. Where captured operators run instead of kernels, they expect and make
+the captured strides, and roles convert.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Strides: TypeAlias = tuple[int, ...]
 
 
 def list_free_results(gm: fx.GraphModule, returned: int) -> tuple[int, ...]:
-    """Positions of results of the forward graph `gm`, behind the first `returned`, that may lie
-    as it likes.
+    """Return the positions of saved results of the forward graph `gm` whose strides are free.
+
+    The first `returned` results go to the caller.
     """
     results = gm.graph.output_node().args[0]
     assert isinstance(results, list | tuple)
@@ -40,9 +41,7 @@ def _has_free_strides(node: object) -> bool:
 
 
 def list_chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
-    """Strides of the results of `program` that differ from those of `graph`, which it computes,
-    by position.
-    """
+    """Return the strides of results of `program` that differ from those of its `graph`, by position."""
     if not graph.free_results:
         return {}
     made = buffers(program)
@@ -57,7 +56,7 @@ def list_chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
 
 
 def report_chosen_strides(gm: fx.GraphModule, chosen: Mapping[int, Strides]) -> None:
-    """Tell autograd how results of the forward graph `gm` lie that lie otherwise than captured."""
+    """Tell autograd the `chosen` strides of results of the forward graph `gm`, by position."""
     if chosen:
         results = gm.graph.output_node().args[0]
         assert isinstance(results, list | tuple)
@@ -65,9 +64,7 @@ def report_chosen_strides(gm: fx.GraphModule, chosen: Mapping[int, Strides]) -> 
 
 
 def list_captured_strides(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[int, Strides]:
-    """Strides with which inputs of the backward graph `gm` were captured that it gets with others, by
-    position.
-    """
+    """Return the captured strides of inputs that the backward graph `gm` gets with others, by position."""
     inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     found: dict[int, Strides] = {}
     for position, (captured, given) in enumerate(zip(inputs, example_inputs, strict=False)):
@@ -78,7 +75,7 @@ def list_captured_strides(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> 
 
 
 def make_stride_input_roles(strides: Mapping[int, Strides]) -> tuple[InputRole, ...]:
-    """The roles of inputs at these positions that may lie otherwise than they are taken."""
+    """Return the roles of inputs that must have the given strides, by position."""
     return tuple(
         InputRole(value=Value("in", position), kind="strided", strides=wanted)
         for position, wanted in strides.items()
@@ -86,7 +83,7 @@ def make_stride_input_roles(strides: Mapping[int, Strides]) -> tuple[InputRole, 
 
 
 def make_stride_result_roles(strides: Mapping[int, Strides]) -> tuple[OutputRole, ...]:
-    """The roles of results at these positions that are to have these strides."""
+    """Return the roles of results that must have the given strides, by position."""
     return tuple(
         OutputRole(value=Value("out", position), kind="strided", strides=wanted)
         for position, wanted in strides.items()

@@ -1,9 +1,9 @@
-"""What a compiled ATen graph takes and gives, and the roles of its inputs and results, by which callers have
-what eager gives them.
+"""The calling convention of a compiled ATen graph: roles of inputs and results, as two tables.
 
-`open_convention` decides it before anything is compiled. Two tables say which roles there are around the
-program, in which order, and why: `PROGRAM_ROLES` those of every driver of the program, `CALL_ROLES` those
-that its caller sees. Roles are data (`coilwork_ir.roles`); who calls the program interprets them.
+A program takes and returns plain tensors; a role says what is done to an input before a call, or to a result
+after it, so that callers get what eager gives. `open_convention` decides the convention before anything is
+compiled. `PROGRAM_ROLES` lists the roles around every driver of the program, `CALL_ROLES` those around that.
+Roles are data (`coilwork_ir.roles`); whoever calls the program interprets them.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ NO_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """What one ATen graph takes and gives.
+    """The inputs and results of one ATen graph.
 
     Attributes:
         role: which part of the user's function the graph is.
         captured: the graph that AOTAutograd made.
-        gm: the same, returning what a program can return; this is compiled.
+        gm: the same, changed to return what a program can return; this is compiled.
         donated: positions of inputs whose memory is the graph's to overwrite.
         returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
-        free: positions of results whose strides autograd asks for, since nobody else sees them.
+        free: positions of results with free strides: only autograd sees them, and is told the strides.
         exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
-        composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being
-            before them.
-        marked: positions of outputs that are returned as views with torch's marks, and these.
+        composition: makes results of the last outputs of `gm` after the call; those of `exchanged` stand
+            before these outputs.
+        marked: positions and marks of outputs that are returned as negated or conjugated views.
     """
 
     role: Role
@@ -90,13 +90,15 @@ class Convention:
 
     @property
     def key_text(self) -> str:
-        """Return what of this changes the program, as text for a cache key."""
+        """Return the part that changes the program, as text for a cache key."""
         return f"{self.donated}\n{self.returned}\n{self.free}"
 
     @property
     def marked_results(self) -> int | None:
-        """How many of the first results the caller takes with torch's marks: what a backward graph reads it
-        may not."""
+        """Return how many of the first results may carry marks, negated or conjugated; None: all.
+
+        Results that a backward graph reads may not.
+        """
         if self.exchanged or self.composition is not None:
             return 0
         if self.role != "forward":
@@ -111,30 +113,32 @@ class Convention:
 
     @property
     def takes(self) -> int:
-        """How many inputs there are."""
+        """Return the number of inputs."""
         return sum(node.op == "placeholder" for node in self.gm.graph.nodes)
 
     @property
     def kept_results(self) -> int:
-        """How many of the first results of `gm` go to AOTAutograd."""
+        """Return how many of the first results of `gm` go to AOTAutograd."""
         parts = 0 if self.composition is None else self.composition.parts
         return _count_results(self.gm) - parts - len(self.exchanged)
 
     def make_captured_roles(
         self, example_inputs: Sequence[Any], saved: Mapping[int, Strides] = NOTHING_MOVED
     ) -> CallingConvention:
-        """The roles of what runs the captured operators, for inputs as the compiled graph gets them; results
-        get the strides of `saved`."""
+        """Return the roles around a call of the captured operators, which takes the compiled graph's inputs.
+
+        Results get the strides of `saved`.
+        """
         operands = list_captured_strides(self.gm, example_inputs) if self.role == "backward" else {}
         roles = CallingConvention(takes=self.takes)
         return roles.add(*make_stride_input_roles(operands), *make_stride_result_roles(saved))
 
 
 def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool = False) -> Convention:
-    """The convention of `gm`, which AOTAutograd is having compiled.
+    """Return the convention of `gm`, which AOTAutograd is having compiled.
 
-    With `may_report_strides`, autograd can be told how the forward graph's results lie, so that what it saves
-    may lie as it likes.
+    With `may_report_strides`, autograd is told the strides of the forward graph's results, so that the
+    strides of saved tensors are free.
     """
     captured = gm
     if role != "backward":
@@ -162,20 +166,20 @@ def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Rows of roles, and the callables that some of them name."""
+    """Rows of roles, and the functions that some of them name."""
 
     convention: CallingConvention
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: NO_FUNCTIONS)
 
     def add(self, rows: Iterable[ValueRole], **functions: Callable[..., Any]) -> Roles:
-        """This with further rows around it, and what these name."""
+        """Return these roles with `rows` around them, and the `functions` that they name."""
         added = self.convention.add(*rows)
         if added is self.convention:
             return self
         return Roles(convention=added, functions=MappingProxyType({**self.functions, **functions}))
 
     def wrap(self, outer: Roles) -> Roles:
-        """This with `outer` around it."""
+        """Return these roles with `outer` around them."""
         return Roles(
             convention=self.convention.wrap(outer.convention),
             functions=MappingProxyType({**self.functions, **outer.functions}),
@@ -184,14 +188,14 @@ class Roles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What roles are made of.
+    """The facts that roles are made from.
 
     Attributes:
-        convention: of the graph.
-        operators: makes what runs the operators of a backward graph one by one, by the boxed convention.
+        convention: that of the graph.
+        operators: makes a call of the operators of a backward graph one by one, by the boxed convention.
         shared: results that share memory, as captured.
-        updates: positions of inputs that are overwritten, and that the program takes to be aligned.
-        prepared: what frozen parameters decide, if the graph is what is left without that.
+        updates: positions of inputs that are overwritten and assumed to be aligned.
+        prepared: the part computed from frozen parameters, if the graph is the rest.
     """
 
     convention: Convention
@@ -272,15 +276,19 @@ def _convert_numbers(roles: Roles, outside: Outside) -> Roles:
 
 PROGRAM_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
     passes=(
-        Pass(name="give away", run=_give_away, why="what nobody reads again is memory for results"),
-        Pass(name="align updates", run=_align_updates, why="kernels access what they overwrite in vectors"),
-        Pass(name="resolve inputs", run=_resolve_inputs, why="a program reads memory, not torch's marks"),
+        Pass(name="give away", run=_give_away, why="the memory of donated buffers serves results"),
+        Pass(
+            name="align updates",
+            run=_align_updates,
+            why="kernels use vector accesses on inputs that they overwrite",
+        ),
+        Pass(name="resolve inputs", run=_resolve_inputs, why="a program reads memory, not torch's bits"),
         Pass(
             name="convert numbers", run=_convert_numbers, why="a program returns tensors and integers alone"
         ),
     ),
     order=(
-        Before("give away", "align updates", "what a copy takes the place of stays the caller's"),
+        Before("give away", "align updates", "an input that is replaced by a copy stays the caller's"),
         Before(
             "align updates",
             "resolve inputs",
@@ -289,18 +297,20 @@ PROGRAM_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
         Before("resolve inputs", "convert numbers", "inputs before results; neither sees the other's"),
     ),
 )
-"""The roles that a program has whoever drives it, in order of application, from the program outwards."""
+"""The roles around a program, whoever drives it, from the program outwards."""
 
 CALL_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
     passes=(
-        Pass(name="share results", run=_share_results, why="eager gives several tensors of one memory"),
-        Pass(name="count versions", run=_count_versions, why="autograd notices writes to what it saved"),
-        Pass(name="take transforms", run=_take_transforms, why="batches of gradients have no memory"),
-        Pass(name="compose outputs", run=_compose_outputs, why="sparse tensors lie in no strided memory"),
-        Pass(name="set inputs", run=_set_inputs, why="a program keeps none of the memory that it made"),
+        Pass(name="share results", run=_share_results, why="eager returns several tensors in one memory"),
+        Pass(
+            name="count versions", run=_count_versions, why="autograd notices writes to tensors that it saved"
+        ),
+        Pass(name="take transforms", run=_take_transforms, why="batched gradients have no memory"),
+        Pass(name="compose outputs", run=_compose_outputs, why="sparse tensors have no strided memory"),
+        Pass(name="set inputs", run=_set_inputs, why="a program cannot keep memory for an input"),
         Pass(name="mark results", run=_mark_results, why="callers see conjugates and negations as views"),
         Pass(name="replay views", run=_replay_views, why="views of inputs are eager's, whatever their size"),
-        Pass(name="keep frozen", run=_keep_frozen, why="what parameters decide alone is computed once"),
+        Pass(name="keep frozen", run=_keep_frozen, why="what depends on parameters alone is computed once"),
     ),
     order=(
         Before("share results", "count versions", "versions are counted of the tensors that are returned"),
@@ -316,16 +326,16 @@ CALL_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
         Before("replay views", "keep frozen", "all other rows speak of the inputs of the main graph"),
     ),
 )
-"""The further roles that the caller of a compiled graph sees, in order of application."""
+"""The further roles around a compiled graph, from the inside outwards."""
 
 
 def describe_program(outside: Outside) -> Roles:
-    """The roles around whatever drives the program of a graph."""
+    """Return the roles around the driver of a graph's program."""
     return PROGRAM_ROLES.run(Roles(convention=CallingConvention(takes=outside.convention.takes)), outside)
 
 
 def describe_call(outside: Outside) -> Roles:
-    """The roles between that and the caller of the compiled graph."""
+    """Return the roles between the driver of the program and the caller of the compiled graph."""
     convention = outside.convention
     kept = convention.kept_results
     gives = None if kept == _count_results(convention.gm) else kept

@@ -38,11 +38,11 @@ ALIGNMENT_BYTES: Final = 16
 def list_aligned_inputs(
     graph: Graph, gm: torch.fx.GraphModule, *, returned: int | None = None
 ) -> tuple[str, ...]:
-    """Names of the input buffers of `graph`, lowered from `gm`, that are aligned and may be copied when they
-    are not.
+    """Return the names of input buffers of `graph`, lowered from `gm`, that may be assumed to be aligned.
 
-    `returned`: so many of the first outputs go to the caller, who expects an input that is among them, as a
-    view perhaps, to be the same memory, not just as good; `None`: all of them do.
+    An input that is not aligned in a call is copied, so its own memory must not matter. The first `returned`
+    outputs go to the caller, who gets an input that is among them, or a view of one, in its own memory;
+    `None`: all outputs do. A forward graph may save a copy for the backward graph, which only needs values.
     """
     own_memory = _own_memory(graph, returned)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -54,20 +54,21 @@ def list_aligned_inputs(
 
 
 def _own_memory(graph: Graph, returned: int | None) -> set[str]:
-    """Buffers of `graph` that hand on their own memory: to what overwrites it, looks for a place in it, or to
-    the caller.
+    """Return the buffers of `graph` whose own memory matters.
+
+    It is overwritten, read by an operator that counts from the storage's start, or returned to the caller.
     """
     source = {new: old for node in graph.nodes for new, old in shares_memory(node)}
-    handed_on = [old for node in graph.nodes for old, _ in overwritten(node)]
+    kept = [old for node in graph.nodes for old, _ in overwritten(node)]
     calls = [
         node
         for node in graph.nodes
         if isinstance(node, Extern) and find_target_info(node.target).counts_from_storage
     ]
-    handed_on += [value.name for node in calls for value in node.args if isinstance(value, Ref)]
-    handed_on += [output.name for output in graph.outputs[:returned] if isinstance(output, Ref)]
+    kept += [value.name for node in calls for value in node.args if isinstance(value, Ref)]
+    kept += [output.name for output in graph.outputs[:returned] if isinstance(output, Ref)]
     found: set[str] = set()
-    for start in handed_on:
+    for start in kept:
         name: str | None = start
         while name is not None and name not in found:
             found.add(name)
@@ -76,7 +77,7 @@ def _own_memory(graph: Graph, returned: int | None) -> set[str]:
 
 
 def starts_aligned(value: object) -> bool:
-    """Tell if `value` is a tensor that starts at such a multiple of bytes in its storage."""
+    """Tell if `value` is a tensor that starts at a multiple of 16 bytes in its storage."""
     if not isinstance(value, torch.Tensor):
         return False
     offset = value.storage_offset()
@@ -90,9 +91,10 @@ _COPY: Final = torch.ops.aten.copy_.default
 
 
 def list_aligned_updates(gm: fx.GraphModule, *, on_cpu: bool) -> tuple[int, ...]:
-    """Positions of the inputs of `gm`; those on a CPU only if Triton runs there.
+    """Return the positions of inputs of `gm` that are overwritten and may be assumed to be aligned.
 
-    Single elements are left out: they gain nothing.
+    Nothing but the input's own values may leave its memory: no result and no view shares it. Inputs on CPUs
+    count only with `on_cpu`, if Triton runs there. Single elements are left out: they gain nothing.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     return tuple(
@@ -107,20 +109,21 @@ def list_aligned_updates(gm: fx.GraphModule, *, on_cpu: bool) -> tuple[int, ...]
 
 
 def name_inputs(graph: Graph, positions: Sequence[int]) -> tuple[str, ...]:
-    """The buffers of `graph`, lowered from a graph module, that are its inputs at `positions`."""
+    """Return the names of the input buffers of `graph` at `positions`."""
     entries = [graph.inputs[position] for position in positions]
     return tuple(entry.name for entry in entries if isinstance(entry, Buffer))
 
 
 def make_update_roles(positions: Sequence[int]) -> tuple[InputRole, ...]:
-    """The roles of the inputs at `positions`, which the program overwrites and takes to be aligned."""
+    """Return the roles of inputs at `positions`, which the program overwrites and assumes to be aligned."""
     return tuple(
         InputRole(value=Value("in", position), kind="aligned", is_update=True) for position in positions
     )
 
 
 def _keeps_memory_private(user: fx.Node, source: fx.Node) -> bool:
-    """`user` makes nothing that shares the memory of `source`, and overwrites it only as a whole, at last."""
+    """Tell if `user` makes nothing in the memory of `source`, and overwrites it only as a whole, at the
+    end."""
     if user.target is _COPY and user.args[0] is source:
         return not user.users
     return shares_nothing(user.target) and not find_target_info(str(user.target)).counts_from_storage
@@ -134,18 +137,21 @@ def _is_single(value: torch.Tensor) -> bool:
 
 
 def list_donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
-    """Positions of the inputs of `gm`, the backward graph that is being compiled, that are given
-    away to it.
+    """Return the positions of donated inputs of `gm`, the backward graph that is being compiled.
+
+    AOTAutograd says which saved tensors are no inputs, results or gradients of the user's. Left out are those
+    that share memory with another input, are not aligned, or have gaps, in which other tensors may live; gaps
+    that Coilwork itself has padded are empty.
     """
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in inputs]
-    given = [p for p in list_donated_positions() if p < len(values) and starts_aligned(values[p])]
-    whole = [p for p in given if OWN_PADDING in inputs[p].meta or is_whole(values[p])]
+    aligned = [p for p in list_donated_positions() if p < len(values) and starts_aligned(values[p])]
+    whole = [p for p in aligned if OWN_PADDING in inputs[p].meta or is_whole(values[p])]
     return select_unshared(values, whole) if whole else ()
 
 
 def is_whole(value: object) -> bool:
-    """Tell if elements of `value` fill its memory, from the first to the last, whatever its sizes."""
+    """Tell if the elements of `value` fill its memory from the first to the last, whatever its sizes."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return False
     span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
@@ -153,9 +159,7 @@ def is_whole(value: object) -> bool:
 
 
 def select_unshared(values: Sequence[object], positions: Sequence[int]) -> tuple[int, ...]:
-    """Return those of `positions` at which there is a strided tensor whose storage no other of
-    `values` has.
-    """
+    """Return the `positions` of strided tensors whose storage no other of `values` shares."""
     storages = [identify_strided_storage(value) for value in values]
     users = Counter(storages)
     return tuple(p for p in positions if storages[p] is not None and users[storages[p]] == 1)

@@ -23,12 +23,12 @@ from coilwork_ir.roles import CallRole, InputRole, OutputRole, Value
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What is done after a call.
+    """A graph that makes sparse and meta results of a program's results after the call.
 
     Attributes:
-        tail: takes the last `parts` results of the program, returns those at `positions`.
-        parts: how many there are.
-        positions: where the results belong; the program returns nothing there.
+        tail: takes the last `parts` results of the program, returns the results at `positions`.
+        parts: how many results it takes.
+        positions: where its results belong; the program returns None there.
     """
 
     tail: fx.GraphModule
@@ -37,10 +37,10 @@ class Composition:
 
 
 def return_composition_parts(gm: fx.GraphModule) -> tuple[fx.GraphModule, Composition | None]:
-    """`gm`, or a copy whose last results are what its sparse and meta results are made from, and how these
-    are made.
+    """Move what makes sparse and meta results of `gm` behind the call.
 
-    A graph that is given such tensors stays as it is, and so does one that writes into what it makes of them.
+    Returns a copy of `gm` whose last results are the parts they are made from, and the composition. A graph
+    that has such tensors as inputs, or writes into them, is returned as it is, with None.
     """
     late = _list_composition(gm)
     if not late:
@@ -66,7 +66,7 @@ def return_composition_parts(gm: fx.GraphModule) -> tuple[fx.GraphModule, Compos
 
 
 def make_composition_roles(composition: Composition | None, kept: int) -> tuple[CallRole, ...]:
-    """The role of what is made of the parts, the results behind the first `kept`."""
+    """Return the role that composes results of the parts, the results behind the first `kept`."""
     if composition is None:
         return ()
     return (
@@ -80,7 +80,7 @@ def make_composition_roles(composition: Composition | None, kept: int) -> tuple[
 
 
 def _list_composition(gm: fx.GraphModule) -> dict[fx.Node, None]:
-    """The nodes that make sparse and meta tensors, and those that depend on them, in order."""
+    """Return the nodes that make sparse and meta tensors, and all that depend on them, in order."""
     late: dict[fx.Node, None] = {}
     for node in gm.graph.nodes:
         if node.op == "output" or not (
@@ -108,8 +108,10 @@ _SET: Final = torch.ops.aten.set_.source_Tensor
 
 
 def return_set_sources(gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, ...]]:
-    """`gm`, or a copy that returns what inputs are set to as its last results, and the positions of these
-    inputs.
+    """Return `gm` with the tensors that inputs are set to as its last results, and the inputs' positions.
+
+    AOTAutograd leaves `set_` at the end of the graph. A program cannot free or keep memory of its caller, so
+    inputs are set after the call. A graph without `set_` is returned as it is.
     """
     if not any(_is_set(node) for node in gm.graph.nodes):
         return gm, ()
@@ -134,7 +136,7 @@ def return_set_sources(gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, .
 
 
 def make_set_roles(positions: Sequence[int], kept: int) -> tuple[InputRole, ...]:
-    """The roles of the inputs at `positions`, which are set to the results behind the first `kept`."""
+    """Return the roles of inputs at `positions`, which are set to the results behind the first `kept`."""
     return tuple(
         InputRole(value=Value("in", position), kind="set", source=Value("out", kept + number))
         for number, position in enumerate(positions)
@@ -152,7 +154,7 @@ def _is_set(node: fx.Node) -> bool:
 
 
 def make_number_roles(gm: torch.fx.GraphModule) -> Iterator[OutputRole]:
-    """The roles of results of `gm` that are booleans, floats or constants."""
+    """Yield the roles of results of `gm` that are booleans, floats or constants."""
     (items,) = gm.graph.output_node().args
     listed: Sequence[Any] = items if isinstance(items, list | tuple) else (items,)
     for position, item in enumerate(listed):

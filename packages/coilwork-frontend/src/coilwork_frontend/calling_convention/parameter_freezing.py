@@ -1,6 +1,5 @@
-"""Inference with frozen parameters: what depends on them alone is computed once, and again when one has
-changed.
-"""
+"""Frozen parameters: in inference, compute once what depends on them alone, and again when one has
+changed."""
 
 from __future__ import annotations
 
@@ -17,8 +16,12 @@ _Stamp = tuple[tuple[int, int], ...]
 
 
 class Prepared(Protocol):
-    """What is computed before: where its inputs and the main graph's stand, the graph, and fakes of what it
-    makes."""
+    """The part of a graph that depends on frozen parameters alone, split from the main graph.
+
+    `sources` and `kept` are positions of the whole graph's inputs: those of the preparation, and those that
+    the main graph keeps. The main graph's other inputs are what `preparation` returns; `values` are fakes of
+    it.
+    """
 
     @property
     def sources(self) -> Sequence[int]: ...
@@ -43,12 +46,12 @@ class _State:
 
 
 class FrozenParameters:
-    """Makes the inputs of the main graph of those of the whole, a list, which it empties.
+    """Makes the main graph's inputs from the whole graph's, a list, which it empties.
 
-    Before each call, every source is asked whether it is the tensor that it was, in the same memory and with
-    the same version; if one is not, the values are prepared again. Writes that torch does not count, as those
-    through `.data`, go unseen. Tensors made in inference mode have no version: with one among the sources,
-    every call prepares.
+    Each call compares every source with the last one: the tensor, its address and its version. If one
+    differs, the values are prepared again. Writes that torch does not count, such as those through `.data`,
+    go unseen. Tensors made in inference mode have no version: with one among the sources, every call
+    prepares.
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -80,8 +83,8 @@ class FrozenParameters:
 
 
 def list_freezable(example_inputs: Sequence[Any]) -> list[int] | None:
-    """Positions of parameters and buffers that a call without gradients may take for frozen; None of one that
-    asks for gradients."""
+    """Return the positions of parameters and buffers, which may be frozen; None if a call records
+    gradients."""
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
     if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
         return None
@@ -98,7 +101,10 @@ def _make_stamp(sources: Sequence[torch.Tensor]) -> _Stamp:
 
 
 def _match_strides(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`value` with the strides that the main graph was compiled for; a packed one has none."""
+    """Return `value` with the strides of `like`, for which the main graph was compiled.
+
+    A packed weight has no strides.
+    """
     if value.layout is not torch.strided or value.stride() == like.stride():
         return value
     made = torch.empty_strided(value.shape, like.stride(), dtype=value.dtype, device=value.device)
