@@ -34,7 +34,7 @@ _COPY: Final = torch.ops.aten.copy_.default
 
 
 def resolve_constant(value: torch.Tensor) -> torch.Tensor:
-    """A tensor that a graph holds, as memory is to hold it; conjugates stay, which the graph knows of."""
+    """Return a constant of a graph without the negative bit; the graph itself handles the conjugate bit."""
     if not value.is_neg():
         return value
     with real_tensors():
@@ -42,9 +42,9 @@ def resolve_constant(value: torch.Tensor) -> torch.Tensor:
 
 
 def make_resolve_roles(gm: fx.GraphModule) -> Iterator[InputRole]:
-    """The roles of inputs of `gm` that may be marked.
+    """Yield the roles of inputs of `gm` that may carry a bit: those that did when captured, and gradients.
 
-    What was captured as a conjugate the graph takes into account.
+    An input that was captured as a conjugate stays one: the graph takes it into account.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     for position, node in enumerate(placeholders):
@@ -68,11 +68,11 @@ _OTHER_TYPE: Final = torch.ops.aten.view.dtype
 
 @dataclass(frozen=True, slots=True)
 class _MarkOperators:
-    """The operators of one of torch's marks.
+    """The operators of one of torch's bits.
 
     Attributes:
-        view: sets or clears it.
-        compute: changes the numbers in its stead.
+        view: flips the bit.
+        compute: negates or conjugates the numbers in memory.
         unlike: views of a marked tensor that are not marked views of the same memory.
     """
 
@@ -98,8 +98,9 @@ _MARKING_VIEWS: Final = frozenset(operators.view for operators in _OPERATORS)
 
 
 def restore_marks(gm: fx.GraphModule, marks: Mapping[int, Marks]) -> fx.GraphModule:
-    """`gm`, or a copy in which results that lie in one memory are marked where eager's are: `marks`, by
-    position.
+    """Return `gm` with results in one memory marked as in eager mode: `marks`, by position.
+
+    The graph is copied if anything changes.
     """
     for index, operators in enumerate(_OPERATORS):
         expected = {position: wanted[index] for position, wanted in marks.items()}
@@ -150,29 +151,31 @@ def _mark_once(
     copies: Mapping[fx.Node, fx.Node],
     operators: _MarkOperators,
 ) -> fx.Node:
-    """`views` of `memory`, whose numbers have the other mark: those that do not mark, and one that does if
-    that is needed.
+    """Apply `views` to `memory`, whose numbers have the other sign or are conjugated.
+
+    Views that mark are left out, and one is added at the end if their number is even.
     """
     is_marked = True
-    found = memory
+    result = memory
     for view in views:
         if view.target is operators.view:
             is_marked = not is_marked
             continue
         (source, *_) = view.all_input_nodes
-        replaced = {**copies, source: found}
-        found = graph.node_copy(view, replaced.__getitem__)
-        found.meta["val"] = run_on_fakes(found)
+        replaced = {**copies, source: result}
+        result = graph.node_copy(view, replaced.__getitem__)
+        result.meta["val"] = run_on_fakes(result)
     if is_marked:
-        found = graph.call_function(operators.view, (found,))
-        found.meta["val"] = run_on_fakes(found)
-    return found
+        result = graph.call_function(operators.view, (result,))
+        result.meta["val"] = run_on_fakes(result)
+    return result
 
 
 def _are_marks_swapped(
     group: Mapping[int, Sequence[fx.Node]], results: Sequence[Any], expected: Mapping[int, bool], index: int
 ) -> bool:
-    """Tell if mark number `index` of all results of `group` of which eager's are known is not eager's."""
+    """Tell if bit number `index` of the results of `group` is the opposite of eager's, for all that are
+    known."""
     known = [position for position in group if position in expected]
     memory = {identify_node_storage(results[position]) for position in group}
     others = {
@@ -189,7 +192,7 @@ def _are_marks_swapped(
 
 
 def _views_behind(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
-    """The node that `node` is a view of, and the views from there to it."""
+    """Return the node that `node` is a view of, and the views from there to `node`."""
     views: list[fx.Node] = []
     while is_view_node(node) and isinstance(node.args[0], fx.Node):
         views.insert(0, node)
@@ -200,11 +203,11 @@ def _views_behind(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
 def return_unmarked(
     gm: fx.GraphModule, returned: int | None
 ) -> tuple[fx.GraphModule, tuple[tuple[int, Marks], ...]]:
-    """`gm`, or a copy that returns what lies in memory, and the positions and marks of results that are views
-    of that.
+    """Return `gm` with results as they are in memory, and the positions and marks of those that carried
+    marks.
 
-    Views that mark and views that undo that are left out. Only the first `returned` results go to the caller,
-    `None`: all. What is computed with the other sign, or marked before the graph is entered, stays.
+    Views that set or clear a bit are left out. Only the first `returned` results go to the caller (`None`:
+    all) and change. Inputs that are marked stay marked. The graph is copied if anything changes.
     """
     items: Any = gm.graph.output_node().args[0]
     listed = items if isinstance(items, list | tuple) else ()
@@ -237,9 +240,7 @@ def return_unmarked(
 
 
 def make_mark_roles(marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> tuple[OutputRole, ...]:
-    """The roles of the results of `marked`, which have these marks; gradients are views then, as in eager
-    mode.
-    """
+    """Return the roles that mark results after the call; with `are_gradients`, as views, as in eager mode."""
     return tuple(
         OutputRole(
             value=Value("out", position),
@@ -252,7 +253,10 @@ def make_mark_roles(marked: Sequence[tuple[int, Marks]], *, are_gradients: bool)
 
 
 def _find_marking_views(item: object) -> list[fx.Node]:
-    """The views, some of which mark, from what memory holds to the result `item`; empty if there are none."""
+    """Return the views from what memory holds to the result `item`, from the first that marks on.
+
+    Empty if no view marks.
+    """
     chain: list[fx.Node] = []
     length = 0
     node = item
@@ -268,8 +272,8 @@ def _find_marking_views(item: object) -> list[fx.Node]:
 
 
 def _marks(node: fx.Node) -> Marks:
-    """The marks of a tensor, or those that several have in common."""
+    """Return the marks of the tensor of `node`, or those that its tensors have in common."""
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else (value,)
-    found = [marks_of(part) for part in values]
-    return Marks(*map(all, zip(*found, strict=True))) if found else Marks()
+    marks = [marks_of(part) for part in values]
+    return Marks(*map(all, zip(*marks, strict=True))) if marks else Marks()

@@ -38,14 +38,14 @@ from coilwork_ir.roles import CallingConvention, OutputRole, Value
 
 @dataclass(frozen=True, slots=True)
 class CapturedResult:
-    """One result.
+    """A result as eager mode makes it.
 
     Attributes:
-        base: what it is a view of: the position of a result, or a negative number for what is none. `None`:
-            it is no view.
-        creation: how a view was made, which decides if it takes writes that are recorded.
-        count: a number that results have in common if writes to one are counted as writes to the others.
-        marks: torch's bits; `None`: it is no tensor with strides.
+        base: position of the result that it is a view of, or a negative number if its base is no result.
+            `None`: it is no view.
+        creation: how a view was made, which decides if autograd accepts writes to it.
+        count: a number of the version counter, which results may share.
+        marks: torch's negative and conjugate bits; `None`: it is no strided tensor.
     """
 
     base: int | None = None
@@ -55,7 +55,7 @@ class CapturedResult:
 
 
 def describe_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
-    """The results of Dynamo's graph."""
+    """Describe the results of Dynamo's graph, read off the tensors that Dynamo computed with."""
     nodes = leaves_of(gm.graph.output_node().args)
     values = _list_values(gm)
     positions = {
@@ -64,20 +64,20 @@ def describe_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
     several = _storages_of_several(gm)
     hidden: dict[int, int] = {}
     counts = identify_version_counters(values)
-    found = []
+    results = []
     for node, value, count in zip(nodes, values, counts, strict=True):
         base = value._base if value is not None and value._is_view() else None
         if value is None or base is None or _is_view_in_eager(node, value, several) is False:
-            found.append(CapturedResult(count=count, marks=_marks_or_none(value)))
+            results.append(CapturedResult(count=count, marks=_marks_or_none(value)))
             continue
         place = positions.get(id(base))
         place = hidden.setdefault(id(base), -1 - len(hidden)) if place is None else place
-        found.append(CapturedResult(place, creation_of(value), count, _marks_or_none(value)))
-    return tuple(found)
+        results.append(CapturedResult(place, creation_of(value), count, _marks_or_none(value)))
+    return tuple(results)
 
 
 def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[int, Marks]:
-    """By position of an output of AOTAutograd's graph: the marks that it has in eager mode."""
+    """Return the marks of results in eager mode, by position among the outputs of AOTAutograd's graph."""
     # subclasses that are taken apart have more results than were captured
     known = results if len(results) == facts.count else ()
     return {
@@ -88,18 +88,19 @@ def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[in
 
 
 def make_view_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
-    """The roles by which views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's
-    writes; `takes`: so many inputs has it.
+    """Return the roles that make views among results accept and refuse writes as eager's views do.
 
-    They are those of views of inputs, which AOTAutograd makes anew, and of others where gradients are
-    recorded. There autograd takes all views for parts of one function's result, and parts that `split` and
-    the like give come back as tensors of their own: a write to the whole would leave them the gradients of
-    what they showed before. A view that comes alone, of memory that the caller does not see, comes back as a
-    tensor of its own as well. Other views have the roles of `shared_results`. `gm` is looked at at once.
+    `gm` is Dynamo's graph, read at once; it has `takes` inputs. The roles are of two kinds of views: views of
+    inputs, which AOTAutograd makes anew, and views that autograd returns otherwise while gradients are
+    recorded. It treats all views as parts of one function's result, and returns parts of `split` and the like
+    as separate tensors, whose gradients miss later writes to the whole. A view without its base among the
+    results comes back as a separate tensor as well. `make_sharing_roles` covers all other views.
     """
     placeholders = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
-    given = {identify_strided_storage(value): place for place, value in reversed([*enumerate(placeholders)])}
-    given.pop(None, None)
+    input_storages = {
+        identify_strided_storage(value): place for place, value in reversed([*enumerate(placeholders)])
+    }
+    input_storages.pop(None, None)
     several = _storages_of_several(gm)
     views = []
     lone = []
@@ -113,7 +114,7 @@ def make_view_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
             continue
         at = Value("out", position)
         is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
-        if is_changed or storages[position] in given:
+        if is_changed or storages[position] in input_storages:
             views.append(OutputRole(value=at, kind="created", creation=creation.name))
         elif (
             recorded
@@ -129,12 +130,12 @@ def make_view_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
         OutputRole(
             value=Value("out", position),
             kind="shown",
-            source=Value("in", given[storages[position]]),
+            source=Value("in", input_storages[storages[position]]),
             is_view=value._is_view(),
         )
         for position, value in enumerate(values)
         if value is not None
-        and storages[position] in given
+        and storages[position] in input_storages
         and not any(value is one or value._base is one for one in placeholders)
     ]
     first: dict[int, int] = {}
@@ -142,25 +143,24 @@ def make_view_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
     repeated = [
         OutputRole(value=Value("out", position), kind="is", source=Value("out", first[id(value)]))
         for position, value in enumerate(values)
-        if storages[position] in given and first.setdefault(id(value), position) != position
+        if storages[position] in input_storages and first.setdefault(id(value), position) != position
     ]
     return CallingConvention(takes=takes, rows=(*shown, *views, *lone, *repeated))
 
 
 def _storages_of_several(gm: fx.GraphModule) -> set[int | None]:
-    """The memory that several calls of `gm` show, or one shows of what it is given."""
+    """Return the storages that several values of `gm` share."""
     values = {id(node.meta.get("example_value")): node.meta.get("example_value") for node in gm.graph.nodes}
     counted = Counter(identify_strided_storage(value) for value in values.values())
     return {storage for storage, count in counted.items() if count > 1}
 
 
 def _is_view_in_eager(node: fx.Node, value: torch.Tensor, several: Container[int | None]) -> bool | None:
-    """Tell if `value` of `node`, which is a view where Dynamo computed it, is one in eager mode; `None`:
-    unknown.
+    """Tell if `value` of `node`, a view where Dynamo computed it, is a view in eager mode; `None`: unknown.
 
-    A view of what another call gave is one; `several` are the storages of such values. Else the call made
-    memory and showed that: Dynamo may have called torch's decomposition, which shows what the operator itself
-    makes at once.
+    A value whose storage is in `several` shares memory with another call's value, so it is one. Otherwise one
+    call made the memory and the view: Dynamo may have run torch's decomposition, whose last step is a view,
+    where eager's operator makes the result at once.
     """
     return True if identify_strided_storage(value) in several else is_view_outside_dynamo(node)
 
@@ -182,12 +182,12 @@ _HIDDEN: Final = -1 << 20
 
 
 class ResultObject(NamedTuple):
-    """A result of a graph.
+    """The memory and the tensor object of a graph's result.
 
     Attributes:
         memory: the position of the first result in the same memory.
         same: the position of the first result that is the same object.
-        is_shown: a program calls an operator for it, and torch may make a view of what eager makes anew.
+        is_shown: a program calls an operator for it, which may return a view where eager's result is none.
     """
 
     memory: int
@@ -196,7 +196,7 @@ class ResultObject(NamedTuple):
 
 
 class SharedView(NamedTuple):
-    """A result that is a view of `base`, made in the way of `creation`."""
+    """A result that is a view of `base`; `creation` is how it was made."""
 
     position: int
     base: int
@@ -205,18 +205,14 @@ class SharedView(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemory:
-    """Results that share memory.
+    """Results that share memory, and how they are made of one of them.
 
-    Views are of a base that autograd knows. It is a result, by its position, or hidden from the caller, by a
-    negative number.
+    A base of views is a result, given by its position, or hidden from the caller, given by a negative number.
 
-    Attributes:
-        whole: the base that is what the program returns, as it is.
-        source: position of the result that is the memory.
-        detached: pairs (other tensor in that memory that is no view, the tensor with whose writes its own are
-            counted); `None`: with nobody's, as those of `unsafe_split`.
-        views: what else lies in that memory.
-        repeated: pairs (position, position of the result that is the same object).
+    Attributes: whole: the base that is what the program returns, as it is. source: position of the result
+    that is the memory. detached: pairs of another tensor in that memory that is no view, and the tensor whose
+    version counter it shares; `None`: nobody's, as for `unsafe_split`. views: the views in that memory.
+    repeated: pairs of a position and the position of the result that is the same object.
     """
 
     whole: int
@@ -227,31 +223,30 @@ class SharedMemory:
 
     @property
     def is_lone_view(self) -> bool:
-        """Tell if this is one result, a view of memory that the caller does not see."""
+        """True for a single result that is a view of memory that the caller does not see."""
         return self.whole < 0 and len(self.views) == 1 and not (self.detached or self.repeated)
 
 
 def identify_results(gm: fx.GraphModule, taken: int | None = None) -> tuple[ResultObject | None, ...]:
-    """Memory and object of each result of `gm`, which AOTAutograd made; of a joint graph the first `taken`
-    are results.
+    """Return the memory and the object of each result of AOTAutograd's graph `gm`.
 
-    `None` stands for results in the memory of inputs, which AOTAutograd or the program makes, and for what
-    is no tensor.
+    The first `taken` outputs of a joint graph are results. `None` stands for results in the memory of inputs,
+    which AOTAutograd or the program makes, and for values that are no tensors.
     """
-    given = {identify_node_storage(node) for node in gm.graph.nodes if node.op == "placeholder"}
+    input_storages = {identify_node_storage(node) for node in gm.graph.nodes if node.op == "placeholder"}
     memories: dict[int, int] = {}
     objects: dict[object, int] = {}
-    found: list[ResultObject | None] = []
+    results: list[ResultObject | None] = []
     for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:taken]):
         storage = identify_node_storage(node)
         is_shown = storage is not None and _is_shown(node)
-        if storage is None or (storage in given and not is_shown):
-            found.append(None)
+        if storage is None or (storage in input_storages and not is_shown):
+            results.append(None)
             continue
         same = objects.setdefault(node, position)
-        memory = same if storage in given else memories.setdefault(storage, position)
-        found.append(ResultObject(memory, same, is_shown))
-    return tuple(found)
+        memory = same if storage in input_storages else memories.setdefault(storage, position)
+        results.append(ResultObject(memory, same, is_shown))
+    return tuple(results)
 
 
 def plan_shared_results(
@@ -261,15 +256,15 @@ def plan_shared_results(
     *,
     recorded: bool,
 ) -> tuple[SharedMemory, ...]:
-    """Return what there is to do for groups of several objects in one memory.
+    """Plan, for each group of results in one memory, how they are made of one of them.
 
-    `captured` are the results of Dynamo's graph. `recorded`: AOTAutograd records a function, of which what
-    asks for gradients must be no view.
+    `objects` are the results of AOTAutograd's graph, `captured` those of Dynamo's. With `recorded`,
+    AOTAutograd records a function, whose results that require gradients must be no views.
     """
     groups: dict[int, dict[int, int]] = {}
-    for position, found in enumerate(objects):
-        if found is not None and position not in facts.remade:
-            groups.setdefault(found.memory, {})[position] = found.same
+    for position, entry in enumerate(objects):
+        if entry is not None and position not in facts.remade:
+            groups.setdefault(entry.memory, {})[position] = entry.same
     # subclasses that are taken apart have more results than were captured
     known = captured if len(captured) == facts.count else ()
     views: dict[int, SharedView] = {}
@@ -282,8 +277,8 @@ def plan_shared_results(
         counts.setdefault(base, result.count)
         if position in facts.constant or not recorded:
             views[position] = SharedView(position, base, result.creation)
-    shown = {position for position, found in enumerate(objects) if found is not None and found.is_shown}
-    # a view that comes alone is one of a hidden base; one that torch alone takes for a view becomes none
+    shown = {position for position, entry in enumerate(objects) if entry is not None and entry.is_shown}
+    # a single view has a hidden base; one that only torch's operator makes a view becomes no view
     return tuple(
         _plan(group, views, counts)
         for group in groups.values()
@@ -292,8 +287,9 @@ def plan_shared_results(
 
 
 def make_sharing_roles(groups: Sequence[SharedMemory], *, recorded: bool) -> Iterator[OutputRole]:
-    """The roles of results that are separate objects; `recorded`: AOTAutograd records the call for a
-    backward.
+    """Yield the roles that make separate objects of results in one memory.
+
+    With `recorded`, AOTAutograd records the call for a backward.
     """
     if not groups:
         return
@@ -307,10 +303,10 @@ def make_sharing_roles(groups: Sequence[SharedMemory], *, recorded: bool) -> Ite
 def _plan(
     group: Mapping[int, int], known: Mapping[int, SharedView], counts: Mapping[int, int]
 ) -> SharedMemory:
-    """How results that share memory are made of one of them.
+    """Plan how the results of `group` are made of one of them.
 
-    `group` has the first of the same object for each position, `known` the results that are views, `counts`
-    numbers that those have in common whose writes are counted together.
+    `group` maps each position to the first position of the same object. `known` are the results that are
+    views, by position; `counts` are numbers of version counters.
     """
     first: dict[int, int] = {}
     for position, same in group.items():
@@ -322,12 +318,12 @@ def _plan(
             base = known[position].base
             base = first[group[base]] if base in group else base
             if base >= 0 and base not in own:
-                # the caller gets it in another way, if at all
+                # the base is no result of this group
                 base = _HIDDEN - base
             views.append(known[position]._replace(base=base))
     whole, *others = (*own, *dict.fromkeys(view.base for view in views if view.base < 0))
     numbers = {base: counts.get(base if base > _HIDDEN else _HIDDEN - base) for base in (whole, *others)}
-    # what is not among the captured results is what AOTAutograd makes some of them of
+    # a result without a captured counterpart is what AOTAutograd makes some of the others of
     usual = next((number for number in numbers.values() if number is not None), None)
     counted: dict[int | None, int] = {}
     detached: list[tuple[int, int | None]] = []
@@ -347,13 +343,13 @@ def _plan(
 
 
 def _is_shown(node: fx.Node) -> bool:
-    """Tell if a program calls operators for `node`: kernels compute neither complex nor quantized numbers."""
+    """Tell if a program calls an operator for `node`: kernels compute no complex or quantized numbers."""
     value = node.meta["val"]
     return node.op == "call_function" and (value.is_complex() or value.is_quantized)
 
 
 def _make_group_roles(group: SharedMemory, numbers: Iterator[int]) -> Iterator[OutputRole]:
-    """The roles of results that share memory; `numbers` are those of hidden values that are free."""
+    """Yield the roles of results in one memory; hidden values take their numbers from `numbers`."""
     if group.is_lone_view:
         ((position, _, creation),) = group.views
         alone = Value("out", position)
@@ -365,7 +361,7 @@ def _make_group_roles(group: SharedMemory, numbers: Iterator[int]) -> Iterator[O
     }
     whole = bases[group.whole]
     if group.whole >= 0:
-        # an operator's result that the program shows otherwise may be a view
+        # a result of an operator may be a view
         yield OutputRole(value=whole, kind="detached")
     else:
         yield OutputRole(value=whole, kind="is", source=Value("out", group.source))
@@ -390,8 +386,12 @@ def _creation_name(creation: Creation | None) -> str:
 
 
 def make_version_roles(gm: fx.GraphModule, returned: int | None) -> Iterator[OutputRole]:
-    """The roles of results of the forward graph `gm` behind the first `returned`, which are saved; `None`:
-    none is.
+    """Yield the roles that give saved tensors the version counter of the input or result they share memory
+    with.
+
+    Results of the forward graph `gm` behind the first `returned` are saved; `None`: none is. A saved tensor
+    may be a result although eager saves something else; then a write is refused that eager accepts, as with
+    any back end, since AOTAutograd saves what costs least.
     """
     pairs = () if returned is None else _pair_saved_results(gm, returned)
     given = sum(node.op == "placeholder" for node in gm.graph.nodes)
@@ -403,8 +403,9 @@ def make_version_roles(gm: fx.GraphModule, returned: int | None) -> Iterator[Out
 
 
 def _pair_saved_results(gm: fx.GraphModule, returned: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of a saved result and what has its memory, counted through inputs and results; first come, first
-    taken.
+    """Pair each saved result with the first input or returned result in its memory.
+
+    Both are positions; those of results follow those of inputs.
     """
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     results: Any = gm.graph.output_node().args[0]

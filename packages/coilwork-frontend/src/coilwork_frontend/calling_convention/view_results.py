@@ -28,17 +28,20 @@ _COPY = torch.ops.aten.copy_.default
 
 
 def return_input_views(gm: fx.GraphModule) -> fx.GraphModule:
-    """The forward or inference graph that is being compiled, with such results taken from the inputs."""
+    """Return `gm`, the forward or inference graph being compiled, with results that are views of inputs taken
+    from these inputs.
+    """
     return insert_input_views(gm, list_aliased_inputs(), list_updated_inputs())
 
 
 def insert_input_views(
     gm: fx.GraphModule, aliases: Sequence[tuple[int, int]], renewed: Sequence[tuple[int, int]] = ()
 ) -> fx.GraphModule:
-    """`gm`, or a copy in which the outputs named by `aliases` are views of the inputs: pairs (output, input).
+    """Return `gm` with the outputs in `aliases`, pairs (output, input), as views of these inputs.
 
-    `renewed` are the outputs that are new contents of inputs, which the graph does not overwrite itself. A
-    result that is no view of new contents stays.
+    `renewed` are pairs of an output that is the new contents of an input, and the input; the graph does not
+    overwrite it itself. A result that is no view of new contents stays. The graph is copied if anything
+    changes.
     """
     if not aliases:
         return gm
@@ -75,24 +78,23 @@ def _list_results(output: fx.Node) -> Sequence[Any]:
 
 
 def _find_final_contents(gm: fx.GraphModule, renewed: Sequence[tuple[int, int]]) -> dict[int, fx.Node]:
-    """Return what inputs, by position, hold in the end, as far as they are overwritten by something of
-    their form.
-    """
-    given = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    """Return the nodes that overwrite inputs with a value of their dtype and shape, by the inputs'
+    positions."""
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     results = _list_results(gm.graph.output_node())
-    found = {base: results[output] for output, base in renewed}
+    contents = {base: results[output] for output, base in renewed}
     for node in gm.graph.nodes:
-        if node.target is _COPY and node.args[0] in given:
-            found[given.index(node.args[0])] = node.args[1]
+        if node.target is _COPY and node.args[0] in inputs:
+            contents[inputs.index(node.args[0])] = node.args[1]
     return {
         base: node
-        for base, node in found.items()
-        if isinstance(node, fx.Node) and _are_alike(node.meta.get("val"), given[base].meta.get("val"))
+        for base, node in contents.items()
+        if isinstance(node, fx.Node) and _are_alike(node.meta.get("val"), inputs[base].meta.get("val"))
     }
 
 
 def _find_view_chain(gm: fx.GraphModule, output: int, contents: fx.Node | None) -> list[fx.Node]:
-    """From `contents` to the output, view by view; empty if the output is made otherwise."""
+    """Return the nodes from `contents` to the output, view by view; empty if the output is no such view."""
     node = _list_results(gm.graph.output_node())[output]
     chain: list[fx.Node] = []
     while isinstance(node, fx.Node):
@@ -106,7 +108,7 @@ def _find_view_chain(gm: fx.GraphModule, output: int, contents: fx.Node | None) 
 
 
 def _are_alike(one: object, other: object) -> bool:
-    """Tell if two are tensors of one type and, as far as is known, of one shape."""
+    """Tell if both are tensors of one dtype and of shapes that are known to be equal."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     return one.dtype == other.dtype and are_equal_sizes(one.shape, other.shape)
@@ -118,8 +120,11 @@ def _are_alike(one: object, other: object) -> bool:
 def replay_views(
     gm: fx.GraphModule, aliases: Sequence[tuple[int, int]]
 ) -> tuple[CallRole, Callable[..., Sequence[Any]]] | None:
-    """The role of such results of `gm` among the outputs that `aliases` names, pairs (output, input), and
-    what makes them; None if there are none.
+    """Return the role of results that are views of expanded inputs, and the function that makes them.
+
+    `aliases` are pairs of an output of `gm` and the input that it is a view of. None if no result needs it.
+    AOTAutograd learns how a view of open sizes was made from the tensor that the graph returns. If torch has
+    not made it by views, AOTAutograd uses `as_strided`, whose gradient is the mean over repeated elements.
     """
     (results,) = gm.graph.output_node().args
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -147,9 +152,7 @@ def replay_views(
 
 
 def _shares_memory(value: object) -> bool:
-    """Tell if elements of `value` share memory: along a dimension of more than one of them nothing is stepped
-    over.
-    """
+    """Tell if elements of `value` share memory: a dimension of several elements has stride 0."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return False
     return any(
@@ -159,9 +162,8 @@ def _shares_memory(value: object) -> bool:
 
 
 def _is_open_view(result: object, base: fx.Node) -> bool:
-    """Tell if `result` is a view of `base`, and of nothing else but sizes, some of which are open; closed
-    ones AOTAutograd knows.
-    """
+    """Tell if `result` is made from `base` by views alone, with open sizes; AOTAutograd handles static
+    ones."""
     if not isinstance(result, fx.Node) or result is base:
         return False
     made = [
@@ -174,7 +176,7 @@ def _is_open_view(result: object, base: fx.Node) -> bool:
 
 
 def _list_sources(result: fx.Node) -> Iterator[fx.Node]:
-    """`result` and all that it is made from."""
+    """Yield `result` and all nodes that it is made from."""
     seen: dict[fx.Node, None] = {result: None}
     pending = [result]
     while pending:
@@ -188,7 +190,7 @@ def _list_sources(result: fx.Node) -> Iterator[fx.Node]:
 def _extract_views(
     gm: fx.GraphModule, results: Sequence[fx.Node], inputs: Sequence[fx.Node]
 ) -> tuple[Callable[..., Sequence[Any]], list[int]]:
-    """Return what computes `results` alone, and the positions of the inputs that it takes."""
+    """Return a module that computes `results` alone, and the positions of the inputs that it takes."""
     wanted = {node for result in results for node in _list_sources(result)}
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
