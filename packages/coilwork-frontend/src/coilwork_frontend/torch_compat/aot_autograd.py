@@ -49,7 +49,7 @@ _BUILT_IN: Final = ("aten", "prim", "prims")
 
 
 class FirstCall:
-    """A compiled graph that conjugates lazily in its first call, too; custom operators are still checked."""
+    """A compiled graph whose first call conjugates lazily, too; custom operators are still checked."""
 
     _boxed_call = True
 
@@ -70,7 +70,7 @@ class FirstCall:
 
 
 class _LazyBuiltIns(TorchDispatchMode):
-    """Calls torch's own operators with lazy views, and leaves others to `check`."""
+    """Calls torch's own operators with lazy conjugation, and leaves others to the mode `check`."""
 
     def __init__(self, check: TorchDispatchMode) -> None:
         initialize: Callable[[], None] = super().__init__  # the base class is not typed
@@ -95,7 +95,7 @@ class _LazyBuiltIns(TorchDispatchMode):
 
 
 def has_conjugates(gm: torch.fx.GraphModule) -> bool:
-    """Tell if a value of `gm` is complex: no other graph has lazy views."""
+    """Tell if a value of `gm` is complex; other graphs have no lazy conjugation."""
     values = (node.meta.get("val") for node in gm.graph.nodes)
     return any(
         isinstance(leaf, torch.Tensor) and leaf.dtype.is_complex
@@ -114,30 +114,30 @@ _OF_RESULT: Final = OutputType.alias_of_intermediate_base_is_user_output
 
 
 def forget_tracing() -> AbstractContextManager[object]:
-    """A context in which nothing is known of the graph that is being compiled, for a part of it."""
+    """Return a context without torch's tracing context, in which a part of a graph is compiled by itself."""
     context: AbstractContextManager[object] = tracing(None)
     return context
 
 
 class GraphCompiler(Protocol):
-    """What AOTAutograd calls with each graph that it makes."""
+    """A compiler that AOTAutograd calls with each graph that it makes."""
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable: ...
 
 
 @runtime_checkable
 class HasDirect(Protocol):
-    """A compiled graph that may also be called with its inputs one by one, under any grad mode."""
+    """A compiled graph that may also be called with inputs one by one, in any grad mode (`direct`)."""
 
     @property
     def direct(self) -> Callable[..., Sequence[Any]] | None: ...
 
 
 class UntracedCall:
-    """A compiled backward graph, called while Dynamo looks away.
+    """A compiled backward graph that Dynamo does not trace.
 
-    Autograd's engine calls it between frames of the user's that Dynamo traces. What launches kernels and
-    computes operators there is none of the user's code: traced, it is compiled again, or fails.
+    Autograd's engine calls it between frames of the user's that Dynamo traces. Traced, the code that launches
+    kernels would be compiled again, or fail.
     """
 
     _boxed_call = True
@@ -162,27 +162,26 @@ def compile_with_aot_autograd(
 ) -> Callable[..., Any]:
     """Run AOTAutograd over a Dynamo graph with our compilers.
 
-    Where its wrapper would hand inputs and results through as they are, what it returns is the compiled graph
-    itself.
+    Returns the compiled graph itself where AOTAutograd's wrapper would only pass inputs and results through.
     """
     direct: list[Callable[..., Any] | None] = []
 
     count = len(example_inputs)
-    # it has to be switched off in calls; while a graph is compiled it is off
+    # autocast must be off in calls, as it is while a graph is compiled
     autocast = torch._C._is_any_autocast_enabled()
     subclasses = _sees_subclasses(gm, example_inputs)
 
     def compile_lazily(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         forget_repeated_views(gm)
-        made = forward(gm, example_inputs)
-        return FirstCall(made) if has_conjugates(gm) else made
+        call = forward(gm, example_inputs)
+        return FirstCall(call) if has_conjugates(gm) else call
 
     def compile_inference(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-        made = inference(gm, example_inputs)
-        compiled: object = made
+        call = inference(gm, example_inputs)
+        compiled: object = call
         plain = not (autocast or subclasses) and len(example_inputs) == count and hands_through()
         direct.append(compiled.direct if plain and isinstance(compiled, HasDirect) else None)
-        return FirstCall(made) if has_conjugates(gm) else made
+        return FirstCall(call) if has_conjugates(gm) else call
 
     def compile_untraced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         return UntracedCall(backward(gm, example_inputs))
@@ -208,9 +207,7 @@ def compile_with_aot_autograd(
 
 
 def _sees_subclasses(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Tell whether an input or a result of a captured graph is, or may be, a tensor that AOTAutograd
-    takes apart.
-    """
+    """Tell if an input or a result of a captured graph is, or may be, a wrapper subclass."""
     results = torch.fx.node.map_arg(
         gm.graph.output_node().args, lambda node: node.meta.get("example_value", node)
     )
@@ -221,11 +218,11 @@ def _sees_subclasses(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
 
 
 def hands_through() -> bool:
-    """Tell whether the wrapper around the inference graph being compiled does nothing to inputs and results.
+    """Tell if AOTAutograd's wrapper around the inference graph being compiled passes values through.
 
-    It does if inputs are overwritten, results are views, random state is an input, sizes of results are
-    remembered as changing, or the first call is a rehearsal. Of subclasses that it takes apart, the metadata
-    tells the parts.
+    It does not if inputs are overwritten, results are views or have dynamic dimensions, random state is an
+    input, effects are ordered by tokens, autocast is on, or the first call runs on fakes. Wrapper subclasses
+    are not seen here: the metadata describes their parts.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -249,10 +246,10 @@ def hands_through() -> bool:
 
 @contextmanager
 def checks_have_effects() -> Iterator[None]:
-    """While it is entered, AOTAutograd keeps the checks of linear algebra, whose results nobody uses.
+    """Make AOTAutograd keep the checks of linear algebra, whose results nobody uses, while it is entered.
 
-    torch 2.13 registers them for good. Before, it drops them as dead code, and a singular matrix goes
-    unnoticed. The registration is undone because other back ends of those versions do not expect it.
+    torch 2.13 registers their effect itself. Before, they are dropped as dead code, and a singular matrix
+    goes unnoticed. The registration is undone, because other back ends of those versions do not expect it.
     """
     check = torch.ops.aten._linalg_check_errors.default
     if _get_effect(check) is not None:
@@ -266,7 +263,7 @@ def checks_have_effects() -> Iterator[None]:
 
 
 def list_static_positions() -> tuple[int, ...]:
-    """Positions of parameters and buffers among the inputs of the forward graph being compiled."""
+    """Return the positions of parameters and buffers among the inputs of the forward graph being compiled."""
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is None:
@@ -275,10 +272,9 @@ def list_static_positions() -> tuple[int, ...]:
 
 
 def count_returned_outputs() -> int | None:
-    """How many of the first outputs of the forward graph being compiled go to its caller; `None` if that is
-    not known.
+    """Return how many of the first outputs of the forward graph being compiled go to its caller.
 
-    The others are saved for the backward graph.
+    The others are saved for the backward graph. `None` if that is not known.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -286,7 +282,7 @@ def count_returned_outputs() -> int | None:
 
 
 def can_report_strides() -> bool:
-    """Tell if AOTAutograd asks how the results of the graph being compiled lie."""
+    """Tell if AOTAutograd asks for the strides of the results of the graph being compiled."""
     context = TracingContext.try_get()
     return context is not None and context.output_strides is not None
 
@@ -299,10 +295,11 @@ def report_output_strides(strides: Sequence[tuple[int, ...] | None]) -> None:
 
 
 def take_view_results() -> tuple[int, ...]:
-    """Return which of the forward graph's outputs go to its caller as views of what it makes.
+    """Return the positions of the forward graph's outputs that are views of its intermediates, and take them
+    over.
 
-    From now on AOTAutograd returns these as they come. It would make tensors of them whose writes are counted
-    apart from those to what they show, since a custom function must not return views; what calls this does.
+    A custom function must not return views, so AOTAutograd would make tensors of them with version counters
+    of their own. From now on it returns them as they come, and the caller of this function makes the tensors.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -316,12 +313,11 @@ def take_view_results() -> tuple[int, ...]:
 
 
 def forget_repeated_views(gm: torch.fx.GraphModule) -> None:
-    """Make AOTAutograd take results of its forward graph `gm` like another one, as `y.detach()`, for all of
-    that.
+    """Keep AOTAutograd from repeating views on results of its forward graph `gm` that are such views already.
 
-    It notes by which views a result came from the memory it lies in, and repeats them on the other result.
-    That is such a view already: `x.t().detach()` was turned back, and a detached part was read from
-    memory that is not there.
+    It notes the views by which a result was made of its base, and repeats them on the base. If `y.detach()`
+    is returned beside a view `y`, the base is `y` itself: `x.t().detach()` was transposed back, and a
+    detached part was read beyond the memory.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -338,7 +334,7 @@ def forget_repeated_views(gm: torch.fx.GraphModule) -> None:
 
 
 def _have_one_layout(one: object, other: object) -> bool:
-    """Tell if two nodes stand for tensors at one place in their memory, of types that may differ."""
+    """Tell if two nodes are tensors with the same shape, strides, offset and marks."""
     values = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in (one, other)]
     first, second = (
         (
@@ -358,13 +354,13 @@ def _have_one_layout(one: object, other: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFacts:
-    """Facts of AOTAutograd's about the user's results in the forward or inference graph being compiled.
+    """AOTAutograd's facts about the user's results in the forward or inference graph being compiled.
 
     Attributes:
-        start: position of the first among the outputs.
-        count: how many there are; 0 where subclasses are taken apart, which have several outputs.
-        remade: positions of those that the caller gets made anew, as views, and that nothing else is made of.
-        constant: positions of those that ask for no gradient.
+        start: position of the first result among the outputs.
+        count: number of results; 0 with wrapper subclasses, which have several outputs each.
+        remade: positions of results that AOTAutograd makes anew as views, and that are no base of others.
+        constant: positions of results that require no gradient.
     """
 
     start: int
@@ -374,7 +370,7 @@ class ResultFacts:
 
 
 def result_facts() -> ResultFacts:
-    """Facts of AOTAutograd's about the results of the graph being compiled."""
+    """Return AOTAutograd's facts about the results of the graph being compiled."""
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     infos = () if metadata is None else metadata.output_info
@@ -393,9 +389,7 @@ def result_facts() -> ResultFacts:
 
 
 def list_aliased_inputs() -> tuple[tuple[int, int], ...]:
-    """Pairs (output, input) of the forward or inference graph being compiled: results that its caller gets as
-    views of inputs.
-    """
+    """Return pairs (output, input) of the graph being compiled: results that are views of inputs."""
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is None:
@@ -410,8 +404,9 @@ def list_aliased_inputs() -> tuple[tuple[int, int], ...]:
 
 
 def list_updated_inputs() -> tuple[tuple[int, int], ...]:
-    """Pairs (output, input) of that graph: new contents of an input, which AOTAutograd copies into it after
-    the call.
+    """Return pairs (output, input) of the graph being compiled: the new contents of inputs.
+
+    AOTAutograd copies them into the inputs after the call.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -424,9 +419,9 @@ def is_tangent(node: torch.fx.Node) -> bool:
 
 
 def list_donated_positions() -> tuple[int, ...]:
-    """Positions of saved tensors that only the backward graph being compiled will read, and only once.
+    """Return the positions of donated buffers: saved tensors that only this backward graph reads, once.
 
-    AOTAutograd finds them, and at run time refuses a backward that keeps its graph for another one.
+    AOTAutograd finds them, and refuses a backward that keeps its graph (`retain_graph`) at run time.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata

@@ -31,7 +31,8 @@ from torch.autograd import forward_ad
 
 
 class _Reentrant(dict[str, Any]):
-    """Back ends by name. Some are never found, so that each look loads and enters them; all can be had."""
+    """Back ends by name, some of which are reported missing, so that each thread may load and register
+    them."""
 
     def __init__(self, known: dict[str, Any], names: frozenset[str]) -> None:
         super().__init__(known)
@@ -47,7 +48,7 @@ class _Reentrant(dict[str, Any]):
 
 
 def allow_registering_again(name: str) -> None:
-    """Let torch accept back end `name` as often as it is registered; call this while that is loaded."""
+    """Let torch register back end `name` several times. To be called while its entry point loads."""
     known = getattr(registry, "_COMPILER_FNS", None)
     if isinstance(known, dict):
         vars(registry)["_COMPILER_FNS"] = _Reentrant(known, frozenset((name,)))
@@ -57,8 +58,9 @@ def allow_registering_again(name: str) -> None:
 
 
 def free_compile_lock_in_children() -> None:
-    """From now on a forked child may compile, whatever its parent's threads were doing. To be called once in
-    a process.
+    """Give forked children a new compile lock from now on. To be called once in a process.
+
+    A thread that forks while it compiles releases the lock that it took, since `with` holds on to that one.
     """
     os.register_at_fork(after_in_child=_renew_lock)
 
@@ -72,7 +74,7 @@ def _renew_lock() -> None:
 
 
 def count_graph_breaks() -> dict[str, int]:
-    """The reasons for which Dynamo ended graphs in this process so far, on one line each, and how often."""
+    """Return how often Dynamo ended a graph in this process so far, by reason, each on one line."""
     return {" ".join(str(reason).split()): int(count) for reason, count in counters["graph_break"].items()}
 
 
@@ -80,23 +82,22 @@ def count_graph_breaks() -> dict[str, int]:
 
 
 DYNAMO_ERRORS: Final[tuple[type[Exception], ...]] = (TorchDynamoException, *exceptions_allowed_to_be_fallback)
-"""With these Dynamo tells the user, or goes on with a smaller graph."""
+"""Errors that Dynamo handles: it tells the user, or tries a smaller graph."""
 
 
 # ---- Process groups ----
 
 
 def is_process_group(value: Any) -> bool:
-    """Tell if `value` is a group of processes; a torch that was built without any knows no such class."""
+    """Tell if `value` is a process group; never in a torch that was built without `torch.distributed`."""
     if not torch.distributed.is_available():
         return False
     return isinstance(value, torch.distributed.ProcessGroup)
 
 
 def guard_identity(node: fx.Node) -> None:
-    """Let Dynamo compile anew when the input `node` of the graph that it is compiling is another object; it
-    checks the class alone.
-    """
+    """Guard the identity of the input `node` of the graph that Dynamo is compiling; it only guards the
+    class."""
     context, argument = TracingContext.try_get(), node.meta.get("grapharg")
     if context is not None and argument is not None:
         context.guards_context.dynamo_guards.add(argument.source.make_guard(GuardBuilder.ID_MATCH))
@@ -106,16 +107,14 @@ def guard_identity(node: fx.Node) -> None:
 
 
 def may_carry_tangents() -> bool:
-    """Tell if the caller is within `torch.autograd.forward_ad.dual_level()`, where a tensor may carry a
-    tangent.
-    """
+    """Tell if the caller is within `torch.autograd.forward_ad.dual_level()`."""
     return forward_ad._current_level >= 0
 
 
 def guard_dual_level() -> None:
-    """Let Dynamo compile anew what it is compiling, when it is called within another level or none.
+    """Guard the level of forward-mode differentiation of the frame that Dynamo is compiling.
 
-    Dynamo has the guard, and installs it only where it has traced an entry into a level.
+    Dynamo has this guard, and installs it only where it has traced an entry into a level.
     """
     context = TracingContext.try_get()
     if context is not None:
@@ -123,10 +122,9 @@ def guard_dual_level() -> None:
 
 
 def decompose_after_autograd() -> AbstractContextManager[object]:
-    """While it is entered, operators that torch takes apart before autograd sees them are differentiated as
-    they are.
+    """Make torch decompose operators after autograd and not before, while it is entered.
 
-    Of open sizes they are not to be called then: torch's own kernels take numbers.
+    Operators must have static sizes then: torch's own kernels take numbers.
     """
-    made: AbstractContextManager[object] = no_python_dispatcher()
-    return made
+    context: AbstractContextManager[object] = no_python_dispatcher()
+    return context
