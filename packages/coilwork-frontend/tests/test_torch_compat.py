@@ -49,7 +49,7 @@ def test_counter_leaves_views_out() -> None:
     assert counter.count == 2
 
 
-def test_checks_are_in_graphs_whatever_torch_registers() -> None:
+def test_checks_of_linear_algebra_stay_in_graphs() -> None:
     check = torch.ops.aten._linalg_check_errors.default
     before = has_effects(check)
     with checks_have_effects():

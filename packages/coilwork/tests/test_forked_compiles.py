@@ -50,7 +50,7 @@ def in_child() -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_child_compiles_whatever_a_thread_of_its_parent_does() -> None:
+def test_a_forked_child_compiles() -> None:
     # what is to be mended is mended when the back end is loaded
     torch.compile(lambda x: x + 1, backend="coilwork")(torch.ones(3))
     with held_elsewhere():

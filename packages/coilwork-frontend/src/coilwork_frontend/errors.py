@@ -16,8 +16,7 @@ from typing import Final
 
 
 class CoilworkError(Exception):
-    """Base of the errors that users of the compiler meet: a stable `code`, what happened, why, and what to do
-    about it."""
+    """Base of the errors that users meet: a stable `code`, what happened, the reason, and a remedy."""
 
     def __init__(self, code: str, what: str, *, reason: str = "", remedy: str = "") -> None:
         self.code = code
@@ -45,15 +44,15 @@ class CompileError(CoilworkError):
 
 
 class PassError(CoilworkError):
-    """A pass of the user's own failed, or made something that is no graph of the same inputs and outputs."""
+    """A user's pass failed, or its result has other inputs and outputs than the graph."""
 
 
 def describe(error: Exception) -> str:
-    """The text of `error`, beginning with its type; ours begin with it themselves."""
-    name, said = type(error).__name__, str(error)
-    if said.startswith(f"{name}["):
-        return said
-    return f"{name}: {said}" if said else name
+    """Return the text of `error` with its type in front; texts of our errors begin with it already."""
+    name, text = type(error).__name__, str(error)
+    if text.startswith(f"{name}["):
+        return text
+    return f"{name}: {text}" if text else name
 
 
 class CoilworkWarning(UserWarning):
@@ -65,7 +64,7 @@ class CoilworkFallbackWarning(CoilworkWarning):
 
 
 class UncachedPassWarning(CoilworkWarning):
-    """What is compiled is not cached, because a pass or rewrite has no `uuid`."""
+    """Graphs are not cached, because a pass or rewrite has no `uuid`."""
 
 
 class IgnoredOptionWarning(CoilworkWarning):
@@ -85,8 +84,7 @@ _OURS: Final = "coilwork"
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
-    """Warn with `text` at the line of the user's that is being run; in a thread without one, where
-    `warn_user` is called."""
+    """Warn with `text` at the user's line that is being run; in a thread without one, at the caller's."""
     frame = find_user_frame()
     if frame is None:
         # autograd runs a backward graph in a thread of its own
@@ -105,7 +103,7 @@ def warn_user(text: str, category: type[Warning]) -> None:
 
 
 def find_user_frame() -> FrameType | None:
-    """The innermost frame of this thread that is neither torch's nor ours; None if there is none."""
+    """Return the innermost frame of this thread that is neither torch's nor ours; None if there is none."""
     frame = inspect.currentframe()
     while frame is not None and _is_not_user(frame):
         frame = frame.f_back

@@ -31,10 +31,10 @@ _O = TypeVar("_O", bound=Options)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserOptions(Generic[_O]):
-    """Where settings of the options in `table` come from.
+    """The sources of settings of the options in `table`.
 
     Attributes:
-        around: what blocks say that the calling thread is in. It ends here, at the edge: compilers get
+        around: the settings of blocks that the calling thread is in. They are read here only: compilers get
             values.
     """
 
@@ -48,7 +48,7 @@ class UserOptions(Generic[_O]):
         options: Mapping[str, object] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> _O:
-        """The settings for one compilation.
+        """Return the settings of one compilation.
 
         Raises:
             OptionError: unknown name or mode, or a value of the wrong type; the message names the nearest
@@ -70,14 +70,15 @@ class UserOptions(Generic[_O]):
 
     @contextmanager
     def enter(self, settings: Mapping[str, object], *, source: str) -> Iterator[None]:
-        """A block that gives `settings` to what this thread compiles inside of it, unless its own options say
-        otherwise. `source` is how messages call it.
+        """Give `settings` to what this thread compiles while it is entered; a call's own options win.
+
+        `source` says in messages where the settings come from.
 
         Raises:
             OptionError: unknown name, or a value of the wrong type; the message names the nearest known one.
         """
-        given = self.table.check(settings, source=source)
-        token = self.around.set(MappingProxyType({**self.around.get(), **given}))
+        checked = self.table.check(settings, source=source)
+        token = self.around.set(MappingProxyType({**self.around.get(), **checked}))
         try:
             yield
         finally:
@@ -122,8 +123,10 @@ def make_compile(
     around: ContextVar[Mapping[str, Any]],
     check: Callable[[Mapping[str, object]], object],
 ) -> CompileFunction:
-    """`compile` of a `backend`. `around` has the options of blocks around a call, `check` refuses wrong
-    ones."""
+    """Make the function `compile` of a `backend`.
+
+    `around` holds the options of blocks around a call; `check` raises for wrong options.
+    """
 
     def compile(
         function: Callable[..., Any] | None = None,
@@ -133,11 +136,10 @@ def make_compile(
         dynamic: bool | None = None,
         **options: object,
     ) -> Callable[..., Any]:
-        """`function`, or a module, compiled; without one, a decorator.
+        """Compile `function`, or a module; without one, return a decorator.
 
-        `fullgraph` and `dynamic` are `torch.compile`'s; all others are the backend's options by name, `mode`
-        among them. They are checked now. What a block of options around this call says goes for the compiled
-        function, too.
+        `fullgraph` and `dynamic` are `torch.compile`'s; all others are the back end's options by name, `mode`
+        among them. They are checked now. Options of a block around this call hold for the compiled function.
 
         Raises:
             OptionError: unknown option, or a value that it cannot take; the message names the nearest known
@@ -146,10 +148,10 @@ def make_compile(
         """
         if function is None:
             return partial(compile, fullgraph=fullgraph, dynamic=dynamic, **options)
-        given = {**around.get(), **options}
-        check(given)
+        settings = {**around.get(), **options}
+        check(settings)
         compiled: Callable[..., Any] = torch.compile(
-            function, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=given
+            function, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=settings
         )
         return compiled
 
@@ -160,10 +162,9 @@ def make_compile(
 
 
 def check_fallback(names: Sequence[str], lowered: Iterable[str]) -> None:
-    """Refuse operators of ATen that torch does not have, and names without a namespace; other libraries may
-    be loaded later.
+    """Check that ATen operators in `names` exist, and that all names have a namespace.
 
-    `lowered` are the overloads that are compiled.
+    Other libraries may be loaded later. `lowered` are the overloads that are compiled.
 
     Raises:
         OptionError: names the operator, and the nearest one that is lowered.
@@ -183,7 +184,7 @@ def check_fallback(names: Sequence[str], lowered: Iterable[str]) -> None:
 
 
 def _has_operator(name: str) -> bool:
-    """Tell whether ATen has the operator, or overload, `name`."""
+    """Tell if ATen has the operator, or overload, `name`."""
     packet, _, overload = name.partition(".")
     return hasattr(torch.ops.aten, packet) and (
         not overload or hasattr(getattr(torch.ops.aten, packet), overload)
@@ -191,12 +192,13 @@ def _has_operator(name: str) -> bool:
 
 
 def check_rewrites(names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names of rewrites that are not `known`.
+    """Check that rewrites in `names` are `known`.
 
     Raises:
         OptionError: there is no rewrite of a name; the message names the nearest known one.
     """
-    there = tuple(known)
+    rewrites = tuple(known)
     for name in names:
-        if name not in there:
-            raise OptionError("unknown-rewrite", f"there is no rewrite {name!r}", remedy=suggest(name, there))
+        if name not in rewrites:
+            hint = suggest(name, rewrites)
+            raise OptionError("unknown-rewrite", f"there is no rewrite {name!r}", remedy=hint)

@@ -1,5 +1,7 @@
-"""What is wrong in torch's own tracing, `aot_eager` included, and mended here: one table, whose rows go with
-the versions that need them.
+"""The table of torch's faults that Coilwork works around, a row per fault.
+
+All are faults of torch's own tracing, so `aot_eager` has them too. A row goes when no supported version needs
+it.
 """
 
 from __future__ import annotations
@@ -123,7 +125,7 @@ WORKAROUNDS: Final = (
         ),
         versions=("2.11", "2.12"),
         fix="coilwork_frontend.torch_compat.aot_autograd:checks_have_effects",
-        test="coilwork-frontend/tests/test_torch_compat.py:test_checks_are_in_graphs_whatever_torch_registers",
+        test="coilwork-frontend/tests/test_torch_compat.py:test_checks_of_linear_algebra_stay_in_graphs",
     ),
     Workaround(
         what="a user's torch._check is told as an expression of torch's names",
@@ -135,7 +137,7 @@ WORKAROUNDS: Final = (
         what="a child that is forked while a thread compiles waits for ever in its own first compilation",
         versions=("2.11", "2.12", "2.13"),
         fix="coilwork_frontend.torch_compat.dynamo:free_compile_lock_in_children",
-        test="coilwork/tests/test_forked_compiles.py:test_a_child_compiles_whatever_a_thread_of_its_parent_does",
+        test="coilwork/tests/test_forked_compiles.py:test_a_forked_child_compiles",
     ),
     Workaround(
         what="in training `y.detach()`, returned beside a view `y`, is turned twice, an error, or a crash",
