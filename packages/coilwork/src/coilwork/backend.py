@@ -66,9 +66,9 @@ resolve = USER_OPTIONS.resolve
 
 
 def options(**settings: object) -> AbstractContextManager[None]:
-    """Give `settings` to what this thread compiles inside of the block, unless its own options say otherwise.
+    """Give `settings` to what this thread compiles inside of the block; a call's own options win.
 
-    A function is compiled at its first call. What has been compiled stays as it is.
+    A function is compiled at its first call. Functions that are compiled already stay as they are.
 
     Raises:
         OptionError: unknown name, or a value of the wrong type; the message names the nearest known one.
@@ -77,7 +77,7 @@ def options(**settings: object) -> AbstractContextManager[None]:
 
 
 def check_names(options: CompileOptions) -> None:
-    """Refuse operators and rewrites that do not exist.
+    """Check that operators and rewrites which options name exist.
 
     Raises:
         OptionError: `fallback` names no operator, or `skip_rewrites` no rewrite; the message names the
@@ -115,7 +115,7 @@ def backend(
 
 
 def check_settings(mode: str | None, options: Mapping[str, object] | None) -> CompileOptions:
-    """The settings of one compilation, all that can be said of them without a graph being said.
+    """Return the settings of one compilation, with all errors and warnings that need no graph.
 
     Raises:
         OptionError: unknown mode or option, operator or rewrite; a shared cache without a secret.
@@ -125,7 +125,7 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     settings = resolve(mode=mode, options=options)
     check_names(settings)
     if settings.cache and settings.redis_url:
-        # wrong settings are the user's to know of, not a reason for eager mode
+        # a wrong setting is an error for the user, not a reason for eager mode
         open_caches(settings)
     return settings
 
@@ -134,10 +134,10 @@ compile: Final = make_compile(backend, USER_OPTIONS.around, partial(check_settin
 
 
 class GraphStages:
-    """What compiles the ATen graphs of one captured graph.
+    """Compiles the ATen graphs of one captured graph.
 
-    `log` is what rewrites did to the captured and the joint graph, `guards` what compiling added to those on
-    sizes.
+    `log` lists the rewrites of the captured and the joint graph, `guards` the guards on sizes that compiling
+    added.
     """
 
     eager_kernels = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)
@@ -168,7 +168,7 @@ class GraphStages:
         return GraphStages(replace(options, skip_rewrites=names))
 
     def partition(self, joint: torch.fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:
-        """The halves of a joint graph, after the user's passes."""
+        """Return the halves of a joint graph, after the user's passes."""
         options = self.options
         watch = GuardWatch(joint)
         joint = run_passes(joint, options.joint_passes, where="joint", complete_values=complete_values)
@@ -200,7 +200,7 @@ class GraphStages:
         options = self.options
         run = partial(run_passes, where=role, complete_values=complete_values)
         if role == "backward":
-            # what was done to the joint graph is in the report of the forward graph
+            # rewrites of the joint graph are in the report of the forward graph
             return compile_graph(run(gm, options.passes), example_inputs, role=role, options=options)
         compile_role = partial(compile_graph, role=role, options=options, guards=tuple(self.guards))
         compile_role = partial(compile_role, shared=shared, is_refused=is_refused)
@@ -229,7 +229,7 @@ class GraphStages:
     def watch(
         self, call: Callable[..., Any], captured: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        passes = [name_of(one) for one in (*self.options.joint_passes, *self.options.passes)]
+        passes = [name_of(item) for item in (*self.options.joint_passes, *self.options.passes)]
         if not self.options.check or not (self.log or passes):
             return call
         same_numbers = not draws_its_own(self.options, _has_gpu_tensors(example_inputs))

@@ -61,7 +61,7 @@ from coilwork_wrapper.module_wrapper import ModuleOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphAttempt:
-    """The graph of `job`; `store` keeps what is built."""
+    """Attempts to compile the graph of `job`; `store` keeps the kernels that are built."""
 
     job: Job
     builder: Builder
@@ -75,7 +75,7 @@ class GraphAttempt:
             fallback=options.fallback,
             may_retry=not options.promises.only_compiled,
             is_refused=self.job.is_refused,
-            # what is mistraced is not the user's program
+            # a mistraced graph is not the user's program, so no operator is at fault
             faults=FaultKinds(of_nodes=(LoweringError,), of_programs=(MistracedError,)),
         )
 
@@ -104,7 +104,7 @@ class GraphAttempt:
 
 
 def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
-    """Build the kernels and return what calls them, as `drive_program`; `store` keeps a wrapper's builds."""
+    """Build the kernels and return the call of the program; `store` keeps a wrapper's builds."""
     options = ModuleOptions(
         target=compiled.target,
         constants=compiled.written.constants,
@@ -139,12 +139,12 @@ def compile_graph(
 ) -> CompiledGraph:
     """Compile `gm`; when that fails, warn and return it as an eager callable (or raise, with `strict`).
 
-    `rewrites` have been done and `guards` added already; `layout` as in `open_job`. `shared` are
-    the results that share memory, as captured. With `prepared`, `gm` is its main graph, and what is
-    returned takes the inputs of the whole. `is_refused` tells if eager refuses the call that is compiled for.
+    `rewrites` have been done and `guards` added already; `layout` is as in `open_job`. `shared` are the
+    results that share memory, as captured. With `prepared`, `gm` is its main graph, and the returned call
+    takes the inputs of the whole graph. `is_refused` tells if eager refuses the call that is compiled for.
 
     Raises:
-        RefusedCallError: the graph cannot be compiled, and it does.
+        RefusedCallError: the graph cannot be compiled, and eager refuses the call.
         CompileError: the graph cannot be compiled and `options.strict` is on.
         MistracedError: `gm` is not what the program does: what Dynamo captured has to run instead.
     """
@@ -163,8 +163,8 @@ def compile_graph(
         compiled = _compile_parts(job, cut_at(job.gm, uncallable)) if uncallable else _compile(job)
     except (MistracedError, RefusedCallError, OptionError):
         raise
-    # Whatever a stage raises is the compiler's fault, not the user's: here, and nowhere else, it becomes a
-    # warning and the eager graph. Strict mode shows it, and so it is where eager would break a promise.
+    # Whatever a stage raises is the compiler's fault, not the user's. Here, and nowhere else, it becomes a
+    # warning and the eager graph. It is raised in strict mode, and if eager would break batch invariance.
     except Exception as error:
         fault = judge_fault(
             error, job.graph_id, only_compiled=options.promises.only_compiled, is_refused=is_refused
@@ -218,7 +218,7 @@ def _compile(job: Job) -> CompiledGraph:
     guards = announce(job.graph_id, list_guards(compiled.guards, watch))
     roles = job.program_roles()
     report = _report(job, compiled, driven, guards)
-    # a graph from the cache would repeat neither the guards nor the warnings
+    # a graph from the cache would repeat neither guards nor warnings
     if key is not None and not guards and not built.steps:
         entry = GraphEntry(
             module=compiled.written.module,
@@ -236,7 +236,7 @@ def _compile(job: Job) -> CompiledGraph:
 
 
 def _add_checks(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
-    """`call`, finished, with the checks that the options ask for."""
+    """Return `call` with its roles and the checks that options ask for around it."""
     graph = Watched(
         name=job.graph_id,
         gm=job.gm,
@@ -249,9 +249,9 @@ def _add_checks(call: Call, compiled: Compiled, job: Job, builder: Builder) -> C
 
 
 def _cache_key(job: Job, graphs: GraphCache) -> str | None:
-    """The job's key in the graph cache; `None` if it is not cached whole."""
-    # Only programs as bytes are restored; other wrappers find their kernels in the cache. Checks look at the
-    # program as instructions, which is not cached.
+    """Return the job's key in the graph cache; `None` if the graph is not cached."""
+    # Only programs as bytes are restored; other wrappers find their kernels in the cache. Checks need the
+    # program's instructions, which are not cached.
     restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
@@ -260,7 +260,7 @@ def _cache_key(job: Job, graphs: GraphCache) -> str | None:
 
 
 def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
-    """The graph from the cache; one that does not load is dropped with a warning, and compiled."""
+    """Return the graph from the cache, or None; an entry that does not load is dropped with a warning."""
     with job.clock.stage("cache"):
         entry = graphs.get(key)
     if entry is None:
@@ -270,7 +270,7 @@ def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compil
         graphs.drop(key, "its program was compiled for another calling convention")
         return None
     try:
-        told = read_report(entry.report)
+        stored = read_report(entry.report)
         constants = {name: resolve_constant(job.constant(name)) for name in entry.constant_keys}
         with job.clock.stage("build"):
             graph = Loadable(
@@ -284,7 +284,7 @@ def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compil
                 is_stored=True,
             )
             driven = load(
-                job.complete(graph, told.strides_by_position),
+                job.complete(graph, stored.strides_by_position),
                 options=make_executor_options(job.options),
                 builder=builder,
                 store=graphs.store,
@@ -295,7 +295,7 @@ def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compil
         return None
     job.trace.write_graph(graph)
     seconds = job.clock.seconds
-    report = replace(told, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=seconds)
+    report = replace(stored, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=seconds)
     report = report.name_driver(driven)
     return CompiledGraph(driven.call, report, driven.direct, roles)
 
@@ -314,7 +314,7 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
 
 
 def _compile_parts(job: Job, cuts: Cuts) -> CompiledGraph:
-    """The captured graph, compiled in the parts that `cuts` leaves."""
+    """Compile the parts of the captured graph between `cuts`."""
     layout = None if job.role == "inference" else DECIDED
     compile_part = partial(compile_graph, role="inference", options=job.options, layout=layout)
     whole = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds)
@@ -322,8 +322,8 @@ def _compile_parts(job: Job, cuts: Cuts) -> CompiledGraph:
 
 
 def _run_in_eager(job: Job, error: Exception) -> CompiledGraph:
-    """The captured graph as it is."""
+    """Return the captured graph in eager mode, with a warning that gives `error` as the reason."""
     reason = str(error) or type(error).__name__
     report = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=reason)
-    made = run_in_eager(job, report, error)
-    return CompiledGraph(watch_in_eager(made.call, job.options.checks, f"graph {job.graph_id}"), report)
+    eager = run_in_eager(job, report, error)
+    return CompiledGraph(watch_in_eager(eager.call, job.options.checks, f"graph {job.graph_id}"), report)

@@ -47,11 +47,11 @@ WRAPPERS: Final[Registry[Wrapper]] = Registry(
 
 
 def backend_of_device(device: str) -> Backend:
-    """The back end that serves `device`, named as torch does: `"cpu"`, `"cuda:0"`.
+    """Return the back end that serves `device`, a name of torch's: `"cpu"`, `"cuda:0"`.
 
     Raises:
-        DeviceError: none does.
-        RegistrationError: one of those asked cannot be imported.
+        DeviceError: no back end does.
+        RegistrationError: a back end cannot be imported.
     """
     kind = device.partition(":")[0]
     backend = BACKENDS.find_first(lambda one: kind in one.device_types)
@@ -63,11 +63,11 @@ def backend_of_device(device: str) -> Backend:
 
 
 def backend_of_target(target: Target) -> Backend:
-    """The back end whose kind of target `target` is.
+    """Return the back end for the kind of `target`.
 
     Raises:
         CompileError: there is none.
-        RegistrationError: one of those asked cannot be imported.
+        RegistrationError: a back end cannot be imported.
     """
     backend = BACKENDS.find_first(lambda one: target.kind in one.kinds)
     if backend is not None:
@@ -80,15 +80,17 @@ def backend_of_target(target: Target) -> Backend:
 
 
 def codegen_for(target: Target) -> Codegen:
-    """The generator for `target`, as `backend_of_target`."""
+    """Return the code generator for `target`; raises as `backend_of_target`."""
     return backend_of_target(target).codegen(target)
 
 
 def find_language(name: str, store: Store | None) -> Language | None:
-    """Return who builds and launches kernels of the language `name`, if a back end's, into `store`.
+    """Return what builds and launches kernels of the language `name`; None if no back end has it.
+
+    Built kernels are kept in `store`.
 
     Raises:
-        RegistrationError: a back end that was asked cannot be imported.
+        RegistrationError: a back end cannot be imported.
     """
     backend = BACKENDS.find_first(lambda one: name in one.languages)
     if backend is None:

@@ -50,13 +50,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
+    """The product of the stages: a graph, its program, the sources of its kernels, and the loadable form.
 
     Attributes:
         written: the program and its kernels, as an executor loads them.
-        mappings: how each kernel runs, as text, if there is a trace.
-        rewrites: those done by the stages themselves.
-        saved_strides: of results that lie otherwise than captured, by position.
+        mappings: the mapping of each kernel as text, if there is a trace.
+        rewrites: rewrites that the stages did.
+        saved_strides: strides of results that differ from the captured ones, by position.
     """
 
     graph: Graph
@@ -72,11 +72,11 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A graph on its way through the stages, of which each adds what it makes.
+    """A graph on its way through the stages; each stage adds its product.
 
     Attributes:
         gm: the graph that is lowered.
-        boundary: what is known of the inputs and results of its loops.
+        boundary: facts about the inputs and results of the loop graph.
         mappings: as in `Compiled`.
     """
 
@@ -101,7 +101,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
 
 
 def make_lowering_context(job: Job) -> LoweringContext:
-    """Return what lowering reads. The graphs of a training step come rewritten with their joint graph."""
+    """Return the context of lowering. Graphs of a training step were rewritten with their joint graph."""
     settings = replace(make_lowering_options(job.options, job.fallback), fallback_nodes=job.left_to_aten)
     resident = resident_bytes(job.gm, job.options)
     is_open = job.is_rewritten and job.role == "inference"
@@ -160,8 +160,8 @@ def _generate(draft: Draft, job: Job) -> Draft:
     if not job.trace.wanted:
         return replace(draft, sources=sources)
     mappings = emission.describe_kernels(program, generation)
-    for name, told in mappings.items():
-        job.trace.write(f"kernels/{name}{MAPPING_SUFFIX}", told)
+    for name, text in mappings.items():
+        job.trace.write(f"kernels/{name}{MAPPING_SUFFIX}", text)
     return replace(draft, sources=sources, mappings=mappings)
 
 
@@ -189,19 +189,21 @@ def _wrap(draft: Draft, job: Job) -> Draft:
 
 STAGES: Final[PassTable[Draft, Job]] = PassTable(
     passes=(
-        Pass(name="lower", run=_lower, why="loops say what is computed, without views and operators' names"),
-        Pass(name="choose targets", run=_choose_targets, why="what is fast is the devices' to say"),
-        Pass(name="make program", run=_make_program, why="fused operations spare memory traffic"),
-        Pass(name="check batches", run=_check_batches, why="a promise that cannot be kept is an error"),
+        Pass(name="lower", run=_lower, why="loop IR has neither views nor operators' names"),
+        Pass(name="choose targets", run=_choose_targets, why="what is fast depends on the devices"),
+        Pass(name="make program", run=_make_program, why="fused operations save memory traffic"),
+        Pass(
+            name="check batches", run=_check_batches, why="batch invariance that cannot be kept is an error"
+        ),
         Pass(name="generate", run=_generate, why="each device has its language"),
         Pass(name="wrap", run=_wrap, why="a program runs by bytes, and is read as a module"),
     ),
     order=(
         Before("lower", "choose targets", "the devices are those of the buffers"),
         Before("choose targets", "make program", "costs are the targets'"),
-        Before("make program", "check batches", "what could depend on the batch are kernels and calls"),
-        Before("check batches", "generate", "what is refused needs no text"),
-        Before("generate", "wrap", "what drives kernels names their arguments"),
+        Before("make program", "check batches", "the check reads kernels and calls"),
+        Before("check batches", "generate", "a rejected program needs no source text"),
+        Before("generate", "wrap", "the wrapper names the kernels' arguments"),
     ),
 )
 """From a captured graph to `Compiled`."""
@@ -217,7 +219,7 @@ def lower_to_program(
     boundary: Boundary = NOTHING_KNOWN,
     apart: frozenset[str] = frozenset(),
 ) -> Program:
-    """Loop graph -> schedule -> program. `apart` are calls that share no kernel with others."""
+    """Schedule a loop graph and make its program. `apart` are calls that share no kernel with others."""
     context = ProgramContext(
         targets=targets,
         scheduling=make_schedule_options(options, apart=apart),
@@ -234,7 +236,7 @@ def lower_to_program(
 def open_generation(
     program: Program, targets: Targets, options: CompileOptions, likely: tuple[tuple[str, int], ...] = ()
 ) -> Generation:
-    """How the kernels of `program` are generated; by `likely` sizes generators propose versions."""
+    """Return how the kernels of `program` are generated; generators propose versions for `likely` sizes."""
     settings, known = make_generator_settings(options), list_likely_arguments(program, likely)
     return Generation(targets=targets, find=codegen_for, settings=settings, likely=known)
 
@@ -242,7 +244,7 @@ def open_generation(
 def emit_kernels(
     program: Program, generation: Generation, options: CompileOptions, trace: Trace
 ) -> dict[str, KernelSource]:
-    """Source text for every kernel of `program`, by name.
+    """Return the source of every kernel of `program`, by name.
 
     Raises:
         OptionError: a kernel cannot run as the option `mappings` says.
