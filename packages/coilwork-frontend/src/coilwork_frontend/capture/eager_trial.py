@@ -128,7 +128,7 @@ def _require_gradients(copies: Sequence[Any], inputs: Sequence[Any]) -> tuple[li
 def calls_gradients(gm: fx.GraphModule) -> bool:
     """Tell if Dynamo's graph calls an ATen operator that computes a gradient.
 
-    Torch's tracing passes these the operands that it made itself, and their kernels check nothing else.
+    Torch's tracing only calls these with operands of its own making, and does not check others.
     """
     return any(
         node.op == "call_function" and space_of(node.target) == "aten" and "backward" in str(node.target)
