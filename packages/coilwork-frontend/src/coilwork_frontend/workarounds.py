@@ -36,7 +36,7 @@ WORKAROUNDS: Final = (
         ),
         versions=("2.13",),
         fix="coilwork_frontend.torch_compat.aot_autograd:FirstCall",
-        test="coilwork/tests/test_first_calls.py:test_complex_matrices",
+        test="coilwork/tests/test_aot_autograd.py:test_complex_matrices",
     ),
     Workaround(
         what="results are written into tensors of types that eager says they cannot be cast to",
@@ -105,19 +105,19 @@ WORKAROUNDS: Final = (
         what="labels of multilabel_margin_loss do not end at -1, and the loss of one row has a dimension",
         versions=("2.13",),
         fix="coilwork_frontend.capture.operator_fixes:replace_margin_losses",
-        test="coilwork/tests/test_margin_loss.py:test_labels_end_at_the_first_that_is_none",
+        test="coilwork/tests/test_operator_fixes.py:test_labels_end_at_the_first_that_is_none",
     ),
     Workaround(
         what="masked_select of a row by a matrix is held to the number of the row's elements",
         versions=("2.13",),
         fix="coilwork_frontend.capture.operator_fixes:broadcast_masked_select",
-        test="coilwork/tests/test_fake_shapes.py:test_as_eager",
+        test="coilwork/tests/test_operator_fixes.py:test_as_eager",
     ),
     Workaround(
         what="nansum and nanmean of a list of no dimensions have the input's shape, and no gradient",
         versions=("2.13",),
         fix="coilwork_frontend.capture.operator_fixes:sum_over_empty_dims",
-        test="coilwork/tests/test_fake_shapes.py:test_sums_of_no_listed_dimensions",
+        test="coilwork/tests/test_operator_fixes.py:test_sums_of_no_listed_dimensions",
     ),
     Workaround(
         what=(
@@ -131,18 +131,18 @@ WORKAROUNDS: Final = (
         what="a user's torch._check is told as an expression of torch's names",
         versions=("2.13",),
         fix="coilwork_frontend.capture.runtime_checks:put_user_checks_first",
-        test="coilwork/tests/test_user_checks.py:test_in_the_users_words",
+        test="coilwork/tests/test_runtime_checks.py:test_in_the_users_words",
     ),
     Workaround(
         what="a child that is forked while a thread compiles waits for ever in its own first compilation",
         versions=("2.11", "2.12", "2.13"),
         fix="coilwork_frontend.torch_compat.dynamo:free_compile_lock_in_children",
-        test="coilwork/tests/test_forked_compiles.py:test_a_forked_child_compiles",
+        test="coilwork/tests/test_dynamo.py:test_a_forked_child_compiles",
     ),
     Workaround(
         what="in training `y.detach()`, returned beside a view `y`, is turned twice, an error, or a crash",
         versions=("2.13",),
         fix="coilwork_frontend.torch_compat.aot_autograd:forget_repeated_views",
-        test="coilwork/tests/test_shared_results.py:test_detached_views_beside_the_views",
+        test="coilwork/tests/test_result_aliasing.py:test_detached_views_beside_the_views",
     ),
 )

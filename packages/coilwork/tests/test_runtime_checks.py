@@ -1,4 +1,4 @@
-"""What `torch._check` says of numbers from data fails in the user's words, as in eager mode."""
+"""A failing `torch._check` of numbers from data shows the user's message, as in eager mode."""
 
 from __future__ import annotations
 

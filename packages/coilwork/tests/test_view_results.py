@@ -1,6 +1,4 @@
-"""Results that are views of overwritten inputs lie in the inputs' memory, wherever that is; and empty results
-in nobody's.
-"""
+"""Results that are views of overwritten inputs lie in the inputs' memory."""
 
 from __future__ import annotations
 

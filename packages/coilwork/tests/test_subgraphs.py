@@ -1,4 +1,4 @@
-"""Models whose layers are regions of their own, beside eager."""
+"""Models whose layers are nested compile regions, beside eager."""
 
 from __future__ import annotations
 

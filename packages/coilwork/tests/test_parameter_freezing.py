@@ -1,6 +1,4 @@
-"""Frozen inference: prepared once, right after every change of a parameter, and parameters stay what they
-are.
-"""
+"""Frozen inference: prepared once, and again after every change of a parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coilwork.compile`: options are checked at its call, and hold for what it returns."""
+"""Options are checked at a call of `coilwork.compile`, and names in options must exist."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 
 import coilwork
 from coilwork.errors import IgnoredOptionWarning, OptionError
+from coilwork_frontend.user_options import check_fallback
+from coilwork_lowering.registry import RULES
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -79,3 +81,23 @@ def test_what_a_wrapper_does_not_honour_is_told(wrapper: str) -> None:
 def test_options_are_listed() -> None:
     names = [option.name for option in coilwork.list_options()]
     assert names[0] == "mode" and "check_lifetimes" in names
+
+
+@pytest.mark.parametrize("name", ["aten.cumsum", "aten.sum.dim_IntList", "a_library.loaded_later"])
+def test_operators_may_be_named_with_or_without_overload(name: str) -> None:
+    check_fallback([name], RULES)
+
+
+@pytest.mark.parametrize(
+    ("name", "help_text"),
+    [
+        ("aten.cumsm", "did you mean 'aten.cumsum'?"),
+        ("cumsum", "did you mean 'aten.cumsum'?"),
+        ("aten.sum.along_dim", "did you mean"),
+        ("aten.zzzzzzzzz", "as in aten.cumsum or aten.sum.dim_IntList"),
+    ],
+)
+def test_others_are_refused(name: str, help_text: str) -> None:
+    with pytest.raises(OptionError, match=f"there is no operator '{name}'") as caught:
+        check_fallback(["aten.sin", name], RULES)
+    assert caught.value.code == "bad-option" and help_text in str(caught.value)

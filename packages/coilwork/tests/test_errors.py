@@ -1,5 +1,4 @@
-"""Warnings stand at the user's line: the call of `coilwork.compile`, or of what compiles first when it is
-called."""
+"""Warnings stand at the user's line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Saved tensors lie as forward kernels like, and backward graphs are compiled for them, whoever
-runs either.
-"""
+"""Saved tensors have the strides that kernels like, and backward graphs are compiled for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What eager has no kernel for raises eager's error, in strict mode, too, for losses that torch decomposes
-for all types.
-"""
+"""Dtypes for which eager has no kernel raise eager's error, in strict mode, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child that was forked in the middle of a compilation compiles."""
+"""Threads that compile first together all get the back end, and a forked child compiles."""
 
 from __future__ import annotations
 
@@ -6,11 +6,53 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from torch._dynamo import convert_frame
+from torch._dynamo.backends import registry
+
+from coilwork.backend import backend
+from coilwork_frontend.torch_compat.dynamo import allow_registering_again
+
+
+class Slow:
+    """An entry point that all threads load at the same time."""
+
+    def __init__(self, threads: int) -> None:
+        self._together = threading.Barrier(threads)
+
+    def load(self) -> Any:
+        """The back end, once all are here."""
+        self._together.wait(30)
+        return backend
+
+
+def test_threads_look_the_back_end_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.list_backends()
+    monkeypatch.setitem(registry._BACKENDS, "coilwork", Slow(4))
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(registry.lookup_backend, ["coilwork"] * 4))
+    assert found == [backend] * 4
+
+
+def test_other_names_are_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"theirs": print}
+    monkeypatch.setattr(registry, "_BACKENDS", dict.fromkeys(("ours", "theirs", "late")))
+    monkeypatch.setattr(registry, "_COMPILER_FNS", known)
+    allow_registering_again("ours")
+    assert registry.register_backend(backend, name="ours") is registry.register_backend(backend, name="ours")
+    with pytest.raises(AssertionError, match="duplicate name: theirs"):
+        registry.register_backend(backend, name="theirs")
+    # what another thread still enters into the table that it knows
+    known["late"] = repr
+    with pytest.raises(AssertionError, match="duplicate name: late"):
+        registry.register_backend(backend, name="late")
+    assert registry.lookup_backend("late") is repr
+
 
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)

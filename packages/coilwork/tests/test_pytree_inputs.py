@@ -1,4 +1,4 @@
-"""Graphs whose inputs are nested: those that compiled autograd captures, beside eager."""
+"""Graphs whose inputs are nested, as compiled autograd captures them, beside eager."""
 
 from __future__ import annotations
 
