@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from coilwork_frontend.torch_compat.operators import (get_effectful_operator, has_effects, make_token, makes_token, sinks_tokens, writes_memory)
+from coilwork_frontend.torch_compat.operators import (
+    get_effectful_operator,
+    has_effects,
+    make_token,
+    makes_token,
+    sinks_tokens,
+    writes_memory,
+)
 from coilwork_frontend.torch_compat.sizes import symbols_of
 
 
