@@ -187,11 +187,11 @@ def compile_captured(
         CompileError: with `strict`, the graph cannot be compiled.
     """
     start = CapturedInputs(gm=gm, inputs=example_inputs, roles=Roles(convention=CallingConvention(takes=0)))
-    given = CAPTURED_ROLES.run(start, None)
-    compiled = _compile_flat(given.gm, given.inputs, begin)
-    if not given.roles.convention.rows:
+    captured = CAPTURED_ROLES.run(start, None)
+    compiled = _compile_flat(captured.gm, captured.inputs, begin)
+    if not captured.roles.convention.rows:
         return compiled
-    return begin().apply_roles(compiled, given.roles)
+    return begin().apply_roles(compiled, captured.roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,16 +213,16 @@ class CapturedInputs:
         return CapturedInputs(gm=gm, inputs=inputs, roles=roles)
 
 
-def _flatten_inputs(given: CapturedInputs, context: None) -> CapturedInputs:
-    if not has_pytree_inputs(given.inputs):
-        return given
-    return given.arrange("flatten", flatten_inputs(given.gm, given.inputs))
+def _flatten_inputs(captured: CapturedInputs, context: None) -> CapturedInputs:
+    if not has_pytree_inputs(captured.inputs):
+        return captured
+    return captured.arrange("flatten", flatten_inputs(captured.gm, captured.inputs))
 
 
-def _name_groups(given: CapturedInputs, context: None) -> CapturedInputs:
-    if not has_group_inputs(given.gm, given.inputs):
-        return given
-    return given.arrange("named", name_groups(given.gm, given.inputs))
+def _name_groups(captured: CapturedInputs, context: None) -> CapturedInputs:
+    if not has_group_inputs(captured.gm, captured.inputs):
+        return captured
+    return captured.arrange("named", name_groups(captured.gm, captured.inputs))
 
 
 CAPTURED_ROLES: Final[PassTable[CapturedInputs, None]] = PassTable(

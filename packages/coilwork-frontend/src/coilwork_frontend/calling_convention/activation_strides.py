@@ -44,15 +44,15 @@ def list_chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
     """Return the strides of results of `program` that differ from those of its `graph`, by position."""
     if not graph.free_results:
         return {}
-    made = buffers(program)
+    program_buffers = buffers(program)
     captured = {buffer.name: buffer.strides for node in graph.nodes for buffer in defined(node)}
-    found: dict[int, Strides] = {}
+    chosen: dict[int, Strides] = {}
     for position, output in enumerate(graph.outputs):
         if isinstance(output, Ref) and output.name in graph.free_results:
-            strides = made[output.name].strides
+            strides = program_buffers[output.name].strides
             if strides != captured[output.name]:
-                found[position] = tuple(int(as_int(stride) or 0) for stride in strides)
-    return found
+                chosen[position] = tuple(int(as_int(stride) or 0) for stride in strides)
+    return chosen
 
 
 def report_chosen_strides(gm: fx.GraphModule, chosen: Mapping[int, Strides]) -> None:
@@ -66,12 +66,12 @@ def report_chosen_strides(gm: fx.GraphModule, chosen: Mapping[int, Strides]) -> 
 def list_captured_strides(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[int, Strides]:
     """Return the captured strides of inputs that the backward graph `gm` gets with others, by position."""
     inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    found: dict[int, Strides] = {}
-    for position, (captured, given) in enumerate(zip(inputs, example_inputs, strict=False)):
+    changed: dict[int, Strides] = {}
+    for position, (captured, example) in enumerate(zip(inputs, example_inputs, strict=False)):
         strides = _static_strides(captured)
-        if strides is not None and strides != (_static_strides(given) or strides):
-            found[position] = strides
-    return found
+        if strides is not None and strides != (_static_strides(example) or strides):
+            changed[position] = strides
+    return changed
 
 
 def make_stride_input_roles(strides: Mapping[int, Strides]) -> tuple[InputRole, ...]:

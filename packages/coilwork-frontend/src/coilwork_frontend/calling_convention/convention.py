@@ -241,12 +241,12 @@ def _mark_results(roles: Roles, outside: Outside) -> Roles:
 
 def _replay_views(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    found = (
+    replay = (
         None if convention.role == "backward" else replay_views(convention.captured, list_aliased_inputs())
     )
-    if found is None:
+    if replay is None:
         return roles
-    row, make_views = found
+    row, make_views = replay
     return roles.add([row], views=make_views)
 
 

@@ -67,13 +67,13 @@ def _own_memory(graph: Graph, returned: int | None) -> set[str]:
     ]
     kept += [value.name for node in calls for value in node.args if isinstance(value, Ref)]
     kept += [output.name for output in graph.outputs[:returned] if isinstance(output, Ref)]
-    found: set[str] = set()
+    names: set[str] = set()
     for start in kept:
         name: str | None = start
-        while name is not None and name not in found:
-            found.add(name)
+        while name is not None and name not in names:
+            names.add(name)
             name = source.get(name)
-    return found
+    return names
 
 
 def starts_aligned(value: object) -> bool:

@@ -139,9 +139,9 @@ def _restore_mark(
             for position, views in group.items():
                 results[position] = _mark_once(graph, memory, views, copies, operators)
     last.args = (tuple(results),)
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made
+    restored = fx.GraphModule(gm, graph)
+    restored.meta.update(gm.meta)
+    return restored
 
 
 def _mark_once(
@@ -234,9 +234,9 @@ def return_unmarked(
                     replaced[node].meta["val"] = run_on_fakes(replaced[node])
             results[position] = replaced[chain[-1]]
     last.args = (tuple(results),)
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made, tuple((position, _marks(listed[position])) for position in chains)
+    unmarked = fx.GraphModule(gm, graph)
+    unmarked.meta.update(gm.meta)
+    return unmarked, tuple((position, _marks(listed[position])) for position in chains)
 
 
 def make_mark_roles(marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> tuple[OutputRole, ...]:

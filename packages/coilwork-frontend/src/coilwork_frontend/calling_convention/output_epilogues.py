@@ -60,9 +60,9 @@ def return_composition_parts(gm: fx.GraphModule) -> tuple[fx.GraphModule, Compos
             kept[node] = main.node_copy(node, kept.__getitem__)
     results = [None if item in late else kept.get(item, item) for item in items]
     main.output((*results, *(kept[part] for part in parts))).meta.update(gm.graph.output_node().meta)
-    made = fx.GraphModule(gm, main)
-    made.meta.update(gm.meta)
-    return made, Composition(fx.GraphModule(gm, tail), len(parts), positions)
+    changed = fx.GraphModule(gm, main)
+    changed.meta.update(gm.meta)
+    return changed, Composition(fx.GraphModule(gm, tail), len(parts), positions)
 
 
 def make_composition_roles(composition: Composition | None, kept: int) -> tuple[CallRole, ...]:
@@ -130,9 +130,9 @@ def return_set_sources(gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, .
     assert isinstance(results, list | tuple)
     last.args = ((*results, *final.values()),)
     last.meta.update(gm.graph.output_node().meta)
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made, tuple(final)
+    changed = fx.GraphModule(gm, graph)
+    changed.meta.update(gm.meta)
+    return changed, tuple(final)
 
 
 def make_set_roles(positions: Sequence[int], kept: int) -> tuple[InputRole, ...]:

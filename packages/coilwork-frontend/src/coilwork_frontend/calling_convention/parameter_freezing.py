@@ -69,16 +69,16 @@ class FrozenParameters:
                 values=self._values(sources),
             )
             self._state = state
-        given = [args[position] for position in self._prepared.kept]
+        inputs = [args[position] for position in self._prepared.kept]
         args.clear()
-        given.extend(state.values)
-        return given
+        inputs.extend(state.values)
+        return inputs
 
     def _values(self, sources: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
-            made = self._prepared.preparation(*sources)
+            values = self._prepared.preparation(*sources)
         return tuple(
-            _match_strides(value, like) for value, like in zip(made, self._prepared.values, strict=True)
+            _match_strides(value, like) for value, like in zip(values, self._prepared.values, strict=True)
         )
 
 
@@ -107,5 +107,5 @@ def _match_strides(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """
     if value.layout is not torch.strided or value.stride() == like.stride():
         return value
-    made = torch.empty_strided(value.shape, like.stride(), dtype=value.dtype, device=value.device)
-    return made.copy_(value)
+    result = torch.empty_strided(value.shape, like.stride(), dtype=value.dtype, device=value.device)
+    return result.copy_(value)

@@ -66,9 +66,9 @@ def insert_input_views(
                 replaced[node].meta["val"] = run_on_fakes(replaced[node])
                 results[output] = replaced[node]
     last.args = (tuple(results),)
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made
+    result = fx.GraphModule(gm, graph)
+    result.meta.update(gm.meta)
+    return result
 
 
 def _list_results(output: fx.Node) -> Sequence[Any]:
@@ -166,13 +166,13 @@ def _is_open_view(result: object, base: fx.Node) -> bool:
     ones."""
     if not isinstance(result, fx.Node) or result is base:
         return False
-    made = [
+    views = [
         node
         for node in _list_sources(result)
         if isinstance(node.meta.get("val"), torch.Tensor) and node is not base
     ]
-    sizes = [size for node in made for size in node.meta["val"].shape]
-    return all(is_view_node(node) for node in made) and any(isinstance(size, torch.SymInt) for size in sizes)
+    sizes = [size for node in views for size in node.meta["val"].shape]
+    return all(is_view_node(node) for node in views) and any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def _list_sources(result: fx.Node) -> Iterator[fx.Node]:

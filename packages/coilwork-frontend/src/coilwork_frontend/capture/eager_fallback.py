@@ -341,13 +341,13 @@ def _explain_opaque(name: str, value: torch.Tensor) -> CompileError:
 
 
 def _list_opaque(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[tuple[fx.Node, torch.Tensor]]:
-    found: list[tuple[fx.Node, torch.Tensor]] = []
+    opaque: list[tuple[fx.Node, torch.Tensor]] = []
     for node, value in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True):
         captured = node.meta.get("example_value")
         if isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor):
             is_opaque = value.layout != captured.layout or is_functional_wrapper(value)
-            found += [(node, value)] if is_opaque else []
-    return found
+            opaque += [(node, value)] if is_opaque else []
+    return opaque
 
 
 # ---- Forward-mode differentiation ----

@@ -73,12 +73,12 @@ def compile_with_storages(
         CompileError: an input is not laid out as AOTAutograd's copy would be, and its storage cannot take its
             place: it requires gradients, has symbolic sizes, or is seen in several dtypes or by `vmap`.
     """
-    found = _find_places(gm)
-    if not found:
+    places = _find_places(gm)
+    if not places:
         return compiler(gm, example_inputs)
     captured = copy_graph(gm)
-    values = _begin_with_storages(gm, example_inputs, found)
-    return _StorageProgram(compiler(gm, values), captured, found)
+    values = _begin_with_storages(gm, example_inputs, places)
+    return _StorageProgram(compiler(gm, values), captured, places)
 
 
 def find_misplaced_writes(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:
@@ -113,17 +113,17 @@ def give_expanded_storages(
         for node in inputs
         if get_storage(node) in written and _repeats_elements(node.meta["example_value"])
     }
-    found: list[StoragePlace] = []
+    places: list[StoragePlace] = []
     for storage in expanded:
         sharing = [node for node in gm.graph.nodes if get_storage(node) == storage]
         positions = tuple(position for position, node in enumerate(inputs) if node in sharing)
         place = _find_static_place(positions, inputs, sharing)
         if place is not None:
-            found.append(place)
-    if not found:
+            places.append(place)
+    if not places:
         return example_inputs, lambda compiled: compiled
-    values = _begin_with_storages(gm, example_inputs, found)
-    return values, lambda compiled: _StorageProgram(compiled, captured, tuple(found))
+    values = _begin_with_storages(gm, example_inputs, places)
+    return values, lambda compiled: _StorageProgram(compiled, captured, tuple(places))
 
 
 def _repeats_elements(value: torch.Tensor) -> bool:
@@ -168,14 +168,14 @@ class _StorageProgram:
         if not all(_lies_as_before(args, place) for place in self._places):
             self._captured.announce()
             return self._captured.run(*args)
-        given = list(args)
+        inputs = list(args)
         for place in self._places:
             if place.count is not None:
                 first, *others = place.positions
-                given[first] = _view_storage(args[first], place.count)
+                inputs[first] = _view_storage(args[first], place.count)
                 for other in others:
-                    given[other] = _make_empty(args[other])
-        return self._compiled(*given)
+                    inputs[other] = _make_empty(args[other])
+        return self._compiled(*inputs)
 
 
 def _lies_as_before(args: Sequence[Any], place: StoragePlace) -> bool:
@@ -209,14 +209,14 @@ def _begin_with_storage(graph: fx.Graph, inputs: Sequence[fx.Node], place: Stora
     sought = [
         node for node in graph.nodes if _uses_as_strided(node) and get_storage(node) == get_storage(stored)
     ]
-    made: list[fx.Node] = []
+    new_parts: list[fx.Node] = []
     for node in parts:
         value: torch.Tensor = node.meta["example_value"]
         with graph.inserting_after(inputs[-1]):
             part = graph.call_function(torch.as_strided, (stored, *_layout_arguments(value)))
         part.meta["example_value"] = value
-        made.append(part)
-        node.replace_all_uses_with(part, delete_user_cb=lambda user: user not in made)
+        new_parts.append(part)
+        node.replace_all_uses_with(part, delete_user_cb=lambda user: user not in new_parts)
     # AOTAutograd refuses writes to what `as_strided` finds through another one.
     for node in sought:
         node.op, node.target, node.kwargs = "call_function", torch.as_strided, {}
@@ -243,12 +243,12 @@ def _find_places(gm: fx.GraphModule) -> tuple[StoragePlace, ...]:
     sought = {get_storage(_first_operand(node)) for node in gm.graph.nodes if _uses_as_strided(node)}
     written = {get_storage(value) for node in gm.graph.nodes for value in list_written_operands(node)}
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    found: list[StoragePlace] = []
+    places: list[StoragePlace] = []
     for storage, nodes in sharing.items():
         positions = tuple(position for position, node in enumerate(inputs) if node in nodes)
         if positions and storage in sought & written:
-            found.append(_require_place(positions, inputs, nodes))
-    return tuple(found)
+            places.append(_require_place(positions, inputs, nodes))
+    return tuple(places)
 
 
 def _find_static_place(
@@ -271,9 +271,9 @@ def _find_static_place(
 def _require_place(
     positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]
 ) -> StoragePlace:
-    found = _find_static_place(positions, inputs, sharing)
-    if found is not None:
-        return found
+    place = _find_static_place(positions, inputs, sharing)
+    if place is not None:
+        return place
     first = inputs[positions[0]]
     value: torch.Tensor = first.meta["example_value"]
     offset = value.storage_offset()
@@ -309,8 +309,8 @@ def _first_operand(node: fx.Node) -> object:
 
 def list_written_operands(node: fx.Node) -> list[Any]:
     """Return the operands that `node`, a call in Dynamo's graph, may overwrite."""
-    found: list[object] = list(list_overwritten_operands(node))
-    found.append(node.kwargs.get("out"))
+    operands: list[object] = list(list_overwritten_operands(node))
+    operands.append(node.kwargs.get("out"))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.op in ("call_method", "call_function") and (
         node.target in _ASSIGNMENTS
@@ -322,8 +322,8 @@ def list_written_operands(node: fx.Node) -> list[Any]:
         or name in ("__setitem__", *(f"__{one.__name__}__" for one in _ASSIGNMENTS))
         or node.kwargs.get("inplace")
     ):
-        found.append(_first_operand(node))
-    return leaves_of(found)
+        operands.append(_first_operand(node))
+    return leaves_of(operands)
 
 
 def get_storage(node: object) -> int | None:
@@ -405,12 +405,12 @@ def _describe_layout(args: Sequence[Any], places: Sequence[int], free: Collectio
     passes the base in the place of a view.
     """
     storages: dict[int, int] = {}
-    found: list[object] = []
+    layout: list[object] = []
     for place in places:
         value: torch.Tensor = args[place]
         storage, base = value.untyped_storage(), value._base
         group = storages.setdefault(storage.data_ptr(), len(storages))
         offset = None if place in free else value.storage_offset()
         whole = None if base is None else (base.shape, base.stride(), base.storage_offset())
-        found.append((group, storage.nbytes(), whole, offset))
-    return found
+        layout.append((group, storage.nbytes(), whole, offset))
+    return layout

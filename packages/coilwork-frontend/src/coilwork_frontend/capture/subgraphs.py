@@ -51,17 +51,17 @@ def _inline_call(gm: fx.GraphModule, call: fx.Node) -> None:
     assert isinstance(attribute, fx.Node) and isinstance(attribute.target, str)
     region = gm.get_submodule(attribute.target)
     assert isinstance(region, fx.GraphModule)
-    made: dict[fx.Node, Any] = dict(zip(region.graph.find_nodes(op="placeholder"), operands, strict=True))
+    copies: dict[fx.Node, Any] = dict(zip(region.graph.find_nodes(op="placeholder"), operands, strict=True))
     results: Any = None
     with gm.graph.inserting_before(call):
         for node in region.graph.nodes:
             if node.op == "output":
-                results = map_arg(node.args[0], made.__getitem__)
+                results = map_arg(node.args[0], copies.__getitem__)
             elif node.op == "get_attr":
-                made[node] = gm.graph.get_attr(f"{attribute.target}.{node.target}")
-                made[node].meta.update(node.meta)
+                copies[node] = gm.graph.get_attr(f"{attribute.target}.{node.target}")
+                copies[node].meta.update(node.meta)
             elif node.op != "placeholder":
-                made[node] = gm.graph.node_copy(node, made.__getitem__)
+                copies[node] = gm.graph.node_copy(node, copies.__getitem__)
     for user in list(call.users):
         # Dynamo unpacks the results at once
         assert user.target is operator.getitem

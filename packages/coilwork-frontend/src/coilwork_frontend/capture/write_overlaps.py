@@ -118,10 +118,10 @@ def _write_to_origin(node: fx.Node, value: fx.Node, origin: fx.Node) -> bool:
         ]
         sizes, strides = numbers[: len(dims)], numbers[len(dims) :]
         place = (sizes, strides, _number(graph, value, "storage_offset"))
-        made = graph.call_function(torch.as_strided, (origin, *place))
+        view = graph.call_function(torch.as_strided, (origin, *place))
     known = fx.map_arg(place, lambda one: one.meta["example_value"])
     with torch.no_grad(), mode_of(shown):
-        made.meta["example_value"] = origin.meta["example_value"].as_strided(*known)
+        view.meta["example_value"] = origin.meta["example_value"].as_strided(*known)
     if get_storage(node) is not None:
         node.replace_all_uses_with(value)
     if repeated and is_masked:
@@ -132,7 +132,7 @@ def _write_to_origin(node: fx.Node, value: fx.Node, origin: fx.Node) -> bool:
             for dim in reversed(repeated):
                 mask = graph.call_method("any", (mask, dim))
         node.update_arg(1, mask)
-    node.replace_input_with(value, made)
+    node.replace_input_with(value, view)
     return True
 
 
