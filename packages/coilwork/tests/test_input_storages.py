@@ -270,7 +270,7 @@ def test_inputs_lie_otherwise_in_later_calls(
     first: str, function: Callable[..., Any], dynamic: bool | None
 ) -> None:
     compiled = torch.compile(function, backend=backend, dynamic=dynamic)
-    for pair in (INPUT_PAIRS[first], *PAIRS.values(), PAIRS[first]):
+    for pair in (INPUT_PAIRS[first], *INPUT_PAIRS.values(), INPUT_PAIRS[first]):
         same(function, compiled, pair)
 
 
