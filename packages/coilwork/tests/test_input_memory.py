@@ -92,7 +92,7 @@ def test_memory_that_starts_anywhere_is_not_given_away(monkeypatch: pytest.Monke
     for name, value in (("aligned", torch.zeros(8)), ("between", torch.zeros(9)[1:])):
         graph.placeholder(name).meta["val"] = value
     graph.output(())
-    monkeypatch.setattr(input_memory, "donated_input_positions", lambda: (0, 1, 2))
+    monkeypatch.setattr(input_memory, "list_donated_positions", lambda: (0, 1, 2))
     assert input_memory.list_donated_inputs(torch.fx.GraphModule({}, graph)) == (0,)
 
 
@@ -105,7 +105,7 @@ def test_memory_with_gaps_is_given_away_only_where_they_are_padding_of_ours(
     for node in graph.find_nodes(op="placeholder", target="padded"):
         node.meta[OWN_PADDING] = True
     graph.output(())
-    monkeypatch.setattr(input_memory, "donated_input_positions", lambda: (0, 1))
+    monkeypatch.setattr(input_memory, "list_donated_positions", lambda: (0, 1))
     assert input_memory.list_donated_inputs(torch.fx.GraphModule({}, graph)) == (1,)
 
 
