@@ -31,7 +31,7 @@ from benchmarks.breakdown import breakdown
 from benchmarks.machine import machine_description
 from benchmarks.pages import wrap_prose
 from benchmarks.worker import coilwork_launches, inductor_launches
-from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_lowering import partition
 
 BACKENDS = ("dynamo", "aot", "inductor", "python", "native")

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from coilwork.backends.registry import codegen_for
+from coilwork.registries import codegen_for
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.emission import declare_capabilities

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork.attempts import make_call
-from coilwork.backends.registry import codegen_for
+from coilwork.compile_graph import make_call
 from coilwork.compile_options import CompileOptions, Executor
 from coilwork.job import Job, open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd
+from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_with_aot_autograd
 from coilwork_lowering import LoweringOptions, decompositions, partition
 
 

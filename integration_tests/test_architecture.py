@@ -465,7 +465,7 @@ def test_private_api_has_a_module_or_a_room_per_package(tmp_path: Path) -> None:
 def test_back_ends_and_exceptions_may_compare_names_of_devices(tmp_path: Path) -> None:
     text = "def f(x):\n    return x == 'cpu'\n"
     files = {
-        "coilwork/src/coilwork/backends/cpu.py": text,
+        "coilwork/src/coilwork/backends.py": text,
         "coilwork-ir/src/coilwork_ir/a.py": text,
         "coilwork-ir/src/coilwork_ir/b.py": "def f(x):\n    return x == 'cpp'\n",
     }

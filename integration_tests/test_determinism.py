@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.job import open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets

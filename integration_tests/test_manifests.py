@@ -154,7 +154,7 @@ def test_every_reader_agrees_on_manifests_of_programs(
         seen.append(run(*args, **kwargs))
         return seen[-1]
 
-    monkeypatch.setattr("coilwork.attempts.run_stages", note)
+    monkeypatch.setattr("coilwork.compile_graph.run_stages", note)
     for name, (function, tensors) in PROGRAMS.items():
         torch._dynamo.reset()
         options = {"cache": False}

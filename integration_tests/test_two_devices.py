@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
+from coilwork.registries import codegen_for
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_ir.buffers import Ref
 from coilwork_ir.emission import declare_capabilities

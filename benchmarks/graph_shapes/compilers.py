@@ -16,8 +16,8 @@ from torch._dynamo import lookup_backend
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
 
-from coilwork.attempts import Attempted
 from coilwork.caches import open_caches
+from coilwork.compile_graph import GraphAttempt
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork_runtime import Builder
@@ -54,7 +54,7 @@ def time_coilwork(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]
         job = replace(open_job(gm, inputs, role="inference", options=options), clock=clock)
     store = open_caches(options)
     builder = Builder(store=store, workers=1)
-    build_with_retries(Attempted(job=job, builder=builder, store=store))
+    build_with_retries(GraphAttempt(job=job, builder=builder, store=store))
     gc.enable()
     return clock.seconds
 

@@ -34,7 +34,7 @@ INTERNING = "coilwork_ir.intern_table"
 # State at the edge, of immutable values: which module holds it, by what name, and why.
 ALLOWED: Mapping[tuple[str | None, str], str] = {
     (
-        "coilwork.given_options",
+        "coilwork.backend",
         "_AROUND",
     ): "what the blocks `with coilwork.options(...)` say that a thread is in",
 }

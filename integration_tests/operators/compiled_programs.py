@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 
-from coilwork import attempts
+from coilwork import compile_graph
 from coilwork.backend import backend
 from coilwork.job import Job
 from coilwork.stages import Compiled
@@ -48,7 +48,7 @@ def kept() -> Iterator[list[CompiledProgram]]:
         found.append(CompiledProgram(role=job.role, graph=job.gm, program=compiled.program))
         return Driven(call=box_graph(job.gm), executor="eager", python_calls={})
 
-    with mock.patch.object(attempts, "make_call", keep):
+    with mock.patch.object(compile_graph, "make_call", keep):
         yield found
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from coilwork_frontend.capture.captured_graph import CapturedGraph, WithCaptured
+from coilwork_frontend.capture.eager_fallback import CapturedGraph, GuardedProgram
 
 SAYS_SO = "not for this call"
 
@@ -21,9 +21,9 @@ def double(x: Tensor) -> Tensor:
     return x * 2
 
 
-def with_captured(compiled: Callable[..., Any], captured: Callable[..., Any], **more: bool) -> WithCaptured:
+def with_captured(compiled: Callable[..., Any], captured: Callable[..., Any], **more: bool) -> GuardedProgram:
     graph = CapturedGraph(fx.symbolic_trace(captured), "a reason")
-    return WithCaptured(
+    return GuardedProgram(
         compiled, graph, is_failure=lambda error: SAYS_SO in str(error), **{"random": False, **more}
     )
 

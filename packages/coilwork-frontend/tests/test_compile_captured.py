@@ -13,8 +13,8 @@ from functorch.compile import default_partition, make_boxed_func
 from torch import Tensor, fx, nn
 
 from coilwork_frontend.calling_convention.convention import Roles
-from coilwork_frontend.capture.refused_types import EagerKernels
-from coilwork_frontend.compile_captured import CAPTURED_ROLES, MENDING, Promises, Stages, compile_captured
+from coilwork_frontend.capture.dtype_checks import EagerKernels
+from coilwork_frontend.compile_captured import CAPTURED_ROLES, MENDS, Promises, Stages, compile_captured
 from coilwork_frontend.errors import CoilworkFallbackWarning
 from coilwork_ir.calling_convention import CallRole
 
@@ -146,4 +146,4 @@ def test_nested_inputs_are_made_flat_by_a_row() -> None:
 
 
 def test_the_order_of_mending_has_reasons() -> None:
-    assert MENDING.violations() == () and CAPTURED_ROLES.violations() == ()
+    assert MENDS.violations() == () and CAPTURED_ROLES.violations() == ()

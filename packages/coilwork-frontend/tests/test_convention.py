@@ -21,7 +21,7 @@ from coilwork_frontend.calling_convention.convention import (
     describe_program,
     open_convention,
 )
-from coilwork_frontend.calling_convention.shared_results import SharedMemory, SharedView
+from coilwork_frontend.calling_convention.result_aliasing import SharedMemory, SharedView
 from coilwork_frontend.torch_compat.tensors import Creation
 
 aten = torch.ops.aten

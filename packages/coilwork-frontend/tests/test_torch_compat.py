@@ -11,10 +11,9 @@ from torch._higher_order_ops.effects import has_effects
 from torch._subclasses import FakeTensorMode
 
 from coilwork_frontend.errors import UnsupportedTorchError
-from coilwork_frontend.torch_compat.autograd import checks_have_effects
-from coilwork_frontend.torch_compat.nesting import map_tensors, tensors_in
+from coilwork_frontend.torch_compat.aot_autograd import checks_have_effects
 from coilwork_frontend.torch_compat.operators import OperatorCounter, is_operator
-from coilwork_frontend.torch_compat.tensors import real_tensors
+from coilwork_frontend.torch_compat.tensors import map_tensors, real_tensors, tensors_in
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.workarounds import WORKAROUNDS
 
@@ -50,7 +49,7 @@ def test_counter_leaves_views_out() -> None:
     assert counter.count == 2
 
 
-def test_checks_are_in_graphs_whatever_torch_registers() -> None:
+def test_checks_of_linear_algebra_stay_in_graphs() -> None:
     check = torch.ops.aten._linalg_check_errors.default
     before = has_effects(check)
     with checks_have_effects():

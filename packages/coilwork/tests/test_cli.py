@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import coilwork
+from coilwork.backend import resolve
 from coilwork.cli import main
 from coilwork.compile_options import CompileOptions
-from coilwork.given_options import resolve
 from coilwork_cache import Bundle, BundleCodec, LocalStore, TypedCache
 from coilwork_ir.machine import TUNING, list_borrowed, read_entries
 from coilwork_runtime.generated import KernelVersion, TritonKernel

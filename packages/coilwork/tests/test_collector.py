@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coilwork import backend as backend_module
-from coilwork_frontend.collector import collector_paused
+from coilwork_frontend.compile_captured import pause_collector
 
 
 def test_it_is_off_inside_and_on_again_after_an_error() -> None:
@@ -16,8 +16,8 @@ def test_it_is_off_inside_and_on_again_after_an_error() -> None:
     seen: list[bool] = []
 
     def failing() -> None:
-        with collector_paused():
-            with collector_paused():
+        with pause_collector():
+            with pause_collector():
                 seen.append(gc.isenabled())
             seen.append(gc.isenabled())
             raise ValueError("inside")
@@ -31,7 +31,7 @@ def test_it_is_off_inside_and_on_again_after_an_error() -> None:
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     try:
-        with collector_paused():
+        with pause_collector():
             pass
         assert not gc.isenabled()
     finally:

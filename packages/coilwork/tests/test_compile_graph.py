@@ -17,7 +17,8 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork import attempts, stages
+from coilwork import compile_graph as compiler
+from coilwork import stages
 from coilwork.backend import backend
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
@@ -86,7 +87,7 @@ def refuse(operator: str) -> Callable[..., Compiled]:
 def test_operator_that_cannot_be_lowered_goes_to_aten(
     leniently: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(attempts, "run_stages", refuse("aten.sin.default"))
+    monkeypatch.setattr(compiler, "run_stages", refuse("aten.sin.default"))
     x = inputs()
     with fallback_warning(r"aten\.sin\.default run as ATen's own kernels") as caught:
         result = leniently(waves, trace=str(tmp_path), cache=False)(x)
@@ -104,7 +105,7 @@ def test_graph_that_cannot_be_compiled_runs_in_eager_mode(
     def broken(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         raise ZeroDivisionError("a bug in a stage")
 
-    monkeypatch.setattr(attempts, "run_stages", broken)
+    monkeypatch.setattr(compiler, "run_stages", broken)
     x = inputs()
     with fallback_warning(r"runs in eager mode: ZeroDivisionError: a bug in a stage") as caught:
         result = leniently(waves, trace=str(tmp_path), cache=False)(x)
@@ -123,7 +124,7 @@ def test_backward_that_cannot_be_compiled_runs_in_eager_mode(
             raise ZeroDivisionError("a bug in a stage")
         return real(job, fallback=fallback)
 
-    monkeypatch.setattr(attempts, "run_stages", broken)
+    monkeypatch.setattr(compiler, "run_stages", broken)
     x = inputs().requires_grad_()
     with fallback_warning(r"graph backward_\w+ runs in eager mode"):
         leniently(waves, cache=False)(x).square().sum().backward()
@@ -133,7 +134,7 @@ def test_backward_that_cannot_be_compiled_runs_in_eager_mode(
 
 
 def test_strict_raises_with_its_cause(strictly: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "run_stages", refuse("aten.sin.default"))
+    monkeypatch.setattr(compiler, "run_stages", refuse("aten.sin.default"))
     with pytest.raises(BackendCompilerFailed, match="CompileError") as caught:
         strictly(waves, cache=False)(inputs())
     error = raised_by_backend(caught.value)
@@ -148,7 +149,7 @@ def test_an_error_without_a_message_is_named_by_its_type(
     def broken(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         raise AssertionError
 
-    monkeypatch.setattr(attempts, "run_stages", broken)
+    monkeypatch.setattr(compiler, "run_stages", broken)
     with pytest.raises(BackendCompilerFailed, match="reason  AssertionError"):
         strictly(waves, cache=False)(inputs())
     torch.compiler.reset()
@@ -161,7 +162,7 @@ def test_an_error_that_names_a_call_again_costs_that_call(
 ) -> None:
     tried: list[tuple[str, ...]] = []
     origins = (Origin(node="sin", op="aten.sin.default"),)
-    plain = attempts.run_stages
+    plain = compiler.run_stages
 
     def stubborn(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         if not any(node.name == "sin" and node.op == "call_function" for node in job.gm.graph.nodes):
@@ -169,7 +170,7 @@ def test_an_error_that_names_a_call_again_costs_that_call(
         tried.append(fallback)
         raise LoweringError("no-lowering", "never", origins=origins)
 
-    monkeypatch.setattr(attempts, "run_stages", stubborn)
+    monkeypatch.setattr(compiler, "run_stages", stubborn)
     with pytest.warns(CoilworkFallbackWarning) as caught:
         result = leniently(waves, cache=False)(inputs())
     said = [str(w.message) for w in caught if w.category is CoilworkFallbackWarning]

@@ -14,7 +14,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.package_options import executor_options
+from coilwork.package_options import make_executor_options
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import Program
 from coilwork_runtime import ExecutorUnavailableError
@@ -137,10 +137,10 @@ def test_who_computes_products_on_gpus(options: dict[str, Any], required: bool |
     graph = Loadable(
         name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
     )
-    library = choice._products(graph, executor_options(CompileOptions(**options)))
+    library = choice._products(graph, make_executor_options(CompileOptions(**options)))
     assert (None if library is None else library.required) is required
     on_cpu = replace(graph, devices=("cpu",))
-    assert choice._products(on_cpu, executor_options(CompileOptions(**options))) is None
+    assert choice._products(on_cpu, make_executor_options(CompileOptions(**options))) is None
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,10 @@ def test_what_is_repeated_goes_to_the_driver_as_graphs(options: dict[str, Any], 
     graph = Loadable(
         name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
     )
-    assert (choice._graphs(graph, executor_options(CompileOptions(**options))) is not None) is replays
+    assert (choice._graphs(graph, make_executor_options(CompileOptions(**options))) is not None) is replays
     assert (
-        choice._graphs(replace(graph, devices=("cpu",)), executor_options(CompileOptions(**options))) is None
+        choice._graphs(replace(graph, devices=("cpu",)), make_executor_options(CompileOptions(**options)))
+        is None
     )
 
 
@@ -172,7 +173,7 @@ def test_who_computes_convolutions_on_gpus(options: dict[str, Any], required: bo
     graph = Loadable(
         name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
     )
-    library = choice._convolutions(graph, executor_options(CompileOptions(**options)))
+    library = choice._convolutions(graph, make_executor_options(CompileOptions(**options)))
     assert (None if library is None else library.required) is required
     on_cpu = replace(graph, devices=("cpu",))
-    assert choice._convolutions(on_cpu, executor_options(CompileOptions(**options))) is None
+    assert choice._convolutions(on_cpu, make_executor_options(CompileOptions(**options))) is None

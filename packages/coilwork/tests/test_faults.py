@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork import attempts, stages
 from coilwork import backend as backends
+from coilwork import compile_graph, stages
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
@@ -516,7 +516,7 @@ def test_a_missing_compiler_is_not_looked_for_in_calls(leniently: Compile, monke
         tries += 1
         raise MissingCompilerError("no-compiler", "there is none")
 
-    monkeypatch.setattr(attempts, "make_call", fail)
+    monkeypatch.setattr(compile_graph, "make_call", fail)
     with told() as said:
         check(leniently(waves, cache=False))
     assert tries == 1

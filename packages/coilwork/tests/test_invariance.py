@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coilwork.backend import resolve
 from coilwork.errors import BatchVariantError, OptionError
-from coilwork.given_options import resolve
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.nodes import ExternCall, Program
 from coilwork_tools.check_mode.watch import check_batch_invariant

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
-from coilwork.package_options import layout_options
+from coilwork.package_options import make_layout_options
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_lowering import LayoutOptions
 
@@ -75,29 +75,29 @@ def test_training_in_channels_last(strictly: Compile, dynamic: bool) -> None:
 
 def test_the_options_decide() -> None:
     # kernels store rows of any length, unless they are not to multiply
-    assert layout_options(CompileOptions()) == LayoutOptions(by_rows=False)
-    assert layout_options(CompileOptions(contractions="aten")) == LayoutOptions()
-    assert layout_options(CompileOptions(conv_layout="captured")).layout == "captured"
-    assert layout_options(CompileOptions(numerics="strict")).layout == "captured"
+    assert make_layout_options(CompileOptions()) == LayoutOptions(by_rows=False)
+    assert make_layout_options(CompileOptions(contractions="aten")) == LayoutOptions()
+    assert make_layout_options(CompileOptions(conv_layout="captured")).layout == "captured"
+    assert make_layout_options(CompileOptions(numerics="strict")).layout == "captured"
     asked = CompileOptions(numerics="strict", conv_layout="channels_last")
-    assert layout_options(asked).layout == "channels_last"
+    assert make_layout_options(asked).layout == "channels_last"
 
 
 @pytest.mark.usefixtures("full_precision")
 def test_torch_decides_about_tf32() -> None:
-    assert not layout_options(CompileOptions()).tf32_convolutions
+    assert not make_layout_options(CompileOptions()).tf32_convolutions
 
 
 def test_convolutions_are_the_schedulers() -> None:
-    joined = layout_options(CompileOptions(), joins_scheduler=True)
+    joined = make_layout_options(CompileOptions(), joins_scheduler=True)
     assert (
         joined.scheduled_devices == ("cuda", "cpu")
-        and layout_options(CompileOptions()).scheduled_devices == ()
+        and make_layout_options(CompileOptions()).scheduled_devices == ()
     )
 
 
 def test_layouts_do_not_depend_on_the_batch_where_results_may_not() -> None:
-    assert layout_options(CompileOptions(batch_invariant=True)).layout == "captured"
+    assert make_layout_options(CompileOptions(batch_invariant=True)).layout == "captured"
 
 
 def job(role: Role) -> Job:

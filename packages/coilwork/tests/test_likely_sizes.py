@@ -13,12 +13,17 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
+from coilwork.registries import codegen_for
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
-from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes, likely_texts, rounded
-from coilwork_ir.calling_convention import Boundary
-from coilwork_ir.emission import declare_capabilities
+from coilwork_frontend.likely_sizes import (
+    describe_likely_sizes,
+    list_likely_arguments,
+    list_likely_sizes,
+    round_size,
+)
+from coilwork_ir.boundary import Boundary
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
@@ -51,7 +56,7 @@ def planned(
         options,
         trace=Trace(None),
         clock=StageClock(),
-        boundary=Boundary(likely=likely_sizes(lowered.symbols, gm) if likely else ()),
+        boundary=Boundary(likely=list_likely_sizes(lowered.symbols, gm) if likely else ()),
     )
 
 
@@ -78,14 +83,14 @@ def planned(
     ],
 )
 def test_sizes_are_rounded_up_and_stay_as_odd(size: int, expected: int) -> None:
-    assert rounded(size) == expected
+    assert round_size(size) == expected
 
 
 def test_symbols_have_the_sizes_that_they_were_traced_with() -> None:
     gm = traced(lambda x: x * 2, torch.empty(1000, 60))
     lowered = lower(gm, name="g")
     shape = [str(size) for size in lowered.graph.inputs[0].shape]
-    assert dict(likely_sizes(lowered.symbols, gm)) == dict(zip(shape, (1016, 60), strict=True))
+    assert dict(list_likely_sizes(lowered.symbols, gm)) == dict(zip(shape, (1016, 60), strict=True))
 
 
 def test_sizes_from_data_are_not_guessed() -> None:
@@ -94,8 +99,8 @@ def test_sizes_from_data_are_not_guessed() -> None:
 
     gm = traced(positive, torch.ones(1000))
     lowered = lower(gm, name="g")
-    assert [value for _, value in likely_sizes(lowered.symbols, gm)] == [1016]
-    assert len(likely_texts(gm)) == 1
+    assert [value for _, value in list_likely_sizes(lowered.symbols, gm)] == [1016]
+    assert len(describe_likely_sizes(gm)) == 1
 
 
 SUMS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
@@ -132,7 +137,7 @@ def test_calls_of_other_sizes_give_the_same() -> None:
 def kernels_of(program: Program, gm: torch.fx.GraphModule, target: str) -> tuple[KernelSource, ...]:
     """What is emitted for `program`, made of `gm`."""
     targets = declare_capabilities(Targets(main=TARGETS[target]), codegen_for)
-    likely, options = likely_sizes(lower(gm, name="g").symbols, gm), CompileOptions()
+    likely, options = list_likely_sizes(lower(gm, name="g").symbols, gm), CompileOptions()
     generation = open_generation(program, targets, options, likely)
     return tuple(emit_kernels(program, generation, options, Trace(None)).values())
 
@@ -156,7 +161,7 @@ def test_generators_without_versions_are_not_told() -> None:
 def test_the_first_call_of_a_kernel_says_what_is_likely() -> None:
     gm = traced(lambda x, y: (x * 2, y * 2), torch.empty(64), torch.empty(2000))
     program = planned(gm, options=CompileOptions(combine=False, fusion=False))
-    known = likely_sizes(lower(gm, name="g").symbols, gm)
+    known = list_likely_sizes(lower(gm, name="g").symbols, gm)
     (kernel,) = program.kernels
-    assert likely_arguments(program, known) == {kernel.name: (64,)}
-    assert likely_arguments(program, ()) == {}
+    assert list_likely_arguments(program, known) == {kernel.name: (64,)}
+    assert list_likely_arguments(program, ()) == {}

@@ -8,8 +8,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from coilwork.compile_options import CompileOptions, Mode
-from coilwork.package_options import search_of
-from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
+from coilwork.package_options import make_search
+from coilwork_runtime.triton_kernels.descent import Trial
 
 PROGRAM = """
 import logging
@@ -71,7 +71,7 @@ def ignored(kernel: str, trials: int, best: Trial) -> None:
     ],
 )
 def test_autotuning_modes_search(mode: Mode, searches: bool) -> None:
-    found = search_of(CompileOptions(mode=mode, autotune_budget=7), ignored)
+    found = make_search(CompileOptions(mode=mode, autotune_budget=7), ignored)
     assert (found is not None) == searches
     assert found is None or found.most == 7
-    assert search_of(CompileOptions(mode=mode, autotune_budget=0), ignored) is None
+    assert make_search(CompileOptions(mode=mode, autotune_budget=0), ignored) is None

@@ -12,10 +12,9 @@ from typing import Any, Final
 import pytest
 import torch
 
-from coilwork.backend import backend
+from coilwork.backend import backend, resolve
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import DivergenceError, IgnoredOptionWarning, NotBuiltYetWarning, NotFiniteError
-from coilwork.given_options import resolve
 from coilwork_lowering.rewrites import REWRITES
 
 WRAPPERS: Final = ("python", "native", "fx", "cpp")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import coilwork
+from coilwork.backend import resolve
 from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import IgnoredOptionWarning, OptionError
-from coilwork.given_options import resolve
 
 
 def test_defaults() -> None:

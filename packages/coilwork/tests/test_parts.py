@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.utils._dtype_abbrs import dtype_abbrs
 
 from coilwork import compile_graph
+from coilwork.backend import resolve
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.given_options import resolve
 from coilwork_tools.explain.report import CompileReport
 
 LOGGED: list[str] = []

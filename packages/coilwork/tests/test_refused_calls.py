@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from coilwork import attempts
+from coilwork import compile_graph
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork_frontend.capture.refused_calls import EagerTrial
-from coilwork_frontend.capture.value_checks import check_values
+from coilwork_frontend.capture.eager_trial import EagerTrial
+from coilwork_frontend.capture.runtime_checks import check_values
 
 Program = Callable[..., object]
 
@@ -35,7 +35,7 @@ def broken_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise KeyError("a fault of the compiler's")
 
     with monkeypatch.context() as patch:
-        patch.setattr(attempts, "run_stages", fail)
+        patch.setattr(compile_graph, "run_stages", fail)
         yield
 
 

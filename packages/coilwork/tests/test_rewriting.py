@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coilwork.backend import check_names
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
-from coilwork.given_options import check_names
-from coilwork.package_options import rewrites_of
+from coilwork.package_options import list_rewrites
 from coilwork_lowering.rewrites import Rewrite, call, tensor
 
 Compile = Callable[..., Callable[..., Any]]
@@ -95,7 +95,7 @@ def test_not_with_other_numerics_nor_where_skipped(
 
 def test_random_numbers_are_those_of_eager_unless_generated() -> None:
     def names(on_gpu: bool, **how: Any) -> set[str]:
-        return {r.name for r in rewrites_of("captured", CompileOptions(**how), on_gpu=on_gpu)}
+        return {r.name for r in list_rewrites("captured", CompileOptions(**how), on_gpu=on_gpu)}
 
     assert "attention-with-dropout" not in names(False)
     assert "attention-with-dropout" in names(True)
@@ -104,11 +104,13 @@ def test_random_numbers_are_those_of_eager_unless_generated() -> None:
 
 
 def test_other_promises_keep_the_captured_operators() -> None:
-    assert "attention" in {r.name for r in rewrites_of("captured", CompileOptions())}
-    assert "attention" not in {r.name for r in rewrites_of("captured", CompileOptions(batch_invariant=True))}
+    assert "attention" in {r.name for r in list_rewrites("captured", CompileOptions())}
+    assert "attention" not in {
+        r.name for r in list_rewrites("captured", CompileOptions(batch_invariant=True))
+    }
     torch.use_deterministic_algorithms(True)
     try:
-        assert "attention" not in {r.name for r in rewrites_of("captured", CompileOptions())}
+        assert "attention" not in {r.name for r in list_rewrites("captured", CompileOptions())}
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -138,7 +140,7 @@ def test_a_rewrite_of_ones_own(strictly: Compile, tmp_path: Path) -> None:
 
 
 def test_rewrites_are_values_of_their_class() -> None:
-    from coilwork.given_options import resolve
+    from coilwork.backend import resolve
 
     with pytest.raises(OptionError, match="it must be a list of Rewrite"):
         resolve(options={"rewrites": [torch.sin]}, environ={})

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork.backends.registry import codegen_for
+from coilwork.backend import resolve
 from coilwork.compile_options import CompileOptions
-from coilwork.given_options import resolve
+from coilwork.registries import codegen_for
 from coilwork.stages import lower_to_program
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.program.nodes import Launch

@@ -93,7 +93,7 @@ def test_what_stays_in_a_gpus_cache_is_updated_together(
             name=base.name, arch=base.arch, multiprocessors=base.multiprocessors, l2_bytes=l2_mib << 20
         )
 
-    monkeypatch.setattr("coilwork.backends.cuda.describe_gpu", described)
+    monkeypatch.setattr("coilwork.backends.describe_gpu", described)
     gm, inputs = largest_of_rows()
     options = CompileOptions(strict=True)
     assert resident_bytes(gm, options) == stays_mib << 20

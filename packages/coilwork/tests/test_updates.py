@@ -10,16 +10,20 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork_frontend.calling_convention.updates import aligned_updates, names_at, update_roles
-from coilwork_ir.calling_convention import CallingConvention
+from coilwork_frontend.calling_convention.input_memory import (
+    list_aligned_updates,
+    make_update_roles,
+    name_inputs,
+)
+from coilwork_ir.roles import CallingConvention
 from coilwork_lowering import lower
 from coilwork_runtime import bind_roles
 
 
 def updates(function: Callable[..., object], *inputs: torch.Tensor, on_cpu: bool = True) -> tuple[int, ...]:
     gm = make_fx(function, tracing_mode="fake")(*inputs)
-    found = aligned_updates(gm, on_cpu=on_cpu)
-    assert len(names_at(lower(gm, name="g").graph, found)) == len(found)
+    found = list_aligned_updates(gm, on_cpu=on_cpu)
+    assert len(name_inputs(lower(gm, name="g").graph, found)) == len(found)
     return found
 
 
@@ -59,7 +63,7 @@ def test_memory_that_leaves_by_another_way_stays_what_it_is() -> None:
 
 
 def aligned(call: Callable[[list[Any]], Sequence[Any]], positions: Sequence[int], takes: int) -> Any:
-    roles = CallingConvention(takes=takes, rows=update_roles(positions))
+    roles = CallingConvention(takes=takes, rows=make_update_roles(positions))
     return bind_roles(call, str(roles), {}).call
 
 

@@ -1,7 +1,7 @@
-"""From Dynamo's graph to ATen graphs and back: torch's faults are mended, and calls of programs finished.
+"""From Dynamo's graph to a callable: fix what torch's tracing gets wrong, run AOTAutograd, restore results.
 
 Open `compile_captured.py` first: one graph from its capture to a callable. `capture/` works on Dynamo's
-graphs, `calling_convention/` on what a program takes and gives; `workarounds.py` lists torch's faults.
+graphs, `calling_convention/` around compiled ATen graphs; `workarounds.py` is the table of torch's faults.
 """
 
 __version__ = "0.1.0"

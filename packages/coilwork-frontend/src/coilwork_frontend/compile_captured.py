@@ -1,13 +1,16 @@
-"""One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mended, and
-AOTAutograd around the rest.
+"""Compile one of Dynamo's graphs to a callable.
 
-What compiles ATen graphs is handed in as `Stages`, one for each captured graph.
+Graphs that must not be compiled run in eager mode; the others are rewritten by the table `MENDS`, given to
+AOTAutograd, and wrapped for calls that the program is not for. `Stages`, made once per captured graph,
+compiles the ATen graphs.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -15,86 +18,108 @@ from typing import Any, Final, Protocol
 
 from torch import fx
 
-from coilwork_frontend.calling_convention.captured_results import (
-    CapturedResult,
-    captured_results,
-    created_roles,
-    list_marks,
-)
 from coilwork_frontend.calling_convention.convention import Role, Roles
-from coilwork_frontend.calling_convention.marked_results import restore_marks
-from coilwork_frontend.calling_convention.shared_results import (
+from coilwork_frontend.calling_convention.lazy_conjugation import restore_marks
+from coilwork_frontend.calling_convention.result_aliasing import (
+    CapturedResult,
     ResultObject,
     SharedMemory,
+    describe_results,
+    identify_results,
+    list_marks,
+    make_view_roles,
     plan_shared_results,
-    result_objects,
 )
-from coilwork_frontend.capture.collectives_in_place import write_collectives_out
-from coilwork_frontend.capture.eager_calls import compile_around, find_failing_call
-from coilwork_frontend.capture.eager_fallback import explain_untraced, is_told, run_as_captured
-from coilwork_frontend.capture.fake_shapes import broadcast_selections, sum_over_all
-from coilwork_frontend.capture.forward_mode import in_forward_mode
-from coilwork_frontend.capture.margin_loss import write_out_label_margins
-from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
-from coilwork_frontend.capture.nested_regions import put_in_place
-from coilwork_frontend.capture.opaque_inputs import has_opaque_inputs, left_to_eager
-from coilwork_frontend.capture.overlapping_writes import (
-    fill_what_is_expanded,
-    repeated_elements,
-    write_to_what_is_expanded,
-    writes_to_overlaps,
-    writes_to_repeats,
+from coilwork_frontend.capture.collectives import functionalize_collectives, has_group_inputs, name_groups
+from coilwork_frontend.capture.dtype_checks import EagerKernels, has_rejected_types, writes_other_types
+from coilwork_frontend.capture.eager_fallback import (
+    compile_around,
+    find_failing_call,
+    has_opaque_inputs,
+    is_for_others,
+    make_trace_error,
+    run_captured_graph,
+    run_in_forward_mode,
+    run_opaque,
 )
-from coilwork_frontend.capture.process_groups import has_group_inputs, name_groups
-from coilwork_frontend.capture.refused_calls import (
+from coilwork_frontend.capture.eager_trial import (
     EagerTrial,
     RefusedCallError,
     UnknownGradientError,
     calls_gradients,
-    mixes_memory,
+    mixes_meta_tensors,
     restore_shapes,
     run_refused,
 )
-from coilwork_frontend.capture.refused_outputs import writes_other_types
-from coilwork_frontend.capture.refused_types import EagerKernels, has_refused_types
-from coilwork_frontend.capture.region_effects import find_region_effects
-from coilwork_frontend.capture.resizing import keep_resizing
-from coilwork_frontend.capture.scaled_products import restore_scaled_products
-from coilwork_frontend.capture.shared_memory import with_shared_memory
-from coilwork_frontend.capture.squeezed_unbacked_sizes import (
-    Assertions,
-    copy_for_squeezed_sizes,
-    with_squeezed_sizes,
-)
-from coilwork_frontend.capture.storages import (
-    copy_of,
+from coilwork_frontend.capture.input_storages import (
+    compile_with_storages,
+    copy_graph,
     find_misplaced_writes,
     give_expanded_storages,
-    given_storages,
+    guard_shared_memory,
 )
-from coilwork_frontend.capture.tensor_indices import read_indices
-from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
-from coilwork_frontend.capture.user_checks import put_told_checks_first
-from coilwork_frontend.capture.value_checks import check_values
-from coilwork_frontend.collector import collector_paused
+from coilwork_frontend.capture.operator_fixes import (
+    broadcast_masked_select,
+    keep_resize_operators,
+    read_tensor_indices,
+    replace_margin_losses,
+    restore_scaled_products,
+    sum_over_empty_dims,
+)
+from coilwork_frontend.capture.pytree_inputs import flatten_inputs, has_pytree_inputs
+from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
+from coilwork_frontend.capture.subgraphs import find_subgraph_effects, inline_subgraphs
+from coilwork_frontend.capture.unbacked_sizes import (
+    SqueezeAssertions,
+    UnifiedSizes,
+    copy_for_squeezed_sizes,
+    guard_squeezed_sizes,
+)
+from coilwork_frontend.capture.write_overlaps import (
+    fill_expansion_source,
+    list_repeated_writes,
+    make_repeated_error,
+    write_expansion_source,
+    writes_to_overlaps,
+)
 from coilwork_frontend.errors import describe
-from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, result_facts
-from coilwork_ir.calling_convention import CallingConvention, CallRole
+from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_with_aot_autograd, result_facts
 from coilwork_ir.passes import Before, Pass, PassTable
+from coilwork_ir.roles import CallingConvention, CallRole
+
+# ---- Garbage collection ----
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """Switch Python's cyclic garbage collector off while it is entered; it may be nested.
+
+    A compilation makes hundreds of thousands of values that live until its end. Walking over them, which
+    frees nothing, costs up to two fifths of the time.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
 
 Halves = tuple[fx.GraphModule, fx.GraphModule]
-# A graph, its inputs, and what makes them of a list of what a caller gives.
-Arranged = tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]
+# A graph, its inputs, and a function that makes them from a caller's arguments.
+Rearranged = tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]
 logger = logging.getLogger("coilwork")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """What is promised of a compilation.
+    """What a compilation guarantees.
 
     Attributes:
         strict: a graph that cannot be compiled is an error, instead of running in eager mode with a warning.
-        is_batch_invariant: what eager mode does not promise must not run there.
+        is_batch_invariant: results of a row do not depend on other rows, so nothing runs in eager mode.
     """
 
     strict: bool = False
@@ -107,7 +132,7 @@ class Promises:
 
 
 class Stages(Protocol):
-    """What compiles the ATen graphs of one captured graph."""
+    """Compiles the ATen graphs of one captured graph."""
 
     @property
     def promises(self) -> Promises: ...
@@ -117,17 +142,16 @@ class Stages(Protocol):
 
     @property
     def decompositions(self) -> dict[Any, Callable[..., Any]]:
-        """Return what AOTAutograd takes apart, by operator."""
+        """Return the decompositions for AOTAutograd, by operator."""
 
     def rewrite(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        """Rewrite Dynamo's graph in place, for its own sake."""
+        """Rewrite Dynamo's graph in place to a faster one."""
 
     def leave_out_rewrites(self, error: Exception) -> Stages | None:
-        """Return what compiles the graph without the rewrites that failed with `error`; None if that is to be
-        raised."""
+        """Return stages without the rewrites that failed with `error`; None if `error` is to be raised."""
 
     def partition(self, joint: fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:
-        """The forward and the backward half of a joint graph."""
+        """Return the forward and the backward half of a joint graph."""
 
     def compile(
         self,
@@ -138,130 +162,126 @@ class Stages(Protocol):
         shared: Sequence[SharedMemory],
         is_refused: Callable[[], bool],
     ) -> BoxedCallable:
-        """The callable of an ATen graph. `shared` are results that share memory; `is_refused` tells if eager
-        refuses the call."""
+        """Compile an ATen graph to a callable. `shared` are results that share memory; `is_refused` tells if
+        eager refuses the call."""
 
     def apply_roles(self, call: Callable[..., Any], roles: Roles) -> Callable[..., Any]:
-        """`call`, which takes inputs one by one, with the roles of its inputs and results."""
+        """Return `call`, which takes inputs one by one, with `roles` around it."""
 
     def is_other_shape(self, error: Exception) -> bool:
-        """Tell if a compiled program failed since an operator returned another shape than captured."""
+        """Tell if a compiled program failed because an operator returned another shape than captured."""
 
     def watch_in_eager(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, which runs a captured graph in eager mode, with the checks that are asked for."""
+        """Return `call`, which runs a captured graph in eager mode, with the checks that options ask for."""
 
     def watch(self, call: Callable[..., Any], captured: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        """`call`, compiled of `captured`, with the checks of what was rewritten that are asked for."""
+        """Return `call`, compiled of `captured`, with the checks of rewrites that options ask for."""
 
 
 def compile_captured(
     gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
 ) -> Callable[..., Any]:
-    """Compile Dynamo's graph `gm`, which is changed, by the stages that `begin` gives for each captured
-    graph.
+    """Compile Dynamo's graph `gm`, which is changed in place; `begin` makes the stages of a captured graph.
 
     Raises:
         CompileError: with `strict`, the graph cannot be compiled.
     """
-    start = Given(gm=gm, inputs=example_inputs, roles=Roles(convention=CallingConvention(takes=0)))
-    given = CAPTURED_ROLES.run(start, None)
-    compiled = _compile_given(given.gm, given.inputs, begin)
-    if not given.roles.convention.rows:
+    start = CapturedInputs(gm=gm, inputs=example_inputs, roles=Roles(convention=CallingConvention(takes=0)))
+    captured = CAPTURED_ROLES.run(start, None)
+    compiled = _compile_flat(captured.gm, captured.inputs, begin)
+    if not captured.roles.convention.rows:
         return compiled
-    return begin().apply_roles(compiled, given.roles)
+    return begin().apply_roles(compiled, captured.roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """Dynamo's graph, what it is given, and the roles of what callers give instead."""
+class CapturedInputs:
+    """Dynamo's graph, its inputs, and the roles that make these from a caller's arguments."""
 
     gm: fx.GraphModule
     inputs: Sequence[Any]
     roles: Roles
 
-    def arrange(self, name: str, arranged: Arranged) -> Given:
-        """Another graph with other inputs, and what makes these before a call, inside of what does so
-        already."""
+    def arrange(self, name: str, arranged: Rearranged) -> CapturedInputs:
+        """Return the rearranged graph and inputs, with the role `name` inside of the roles so far."""
         gm, inputs, make = arranged
         rows = (CallRole(kind="before", name=name), *self.roles.convention.rows)
         roles = Roles(
             convention=CallingConvention(takes=len(inputs), rows=rows),
             functions=MappingProxyType({**self.roles.functions, name: make}),
         )
-        return Given(gm=gm, inputs=inputs, roles=roles)
+        return CapturedInputs(gm=gm, inputs=inputs, roles=roles)
 
 
-def _flatten_inputs(given: Given, context: None) -> Given:
-    if not has_nested_inputs(given.inputs):
-        return given
-    return given.arrange("flatten", flatten_inputs(given.gm, given.inputs))
+def _flatten_inputs(captured: CapturedInputs, context: None) -> CapturedInputs:
+    if not has_pytree_inputs(captured.inputs):
+        return captured
+    return captured.arrange("flatten", flatten_inputs(captured.gm, captured.inputs))
 
 
-def _name_groups(given: Given, context: None) -> Given:
-    if not has_group_inputs(given.gm, given.inputs):
-        return given
-    return given.arrange("named", name_groups(given.gm, given.inputs))
+def _name_groups(captured: CapturedInputs, context: None) -> CapturedInputs:
+    if not has_group_inputs(captured.gm, captured.inputs):
+        return captured
+    return captured.arrange("named", name_groups(captured.gm, captured.inputs))
 
 
-CAPTURED_ROLES: Final[PassTable[Given, None]] = PassTable(
+CAPTURED_ROLES: Final[PassTable[CapturedInputs, None]] = PassTable(
     passes=(
         Pass(name="flatten inputs", run=_flatten_inputs, why="AOTAutograd knows flat inputs"),
         Pass(name="name groups", run=_name_groups, why="no program can hold a group, and torch bakes it in"),
     ),
     order=(Before("flatten inputs", "name groups", "a nested input may hold groups"),),
 )
-"""The roles of what Dynamo's callers give, from the caller inwards; each is applied before those
-behind it.
-"""
+"""The roles of a captured graph's inputs, from the caller inwards."""
 
 
-def _compile_given(
+def _compile_flat(
     gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
 ) -> Callable[..., Any]:
-    """`compile_captured` of a graph whose inputs are flat and none a group."""
+    """Compile a captured graph whose inputs are flat and hold no process group."""
     stages = begin()
     promises = stages.promises
     if has_opaque_inputs(gm, example_inputs):
-        return stages.watch_in_eager(left_to_eager(gm, example_inputs, strict=promises.only_compiled))
+        return stages.watch_in_eager(run_opaque(gm, example_inputs, strict=promises.only_compiled))
     restore_scaled_products(gm)
-    if has_refused_types(gm, stages.eager_kernels):
+    if has_rejected_types(gm, stages.eager_kernels):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
-    as_captured = in_forward_mode(gm, only_compiled=promises.is_batch_invariant)
-    if as_captured is not None:
-        return stages.watch_in_eager(as_captured)
-    captured, results = copy_of(gm), captured_results(gm)
-    views = created_roles(gm, len(example_inputs))
-    sharing = with_shared_memory(gm, example_inputs, captured)
-    squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
-    taken = TakenSizes(gm, is_other_shape=stages.is_other_shape)
+    eager_call = run_in_forward_mode(gm, only_compiled=promises.is_batch_invariant)
+    if eager_call is not None:
+        return stages.watch_in_eager(eager_call)
+    captured, results = copy_graph(gm), describe_results(gm)
+    views = make_view_roles(gm, len(example_inputs))
+    guard_memory = guard_shared_memory(gm, example_inputs, captured)
+    squeezed, assertions = copy_for_squeezed_sizes(gm), SqueezeAssertions()
+    unified = UnifiedSizes(gm, is_other_shape=stages.is_other_shape)
     trial = EagerTrial(captured, example_inputs)
-    inputs, giving = give_expanded_storages(gm, example_inputs, captured)
-    MENDING.run(gm, None)
-    as_captured = _uncompiled_calls(gm, captured, example_inputs, trial, stages, begin)
-    if as_captured is not None:
-        return as_captured
+    inputs, pass_storages = give_expanded_storages(gm, example_inputs, captured)
+    MENDS.run(gm, None)
+    eager_call = _run_unmended(gm, captured, example_inputs, trial, stages, begin)
+    if eager_call is not None:
+        return eager_call
     try:
         stages.rewrite(gm, inputs)
     # A graph can do without rewrites of ours.
     except Exception as error:
-        others = None if is_told(error) else stages.leave_out_rewrites(error)
+        others = None if is_for_others(error) else stages.leave_out_rewrites(error)
         if others is None:
             raise
         plain = others
-        return _compile_given(copy_of(captured), example_inputs, lambda: plain)
-    roles = _Roles(stages=stages, results=results, trial=trial)
+        return _compile_flat(copy_graph(captured), example_inputs, lambda: plain)
+    compilers = _Compilers(stages=stages, results=results, trial=trial)
     compiler = partial(
         compile_with_aot_autograd,
-        forward=taken.noting(assertions.noting(roles.compile_forward)),
-        backward=roles.compile_backward,
-        inference=taken.noting(assertions.noting(roles.compile_inference)),
+        forward=unified.watch_compiler(assertions.watch_compiler(compilers.compile_forward)),
+        backward=compilers.compile_backward,
+        inference=unified.watch_compiler(assertions.watch_compiler(compilers.compile_inference)),
         decompositions=stages.decompositions,
-        partition=roles.partition,
+        partition=compilers.partition,
     )
     try:
-        with collector_paused():
-            compiled = giving(given_storages(gm, inputs, compiler))
+        with pause_collector():
+            compiled = pass_storages(compile_with_storages(gm, inputs, compiler))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
     # wrong with it.
     except Exception as error:
@@ -269,14 +289,14 @@ def _compile_given(
         if uncompiled is None:
             raise
         return uncompiled
-    compiled = sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions)))
+    compiled = guard_memory(unified.guard(guard_squeezed_sizes(compiled, squeezed, assertions)))
     compiled = stages.apply_roles(compiled, Roles(convention=views))
     watched: Callable[..., Any] = stages.watch(compiled, captured, example_inputs)
     return watched
 
 
-def _mend(fix: Callable[[fx.GraphModule], None]) -> Callable[[fx.GraphModule, None], fx.GraphModule]:
-    """`fix`, which rewrites the graph in place, as a step of the table."""
+def _make_mend(fix: Callable[[fx.GraphModule], None]) -> Callable[[fx.GraphModule, None], fx.GraphModule]:
+    """Return `fix`, which rewrites the graph in place, as a step of the table."""
 
     def run(gm: fx.GraphModule, context: None) -> fx.GraphModule:
         fix(gm)
@@ -287,80 +307,85 @@ def _mend(fix: Callable[[fx.GraphModule], None]) -> Callable[[fx.GraphModule, No
 
 _OTHER_CALLS: Final = "they rewrite different calls, so either order does"
 
-MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
+MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
     passes=(
         Pass(
             name="user checks",
-            run=_mend(put_told_checks_first),
-            why="what the user checks is told in the user's words, not in torch's",
+            run=_make_mend(put_user_checks_first),
+            why="a failing check shows the user's message, not torch's",
         ),
         Pass(
             name="collectives",
-            run=_mend(write_collectives_out),
+            run=_make_mend(functionalize_collectives),
             why="AOTAutograd refuses collectives that write into their operands",
         ),
         Pass(
             name="nested regions",
-            run=_mend(put_in_place),
-            why="what is called as a graph is neither fused with, nor partitioned by, what surrounds it",
+            run=_make_mend(inline_subgraphs),
+            why="a graph that is called is not fused or partitioned together with what surrounds it",
         ),
-        Pass(name="tensor indices", run=_mend(read_indices), why="numbers in tensors index as numbers do"),
+        Pass(
+            name="tensor indices",
+            run=_make_mend(read_tensor_indices),
+            why="numbers in tensors index as numbers do",
+        ),
         Pass(
             name="masked selection",
-            run=_mend(broadcast_selections),
-            why="a mask may have more places than what it chooses from",
+            run=_make_mend(broadcast_masked_select),
+            why="a mask may have more elements than the tensor it selects from",
         ),
         Pass(
             name="sums over all",
-            run=_mend(sum_over_all),
-            why="torch's fake tensors sum over no dimension where none is listed, and eager over all",
+            run=_make_mend(sum_over_empty_dims),
+            why="over an empty list of dimensions, fake tensors sum over none, and eager over all",
         ),
         Pass(
             name="value checks",
-            run=_mend(check_values),
-            why="tracing does not see the values that eager refuses",
+            run=_make_mend(check_values),
+            why="tracing does not see values, some of which eager refuses",
         ),
         Pass(
             name="filled expansions",
-            run=_mend(fill_what_is_expanded),
-            why="a value is written once to what an expansion shows many times",
+            run=_make_mend(fill_expansion_source),
+            why="an expanded tensor is filled by filling its source once",
         ),
         Pass(
             name="written expansions",
-            run=_mend(write_to_what_is_expanded),
-            why="torch adds up what is written to elements that share memory",
+            run=_make_mend(write_expansion_source),
+            why="AOTAutograd adds up writes to elements that share memory",
         ),
         Pass(
             name="margin losses",
-            run=_mend(write_out_label_margins),
-            why="torch's decomposition takes places behind the last label for labels",
+            run=_make_mend(replace_margin_losses),
+            why="torch's decomposition takes padding behind the last label for labels",
         ),
         Pass(
             name="resizing",
-            run=_mend(keep_resizing),
-            why="images that are resized are differentiated as one operator",
+            run=_make_mend(keep_resize_operators),
+            why="resizing is differentiated as one operator",
         ),
     ),
     order=(
         Before("user checks", "collectives", _OTHER_CALLS),
         Before("collectives", "nested regions", _OTHER_CALLS),
-        Before("nested regions", "tensor indices", "calls inside of a region are mended as those around it"),
+        Before(
+            "nested regions",
+            "tensor indices",
+            "calls of an inlined region are rewritten like those around it",
+        ),
         Before("tensor indices", "masked selection", _OTHER_CALLS),
         Before("masked selection", "sums over all", _OTHER_CALLS),
         Before("sums over all", "value checks", _OTHER_CALLS),
         Before("value checks", "filled expansions", _OTHER_CALLS),
-        Before(
-            "filled expansions", "written expansions", "what is filled as a whole needs no view to write by"
-        ),
+        Before("filled expansions", "written expansions", "a fill of a whole tensor needs no view"),
         Before("written expansions", "margin losses", _OTHER_CALLS),
         Before("margin losses", "resizing", _OTHER_CALLS),
     ),
 )
-"""What is rewritten in Dynamo's graph, in place, where torch's tracing would make of it what eager does
-not."""
+"""Rewrites of Dynamo's graph, in place, where torch's tracing differs from eager."""
 
 
-def _uncompiled_calls(
+def _run_unmended(
     gm: fx.GraphModule,
     captured: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -368,11 +393,11 @@ def _uncompiled_calls(
     stages: Stages,
     begin: Callable[[], Stages],
 ) -> Callable[..., Any] | None:
-    """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a
-    write wrong.
+    """Return a call that does without tracing `gm`: eager refuses the call, or tracing would get a write or
+    an effect wrong. None if there is no such reason.
 
     Raises:
-        CompileError: in the latter case, with `strict`.
+        CompileError: tracing would get something wrong, and only compiled code may run.
     """
     if (calls_gradients(gm) or writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
         restore_shapes(captured, example_inputs)
@@ -380,10 +405,10 @@ def _uncompiled_calls(
         return forward
     calls, error = find_misplaced_writes(gm)
     if error is None:
-        calls = writes_to_repeats(gm)
-        error = repeated_elements(calls[0]) if calls else None
+        calls = list_repeated_writes(gm)
+        error = make_repeated_error(calls[0]) if calls else None
     if error is None:
-        calls, error = find_region_effects(captured)
+        calls, error = find_subgraph_effects(captured)
     if error is None:
         return None
     if stages.promises.only_compiled:
@@ -391,7 +416,7 @@ def _uncompiled_calls(
     names = {node.name for node in calls}
     if names <= {node.name for node in captured.graph.nodes}:
         return compile_around(captured, names, error, _compile_part(begin))
-    return stages.watch_in_eager(run_as_captured(captured, error))
+    return stages.watch_in_eager(run_captured_graph(captured, error))
 
 
 def _run_untraced(
@@ -402,9 +427,10 @@ def _run_untraced(
     stages: Stages,
     begin: Callable[[], Stages],
 ) -> Callable[..., Any] | None:
-    """The call that runs a graph that cannot be compiled because of `error`; None if that is to be raised."""
+    """Return a call that runs a graph which `error` keeps from being compiled; None if `error` is to be
+    raised."""
     only_compiled = stages.promises.only_compiled
-    if isinstance(error, RefusedCallError) or not is_told(error):
+    if isinstance(error, RefusedCallError) or not is_for_others(error):
         is_of_gradients = isinstance(error, UnknownGradientError)
         if not is_of_gradients and trial.refuses():
             restore_shapes(captured, example_inputs)
@@ -413,12 +439,12 @@ def _run_untraced(
             logger.info("a graph runs in eager mode, which refuses its gradient: %s", describe(error))
             forward: Callable[..., Any] = captured.forward
             return forward
-    if only_compiled or is_told(error):
+    if only_compiled or is_for_others(error):
         return None
     failing = find_failing_call(captured, error)
     if failing is not None:
-        return compile_around(captured, {failing}, explain_untraced(error), _compile_part(begin))
-    return stages.watch_in_eager(run_as_captured(captured, error))
+        return compile_around(captured, {failing}, make_trace_error(error), _compile_part(begin))
+    return stages.watch_in_eager(run_captured_graph(captured, error))
 
 
 def _compile_part(begin: Callable[[], Stages]) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
@@ -426,9 +452,9 @@ def _compile_part(begin: Callable[[], Stages]) -> Callable[[fx.GraphModule, Sequ
 
 
 @dataclass(slots=True, kw_only=True)
-class _Roles:
-    """What AOTAutograd calls. `objects` are the results of the forward graph that are one tensor, as the
-    joint graph tells."""
+class _Compilers:
+    """The compilers that AOTAutograd calls. `objects` are the tensor objects of the forward graph's results,
+    read off the joint graph."""
 
     stages: Stages
     results: Sequence[CapturedResult]
@@ -436,11 +462,11 @@ class _Roles:
     objects: list[ResultObject | None] = field(default_factory=list)
 
     def partition(self, joint: fx.GraphModule, inputs: Sequence[Any], **rest: Any) -> Halves:
-        self.objects.extend(result_objects(joint, rest["num_fwd_outputs"]))
+        self.objects.extend(identify_results(joint, rest["num_fwd_outputs"]))
         return self.stages.partition(joint, inputs, **rest)
 
     def compile_forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-        if mixes_memory(gm):
+        if mixes_meta_tensors(gm):
             raise UnknownGradientError("a call takes tensors on meta beside others")
         shared = plan_shared_results(self.objects, self.results, result_facts(), recorded=True)
         gm = restore_marks(gm, list_marks(self.results, result_facts()))
@@ -449,15 +475,15 @@ class _Roles:
 
     def compile_backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         # It is often compiled at its first call, outside of the pause around AOTAutograd.
-        with collector_paused():
+        with pause_collector():
             return self.stages.compile(
                 gm, example_inputs, role="backward", shared=(), is_refused=lambda: False
             )
 
     def compile_inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-        if mixes_memory(gm):
+        if mixes_meta_tensors(gm):
             raise RefusedCallError("a call takes tensors on meta beside others")
         gm = restore_marks(gm, list_marks(self.results, result_facts()))
-        shared = plan_shared_results(result_objects(gm), self.results, result_facts(), recorded=False)
+        shared = plan_shared_results(identify_results(gm), self.results, result_facts(), recorded=False)
         is_refused = self.trial.refuses
         return self.stages.compile(gm, example_inputs, role="inference", shared=shared, is_refused=is_refused)

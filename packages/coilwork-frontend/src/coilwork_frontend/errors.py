@@ -1,12 +1,22 @@
-"""Errors and warnings of a compilation that a user may meet, from capturing on. Codes are stable and
-documented."""
+"""Errors and warnings that users of a compiler meet. Their codes are stable and documented.
+
+A warning stands at the user's line: that of the nearest frame that is neither torch's nor ours. It is the
+call of `torch.compile`, or of the function it returned, if that compiles at its first call. How many frames
+of Dynamo and autograd lie between differs from release to release.
+"""
 
 from __future__ import annotations
 
+import inspect
+import warnings
+from types import FrameType
+from typing import Final
+
+# ---- Errors ----
+
 
 class CoilworkError(Exception):
-    """Base of the errors that users of the compiler meet: a stable `code`, what happened, why, and what to do
-    about it."""
+    """Base of the errors that users meet: a stable `code`, what happened, the reason, and a remedy."""
 
     def __init__(self, code: str, what: str, *, reason: str = "", remedy: str = "") -> None:
         self.code = code
@@ -34,15 +44,15 @@ class CompileError(CoilworkError):
 
 
 class PassError(CoilworkError):
-    """A pass of the user's own failed, or made something that is no graph of the same inputs and outputs."""
+    """A user's pass failed, or its result has other inputs and outputs than the graph."""
 
 
 def describe(error: Exception) -> str:
-    """The text of `error`, beginning with its type; ours begin with it themselves."""
-    name, said = type(error).__name__, str(error)
-    if said.startswith(f"{name}["):
-        return said
-    return f"{name}: {said}" if said else name
+    """Return the text of `error` with its type in front; texts of our errors begin with it already."""
+    name, text = type(error).__name__, str(error)
+    if text.startswith(f"{name}["):
+        return text
+    return f"{name}: {text}" if text else name
 
 
 class CoilworkWarning(UserWarning):
@@ -54,7 +64,7 @@ class CoilworkFallbackWarning(CoilworkWarning):
 
 
 class UncachedPassWarning(CoilworkWarning):
-    """What is compiled is not cached, because a pass or rewrite has no `uuid`."""
+    """Graphs are not cached, because a pass or rewrite has no `uuid`."""
 
 
 class IgnoredOptionWarning(CoilworkWarning):
@@ -63,3 +73,47 @@ class IgnoredOptionWarning(CoilworkWarning):
 
 class NotBuiltYetWarning(CoilworkWarning):
     """A mode or option is accepted, but the part of it that the message names has no effect yet."""
+
+
+# ---- Warnings ----
+
+
+# Packages whose frames are never the user's: they call, or are called, on the user's behalf.
+_NOT_USER: Final = frozenset({"torch", "contextlib", "functools", "threading", "concurrent"})
+_OURS: Final = "coilwork"
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn with `text` at the user's line that is being run; in a thread without one, at the caller's."""
+    frame = find_user_frame()
+    if frame is None:
+        # autograd runs a backward graph in a thread of its own
+        warnings.warn(text, category, stacklevel=2)
+        return
+    scope = frame.f_globals
+    registry = scope.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        text,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=scope.get("__name__"),
+        registry=registry,
+    )
+
+
+def find_user_frame() -> FrameType | None:
+    """Return the innermost frame of this thread that is neither torch's nor ours; None if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_not_user(frame):
+        frame = frame.f_back
+    return frame
+
+
+def _is_not_user(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__")
+    if not isinstance(module, str):
+        # code that torch generates is of no module
+        return True
+    package = module.partition(".")[0]
+    return package in _NOT_USER or package == _OURS or package.startswith(f"{_OURS}_")

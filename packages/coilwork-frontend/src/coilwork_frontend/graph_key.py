@@ -1,8 +1,8 @@
-"""The cache key of a captured graph: a hash of everything that decides what is compiled from it.
+"""The cache key of a captured graph: the text of everything that decides what is compiled from it.
 
-Names of nodes do not count, positions do; of an input its type, layout and device; of a tensor attribute its
-name and contents. The user's source lines are left out: they change comments in the generated code, never
-what it computes.
+The text has positions of nodes and not their names, types, layouts and devices of inputs, and names and
+contents of tensor attributes. The user's source lines are left out: they only change comments in generated
+code.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Any
 
 import torch
 
-from coilwork_frontend.likely_sizes import likely_texts
+from coilwork_frontend.likely_sizes import describe_likely_sizes
 from coilwork_frontend.torch_compat.operators import is_operator
-from coilwork_frontend.torch_compat.sizes import symbol_facts
+from coilwork_frontend.torch_compat.sizes import list_symbol_facts
 from coilwork_frontend.torch_compat.tensors import real_tensors
 
 
 def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
-    """Canonical text of `gm` as called with `example_inputs`; equal texts compile to equal code.
+    """Return canonical text of `gm` as called with `example_inputs`; equal texts compile to equal code.
 
     Raises:
-        UnkeyableGraphError: an argument has no canonical text (a script object, say): do not cache this
-            graph.
+        UnkeyableGraphError: an argument has no canonical text, such as a script object.
     """
     lines = [f"input {position} {_value_text(value)}" for position, value in enumerate(example_inputs)]
     lines.append(_symbol_text(gm))
@@ -36,8 +35,8 @@ def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> s
 def identify_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *facts: str
 ) -> tuple[str | None, str]:
-    """The key text of `gm` with `facts`, None if it is not to be cached, and a text that identifies it
-    anyway."""
+    """Return the key text of `gm` with `facts`, None if it cannot be cached, and a text that identifies
+    it."""
     try:
         text = "\n".join((graph_key_text(gm, example_inputs), *facts))
     except UnkeyableGraphError:
@@ -57,13 +56,13 @@ def _graph_lines(gm: torch.fx.GraphModule) -> list[str]:
         if node.op == "placeholder":
             lines.append(f"{number} placeholder {_value_text(node.meta.get('val'))}")
         elif node.op == "get_attr":
-            # by name too: a cached module asks for its constants by their names
+            # a cached module looks up its constants by name
             lines.append(f"{number} attribute {node.target} {_attribute_text(gm, str(node.target))}")
         else:
             args = _argument_text(node.args, numbers)
             kwargs = _argument_text(node.kwargs, numbers)
             value = _value_text(node.meta.get("val")) if node.op == "call_function" else ""
-            # what the call is a part of may decide how it is lowered
+            # the operator that the call was decomposed from may decide how it is lowered
             original = node.meta.get("original_aten")
             part = f" of {original}" if is_operator(original) and original is not node.target else ""
             lines.append(f"{number} {_target_text(node.target)}{part} {args} {kwargs} -> {value}")
@@ -94,7 +93,7 @@ def _attribute_text(gm: torch.fx.GraphModule, path: str) -> str:
 
 
 def tensor_digest(value: torch.Tensor) -> str:
-    """Hash of the contents of `value`, row-major.
+    """Return a hash of the contents of `value`, row-major.
 
     Raises:
         UnkeyableGraphError: the tensor is sparse, quantized or the like.
@@ -115,7 +114,7 @@ def _value_text(value: object) -> str:
             if value.layout != torch.strided:
                 return f"{value.dtype}[{shape}]({value.layout}){value.device}"
             strides = ",".join(str(s) for s in value.stride())
-            # decides on alignment, and on what lies at a place in the storage
+            # alignment and `as_strided` depend on the offset
             offset = value.storage_offset()
             begins = "" if type(offset) is int and offset == 0 else f"+{offset}"
             marks = f"{'*' * value.is_conj()}{'-' * value.is_neg()}"
@@ -150,18 +149,16 @@ def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
 
 
 def _symbol_text(gm: torch.fx.GraphModule) -> str:
-    """Bounds of the size symbols, what is guarded of them and how large they likely are: that was used while
-    compiling.
+    """Return the bounds, guards and likely values of the size symbols of `gm`, which compiling uses.
 
-    Dimensions that are guarded to be 1 have other strides, for one, than those of the same text that are
-    guarded not to be.
+    For one, a dimension that is guarded to be 1 has another stride than one that is guarded not to be.
     """
     for node in gm.graph.nodes:
         for size in _symbolic_sizes(node.meta.get("val")):
             environment = size.node.shape_env
             if environment is not None:
                 ranges = sorted(f"{symbol}:{bounds}" for symbol, bounds in environment.var_to_range.items())
-                facts = [*ranges, *symbol_facts(environment), *likely_texts(gm)]
+                facts = [*ranges, *list_symbol_facts(environment), *describe_likely_sizes(gm)]
                 return "symbols " + "; ".join(facts)
     return "symbols"
 

@@ -1,5 +1,4 @@
-"""The options of a backend as one list: a frozen dataclass, each of whose fields says what it does and who
-honours it.
+"""The options of a back end as one list: a frozen dataclass whose fields say what each option does.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class MyOptions(Options):
@@ -10,8 +9,8 @@ honours it.
     settings = MyOptions(**TABLE.check({"strict": True}, source="torch.compile"))
 
 Help texts, checks of values, environment variables, cache keys and warnings of options without effect follow
-from the fields. An unknown name is refused with the nearest known one; a variable that is no option is warned
-of, since it may be somebody else's.
+from the fields. An unknown name is an error that names the nearest known one. An unknown variable is only
+warned of, since it may be somebody else's.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from coilwork_frontend.errors import (
     NotBuiltYetWarning,
     OptionError,
     UncachedPassWarning,
+    warn_user,
 )
-from coilwork_frontend.user_passes import keys_of, without_uuid
-from coilwork_frontend.user_warnings import warn_user
+from coilwork_frontend.user_passes import keys_of, list_unkeyed
 
 _ABOUT: Final = "about"
 _QUIET: Final = (False, "auto")
@@ -39,13 +38,13 @@ _QUIET: Final = (False, "auto")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Who honours an option, and when nobody does.
+    """A condition under which an option has an effect.
 
     Attributes:
-        who: for help texts; empty if that says nothing.
-        is_met: tells if the other options leave the option an effect.
-        device_types: types of devices, one of which a graph has to be on.
-        otherwise: why it has none, as a format of the options `o`, or of a graph's `devices`.
+        who: who honours the option, for help texts; may be empty.
+        is_met: tells if the condition holds, from all options.
+        device_types: the option has an effect on graphs with a device of one of these types; empty: on all.
+        otherwise: why the option has no effect, as a format of the options `o`, or of a graph's `devices`.
     """
 
     who: str = ""
@@ -62,14 +61,14 @@ class Kind(Protocol):
         """The values, for help texts."""
 
     def take(self, value: object) -> object:
-        """The setting that `value`, given in Python, stands for.
+        """Return the setting that `value`, given in Python, stands for.
 
         Raises:
             UnfitValueError: none.
         """
 
     def parse(self, text: str) -> object:
-        """The value that `text` of an environment variable stands for, which `take` gets.
+        """Return the value that `text` of an environment variable stands for; `take` gets it next.
 
         Raises:
             UnfitValueError: none.
@@ -77,7 +76,7 @@ class Kind(Protocol):
 
 
 class UnfitValueError(Exception):
-    """An option cannot have a value: `what` goes behind its name in messages."""
+    """An option cannot have a value; `what` stands behind the option's name in messages."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -86,19 +85,19 @@ class UnfitValueError(Exception):
 
 
 def refuse_type(value: object, wanted: str) -> UnfitValueError:
-    """The error of a `value` that is of another type than what is `wanted`."""
+    """Return the error for a `value` of another type than `wanted`."""
     return UnfitValueError(f"={value!r} has the wrong type", f"it must be {wanted}")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words; a function lists those that packages register."""
+    """One of several words; a function lists them if packages register them."""
 
     words: tuple[str, ...] | Callable[[], tuple[str, ...]]
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The words there are now."""
+        """The words, as registered now."""
         return self.words() if callable(self.words) else self.words
 
     @property
@@ -152,7 +151,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """A list; `holds` says of what, and `is_item` tells what may stand in it. Code cannot come as text."""
+    """A list of `holds`, which `is_item` recognises. Lists of code have no text form."""
 
     holds: str = "str"
     is_item: Callable[[object], bool] = lambda item: isinstance(item, str)
@@ -207,12 +206,11 @@ def option(
         key: it changes what is compiled, and so belongs in the cache key.
         least: the least value of a number.
         kind: the values that it takes. Default: those of the field's type.
-        needs: who honours it; the first that is not met says why a given value has no effect.
-        quiet: values that ask for nothing, and so are never without effect.
-        unbuilt: by value what of it has no effect yet, of which is warned once per process.
-        brings: what it needs of other options where it is on: their names and the values that do; the first
-            of them is taken where nobody says otherwise.
-        why: the reason, for who says otherwise.
+        needs: conditions for an effect; the first that does not hold is the reason in the warning.
+        quiet: values that ask for nothing, so there is no warning that they have no effect.
+        unbuilt: by value, the part of it that has no effect yet; warned of once per process.
+        brings: by name, the values of other options that it needs when it is on; the first is the default.
+        why: the reason for that, in the error if the user chose another value.
     """
     about = _About(
         effect=effect,
@@ -252,11 +250,11 @@ class Texts:
 
 
 def _is_pair_of_texts(pair: object) -> bool:
-    return isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+    return isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The nearest of `known` names as a hint; without a near one, `otherwise`, or all of them."""
+    """Return the nearest of `known` names as a hint; if none is near, `otherwise`, or all names."""
     names = tuple(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise or f"known: {', '.join(names)}"
@@ -267,7 +265,7 @@ class Options:
     """The base of options classes."""
 
     def key_text(self) -> str:
-        """The settings that change what is compiled, as canonical text."""
+        """Return the settings that change what is compiled, as canonical text."""
         kinds = _kinds(type(self))
         chosen = sorted(f.name for f in fields(self) if f.metadata[_ABOUT].key)
         return ";".join(f"{name}={_key_of(kinds[name], getattr(self, name))}" for name in chosen)
@@ -276,7 +274,7 @@ class Options:
     def unkeyed(self) -> tuple[str, ...]:
         """Names of passes and rewrites that have no `uuid`, which keep what is compiled out of the cache."""
         code = (name for name, kind in _kinds(type(self)).items() if isinstance(kind, Items) and kind.is_code)
-        return without_uuid([item for name in code for item in getattr(self, name)])
+        return list_unkeyed([item for name in code for item in getattr(self, name)])
 
 
 def _key_of(kind: Kind, value: Any) -> str:
@@ -295,10 +293,10 @@ def _read_kinds(cls: Any) -> Mapping[str, Kind]:
     return MappingProxyType({f.name: f.metadata[_ABOUT].kind or _kind(f, types[f.name]) for f in fields(cls)})
 
 
-def _kind(one: Any, expected: Any) -> Kind:
+def _kind(option_field: Any, expected: Any) -> Kind:
     if get_origin(expected) is Literal:
         return Choice(get_args(expected))
-    return Items() if get_origin(expected) is tuple else Plain(expected, one.metadata[_ABOUT].least)
+    return Items() if get_origin(expected) is tuple else Plain(expected, option_field.metadata[_ABOUT].least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +305,7 @@ class OptionInfo:
 
     Attributes:
         variable: the environment variable that sets it.
-        honoured_by: who does what it says; empty for every compilation.
+        honoured_by: under which conditions it has an effect; empty: always.
     """
 
     name: str
@@ -326,9 +324,9 @@ class OptionTable(Generic[_O]):
     """The options of `cls`.
 
     Attributes:
-        prefix: of the environment variables.
+        prefix: prefix of the environment variables.
         others: variables with the prefix that are no options.
-        command: what lists the options, for messages.
+        command: a command that lists the options, for messages.
     """
 
     cls: type[_O]
@@ -338,11 +336,11 @@ class OptionTable(Generic[_O]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names, in order."""
+        """The names of all options, in order."""
         return tuple(f.name for f in fields(self.cls))
 
     def list(self) -> tuple[OptionInfo, ...]:
-        """Every option, in order."""
+        """Return every option, in order."""
         kinds = _kinds(self.cls)
         return tuple(
             OptionInfo(
@@ -359,19 +357,19 @@ class OptionTable(Generic[_O]):
     def _variable(self, name: str) -> str:
         return f"{self.prefix}{name.upper()}"
 
-    def check(self, given: Mapping[str, object], *, source: str) -> dict[str, Any]:
-        """The settings that `given` values stand for. `source` is how messages call the place they come from.
+    def check(self, values: Mapping[str, object], *, source: str) -> dict[str, Any]:
+        """Return the settings that `values` stand for. `source` says in messages where they come from.
 
         Raises:
             OptionError: unknown name, or a value of the wrong type; the message names the nearest known one.
         """
-        found = {}
-        for name, value in given.items():
+        settings = {}
+        for name, value in values.items():
             if name not in self.names:
                 hint = suggest(name, self.names)
                 raise OptionError("unknown-option", f"{source}: there is no option {name!r}", remedy=hint)
-            found[name] = self._take(name, value, source)
-        return found
+            settings[name] = self._take(name, value, source)
+        return settings
 
     def _take(self, name: str, value: object, source: str) -> object:
         kind = _kinds(self.cls)[name]
@@ -382,7 +380,7 @@ class OptionTable(Generic[_O]):
             raise OptionError(code, f"{source}: {name}{error.what}", remedy=error.remedy) from None
 
     def read_environment(self, environ: Mapping[str, str]) -> dict[str, Any]:
-        """The settings in environment variables.
+        """Return the settings in environment variables.
 
         Raises:
             OptionError: an option's variable holds no value of it.
@@ -390,7 +388,7 @@ class OptionTable(Generic[_O]):
         Warns:
             IgnoredOptionWarning: a variable with the prefix that is no option.
         """
-        kinds, found = _kinds(self.cls), {}
+        kinds, settings = _kinds(self.cls), {}
         for variable, text in environ.items():
             if not variable.startswith(self.prefix) or variable in self.others:
                 continue
@@ -409,25 +407,25 @@ class OptionTable(Generic[_O]):
             except UnfitValueError as error:
                 what = f"{source}={text!r}{error.what}"
                 raise OptionError("bad-option", what, remedy=error.remedy) from None
-            found[name] = self._take(name, value, source)
-        return found
+            settings[name] = self._take(name, value, source)
+        return settings
 
     def settle(self, settings: _O, chosen: Set[str]) -> _O:
-        """`settings` with what options that are on need of others.
+        """Return `settings` with the values of options that other options need (`brings`).
 
         Raises:
-            OptionError: somebody has `chosen` another value for one of these.
+            OptionError: the user has `chosen` another value for one of them.
         """
-        for one in fields(self.cls):
-            about: _About = one.metadata[_ABOUT]
-            for name, allowed in about.brings.items() if getattr(settings, one.name) is True else ():
+        for item in fields(self.cls):
+            about: _About = item.metadata[_ABOUT]
+            for name, allowed in about.brings.items() if getattr(settings, item.name) is True else ():
                 value = getattr(settings, name)
                 if value in allowed:
                     continue
                 if name in chosen:
                     raise OptionError(
                         "bad-option",
-                        f"{name}={value!r} cannot go with {one.name}=True",
+                        f"{name}={value!r} cannot go with {item.name}=True",
                         reason=about.why,
                         remedy=f"{name}={allowed[0]!r}, or leave it out",
                     )
@@ -436,35 +434,34 @@ class OptionTable(Generic[_O]):
         return settings
 
     def warn(self, settings: _O, chosen: Set[str]) -> None:
-        """Warn of options that somebody has `chosen` and that have no effect, or none yet."""
-        for one in fields(self.cls):
-            about, value = one.metadata[_ABOUT], getattr(settings, one.name)
-            if one.name in chosen and value not in about.quiet:
+        """Warn of options that the user has `chosen` and that have no effect, or none yet."""
+        for item in fields(self.cls):
+            about, value = item.metadata[_ABOUT], getattr(settings, item.name)
+            if item.name in chosen and value not in about.quiet:
                 why = next((n.otherwise for n in about.needs if not n.is_met(settings)), None)
                 if why is not None:
-                    text = f"{one.name}={value!r} has no effect: {why.format(o=settings)}"
+                    text = f"{item.name}={value!r} has no effect: {why.format(o=settings)}"
                     warn_user(text, IgnoredOptionWarning)
             if about.unbuilt and value in about.unbuilt:
-                _announce(f'{one.name}="{value}": {about.unbuilt[value]}')
+                _announce(f'{item.name}="{value}": {about.unbuilt[value]}')
 
     def warn_of_devices(self, settings: _O, graph: str, devices: Sequence[str]) -> None:
-        """Warn of options that somebody has changed and that do nothing for `graph`, which is on
-        `devices`.
-        """
+        """Warn of options that are not at their default and have no effect on `graph`, which is on
+        `devices`."""
         types = {device.partition(":")[0] for device in devices}
-        for one in fields(self.cls):
-            about, value = one.metadata[_ABOUT], getattr(settings, one.name)
-            if value == one.default or value in about.quiet:
+        for item in fields(self.cls):
+            about, value = item.metadata[_ABOUT], getattr(settings, item.name)
+            if value == item.default or value in about.quiet:
                 continue
             for need in about.needs:
                 if need.device_types and types.isdisjoint(need.device_types):
                     why = need.otherwise.format(devices=", ".join(devices) or "no device")
-                    text = f"{one.name}={value!r} has no effect in graph {graph}: {why}"
+                    text = f"{item.name}={value!r} has no effect in graph {graph}: {why}"
                     warn_user(text, IgnoredOptionWarning)
 
 
 def warn_of_unkeyed(options: Options) -> None:
-    """Warn that passes and rewrites without uuid keep what is compiled out of the cache."""
+    """Warn that graphs are not cached if a pass or rewrite has no `uuid`."""
     if options.unkeyed:
         warn_user(
             f"graphs are not cached: {', '.join(options.unkeyed)} has no uuid. Give it an attribute or "
@@ -474,8 +471,8 @@ def warn_of_unkeyed(options: Options) -> None:
         )
 
 
-# A process-wide memory of what was said. The registry that `warnings` keeps is no such memory: Dynamo changes
-# the filters while it works, which empties it.
+# Remembers the warnings of this process. Python's registry of warnings does not: Dynamo changes the filters
+# while it works, which empties it.
 @cache
 def _announce(text: str) -> None:
     warn_user(text, NotBuiltYetWarning)

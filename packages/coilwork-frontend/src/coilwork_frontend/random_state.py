@@ -1,4 +1,4 @@
-"""The states of torch's generators of random numbers, to be taken up again."""
+"""Save and restore the states of torch's random number generators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomState:
-    """States of the CPU's generator and of every GPU's."""
+    """The states of the CPU's generator and of every GPU's."""
 
     cpu: Tensor
     cuda: Sequence[Tensor]
@@ -24,13 +24,13 @@ class RandomState:
 
 
 def random_state() -> RandomState:
-    """Return what they are now."""
+    """Return the current states."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
     return RandomState(cpu=torch.get_rng_state(), cuda=cuda)
 
 
 def restore(state: RandomState) -> None:
-    """Let numbers be drawn from `state` on."""
+    """Restore the generators to `state`."""
     torch.set_rng_state(state.cpu)
     if state.cuda:
         torch.cuda.set_rng_state_all(state.cuda)

@@ -1,5 +1,7 @@
-"""What is wrong in torch's own tracing, `aot_eager` included, and mended here: one table, whose rows go with
-the versions that need them.
+"""The table of torch's faults that Coilwork works around, a row per fault.
+
+All are faults of torch's own tracing, so `aot_eager` has them too. A row goes when no supported version needs
+it.
 """
 
 from __future__ import annotations
@@ -33,25 +35,25 @@ WORKAROUNDS: Final = (
             "operators that conjugate inside, as linalg.pinv, are wrong in the first call of a compiled graph"
         ),
         versions=("2.13",),
-        fix="coilwork_frontend.torch_compat.first_calls:FirstCall",
-        test="coilwork/tests/test_first_calls.py:test_complex_matrices",
+        fix="coilwork_frontend.torch_compat.aot_autograd:FirstCall",
+        test="coilwork/tests/test_aot_autograd.py:test_complex_matrices",
     ),
     Workaround(
         what="results are written into tensors of types that eager says they cannot be cast to",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.refused_outputs:writes_other_types",
+        fix="coilwork_frontend.capture.dtype_checks:writes_other_types",
         test="coilwork/tests/test_refused_calls.py:test_results_that_a_tensor_cannot_hold",
     ),
     Workaround(
         what="what is written to lies in one place with another operand, or with itself, and gets a result",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.overlapping_writes:writes_to_overlaps",
+        fix="coilwork_frontend.capture.write_overlaps:writes_to_overlaps",
         test="coilwork/tests/test_refused_calls.py:test_writes_to_memory_that_is_read",
     ),
     Workaround(
         what="what is written to an expanded tensor changes its elements by several times the difference",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.overlapping_writes:write_to_what_is_expanded",
+        fix="coilwork_frontend.capture.write_overlaps:write_expansion_source",
         test="coilwork/tests/test_refused_calls.py:test_views_of_expansions_are_written_to",
     ),
     Workaround(
@@ -60,7 +62,7 @@ WORKAROUNDS: Final = (
             "difference"
         ),
         versions=("2.13",),
-        fix="coilwork_frontend.capture.storages:give_expanded_storages",
+        fix="coilwork_frontend.capture.input_storages:give_expanded_storages",
         test="coilwork/tests/test_refused_calls.py:test_an_input_that_is_expanded_already",
     ),
     Workaround(
@@ -69,13 +71,13 @@ WORKAROUNDS: Final = (
             "multiply by"
         ),
         versions=("2.13",),
-        fix="coilwork_frontend.capture.scaled_products:restore_scaled_products",
+        fix="coilwork_frontend.capture.operator_fixes:restore_scaled_products",
         test="coilwork/tests/test_refused_calls.py:test_scaled_products_of_integers",
     ),
     Workaround(
         what="classes that one_hot is not told of, and quantiles beyond 0 and 1, are computed with",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.value_checks:check_values",
+        fix="coilwork_frontend.capture.runtime_checks:check_values",
         test="coilwork/tests/test_refused_calls.py:test_values_that_tracing_does_not_see",
     ),
     Workaround(
@@ -84,63 +86,63 @@ WORKAROUNDS: Final = (
             "fail"
         ),
         versions=("2.13",),
-        fix="coilwork_frontend.capture.refused_calls:restore_shapes",
+        fix="coilwork_frontend.capture.eager_trial:restore_shapes",
         test="coilwork/tests/test_refused_calls.py:test_more_than_a_tensor_holds",
     ),
     Workaround(
         what="losses, resized images and pooled rows of types that eager has no kernel for are computed",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.refused_types:has_refused_types",
+        fix="coilwork_frontend.capture.dtype_checks:has_rejected_types",
         test="coilwork/tests/test_refused_calls.py:test_types_that_are_taken_apart_whatever_they_are",
     ),
     Workaround(
         what="gradients of losses between two types, and pixels of images without elements, are computed",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.refused_types:has_refused_types",
+        fix="coilwork_frontend.capture.dtype_checks:has_rejected_types",
         test="coilwork/tests/test_refused_calls.py:test_what_only_eagers_kernels_refuse",
     ),
     Workaround(
         what="labels of multilabel_margin_loss do not end at -1, and the loss of one row has a dimension",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.margin_loss:write_out_label_margins",
-        test="coilwork/tests/test_margin_loss.py:test_labels_end_at_the_first_that_is_none",
+        fix="coilwork_frontend.capture.operator_fixes:replace_margin_losses",
+        test="coilwork/tests/test_operator_fixes.py:test_labels_end_at_the_first_that_is_none",
     ),
     Workaround(
         what="masked_select of a row by a matrix is held to the number of the row's elements",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.fake_shapes:broadcast_selections",
-        test="coilwork/tests/test_fake_shapes.py:test_as_eager",
+        fix="coilwork_frontend.capture.operator_fixes:broadcast_masked_select",
+        test="coilwork/tests/test_operator_fixes.py:test_as_eager",
     ),
     Workaround(
         what="nansum and nanmean of a list of no dimensions have the input's shape, and no gradient",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.fake_shapes:sum_over_all",
-        test="coilwork/tests/test_fake_shapes.py:test_sums_of_no_listed_dimensions",
+        fix="coilwork_frontend.capture.operator_fixes:sum_over_empty_dims",
+        test="coilwork/tests/test_operator_fixes.py:test_sums_of_no_listed_dimensions",
     ),
     Workaround(
         what=(
             "before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code"
         ),
         versions=("2.11", "2.12"),
-        fix="coilwork_frontend.torch_compat.autograd:checks_have_effects",
-        test="coilwork-frontend/tests/test_torch_compat.py:test_checks_are_in_graphs_whatever_torch_registers",
+        fix="coilwork_frontend.torch_compat.aot_autograd:checks_have_effects",
+        test="coilwork-frontend/tests/test_torch_compat.py:test_checks_of_linear_algebra_stay_in_graphs",
     ),
     Workaround(
         what="a user's torch._check is told as an expression of torch's names",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.user_checks:put_told_checks_first",
-        test="coilwork/tests/test_user_checks.py:test_in_the_users_words",
+        fix="coilwork_frontend.capture.runtime_checks:put_user_checks_first",
+        test="coilwork/tests/test_runtime_checks.py:test_in_the_users_words",
     ),
     Workaround(
         what="a child that is forked while a thread compiles waits for ever in its own first compilation",
         versions=("2.11", "2.12", "2.13"),
-        fix="coilwork_frontend.torch_compat.forked_compiles:free_compile_lock_in_children",
-        test="coilwork/tests/test_forked_compiles.py:test_a_child_compiles_whatever_a_thread_of_its_parent_does",
+        fix="coilwork_frontend.torch_compat.dynamo:free_compile_lock_in_children",
+        test="coilwork/tests/test_dynamo.py:test_a_forked_child_compiles",
     ),
     Workaround(
         what="in training `y.detach()`, returned beside a view `y`, is turned twice, an error, or a crash",
         versions=("2.13",),
-        fix="coilwork_frontend.torch_compat.autograd:forget_repeated_views",
-        test="coilwork/tests/test_shared_results.py:test_detached_views_beside_the_views",
+        fix="coilwork_frontend.torch_compat.aot_autograd:forget_repeated_views",
+        test="coilwork/tests/test_result_aliasing.py:test_detached_views_beside_the_views",
     ),
 )

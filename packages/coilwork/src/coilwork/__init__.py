@@ -7,18 +7,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coilwork.backend import compile
+    from coilwork.backend import compile, options
     from coilwork.compile_options import list_options
-    from coilwork.given_options import options
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "compile", "list_options", "options"]
 
 
-_PLACES = MappingProxyType(
-    {"compile": "backend", "list_options": "compile_options", "options": "given_options"}
-)
+_PLACES = MappingProxyType({"compile": "backend", "list_options": "compile_options", "options": "backend"})
 
 
 # On use: whoever asks for the version alone waits for no compiler.

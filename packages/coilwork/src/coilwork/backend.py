@@ -1,55 +1,91 @@
-"""`torch.compile(model, backend="coilwork")`: from Dynamo's graph to callables, through AOTAutograd."""
+"""The entry point of `torch.compile(model, backend="coilwork")`, `coilwork.compile` and `coilwork.options`.
+
+`backend` compiles one of Dynamo's graphs; `GraphStages` compiles its ATen graphs, which AOTAutograd makes.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
 from coilwork.caches import open_caches
 from coilwork.compile_graph import compile_graph
-from coilwork.compile_options import CompileOptions
-from coilwork.given_options import GIVEN, check_names, resolve
+from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.job import DECIDED
 from coilwork.package_options import (
     draws_its_own,
-    layout_options,
-    lowering_options,
+    list_rewrites,
+    make_layout_options,
+    make_lowering_options,
+    make_rewrite_options,
     packs_weights,
-    rewrite_options,
-    rewrites_of,
 )
 from coilwork_frontend.calling_convention.convention import Role, Roles
-from coilwork_frontend.calling_convention.frozen_parameters import list_frozen
-from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.calling_convention.parameter_freezing import list_freezable
+from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
+from coilwork_frontend.capture.dtype_checks import EagerKernels
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
-from coilwork_frontend.capture.refused_types import EagerKernels
 from coilwork_frontend.compile_captured import Halves, compile_captured
-from coilwork_frontend.compile_function import make_compile
 from coilwork_frontend.options import warn_of_unkeyed
-from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
-from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
-from coilwork_frontend.torch_compat.registry import allow_registering_again
+from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, list_static_positions
+from coilwork_frontend.torch_compat.dynamo import allow_registering_again, free_compile_lock_in_children
 from coilwork_frontend.torch_compat.versions import check_torch_version
+from coilwork_frontend.user_options import UserOptions, check_fallback, check_rewrites, make_compile
 from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
     decompositions,
     partition,
-    watch_decompositions,
+    watched_decompositions,
 )
-from coilwork_lowering.facts.operand_checks import accepts_types
-from coilwork_lowering.facts.scalar_overflow import accepts_numbers
+from coilwork_lowering.facts.accepted_numbers import accepts_numbers
+from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering.registry import RULES
 from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
-from coilwork_lowering.rewrites.constant_folding import freeze, rewrite_captured
+from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate
-from coilwork_tools.check_mode.divergence import add_captured_check
+from coilwork_tools.check_mode.captured_check import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
+
+# ---- Options ----
+
+
+USER_OPTIONS: Final = UserOptions(
+    table=OPTIONS, around=ContextVar("coilwork.options", default=MappingProxyType({}))
+)
+resolve = USER_OPTIONS.resolve
+
+
+def options(**settings: object) -> AbstractContextManager[None]:
+    """Give `settings` to what this thread compiles inside of the block; a call's own options win.
+
+    A function is compiled at its first call. Functions that are compiled already stay as they are.
+
+    Raises:
+        OptionError: unknown name, or a value of the wrong type; the message names the nearest known one.
+    """
+    return USER_OPTIONS.enter(settings, source="coilwork.options")
+
+
+def check_names(options: CompileOptions) -> None:
+    """Check that operators and rewrites which options name exist.
+
+    Raises:
+        OptionError: `fallback` names no operator, or `skip_rewrites` no rewrite; the message names the
+            nearest known one.
+    """
+    check_fallback(options.fallback, RULES)
+    check_rewrites(options.skip_rewrites, (one.name for one in (*REWRITES, *options.rewrites)))
+
 
 logger = logging.getLogger("coilwork")
 
@@ -79,7 +115,7 @@ def backend(
 
 
 def check_settings(mode: str | None, options: Mapping[str, object] | None) -> CompileOptions:
-    """The settings of one compilation, all that can be said of them without a graph being said.
+    """Return the settings of one compilation, with all errors and warnings that need no graph.
 
     Raises:
         OptionError: unknown mode or option, operator or rewrite; a shared cache without a secret.
@@ -89,22 +125,22 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     settings = resolve(mode=mode, options=options)
     check_names(settings)
     if settings.cache and settings.redis_url:
-        # wrong settings are the user's to know of, not a reason for eager mode
+        # a wrong setting is an error for the user, not a reason for eager mode
         open_caches(settings)
     return settings
 
 
-compile: Final = make_compile(backend, GIVEN.around, partial(check_settings, None))
+compile: Final = make_compile(backend, USER_OPTIONS.around, partial(check_settings, None))
 
 
 class GraphStages:
-    """What compiles the ATen graphs of one captured graph.
+    """Compiles the ATen graphs of one captured graph.
 
-    `log` is what rewrites did to the captured and the joint graph, `guards` what compiling added to those on
-    sizes.
+    `log` lists the rewrites of the captured and the joint graph, `guards` the guards on sizes that compiling
+    added.
     """
 
-    eager_kernels = EagerKernels(accept_types=accepts_types, accept_numbers=accepts_numbers)
+    eager_kernels = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)
 
     def __init__(self, options: CompileOptions) -> None:
         self.options = options
@@ -114,13 +150,13 @@ class GraphStages:
 
     @property
     def decompositions(self) -> dict[Any, Callable[..., Any]]:
-        table = decompositions(lowering_options(self.options, self.options.fallback))
-        return watch_decompositions(table, self.guards.append)
+        table = decompositions(make_lowering_options(self.options, self.options.fallback))
+        return watched_decompositions(table, self.guards.append)
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options
-        frozen = list_frozen(example_inputs) if options.freezing else None
-        settings = rewrite_options(options, on_gpu=_on_gpu(example_inputs))
+        frozen = list_freezable(example_inputs) if options.freezing else None
+        settings = make_rewrite_options(options, on_gpu=_has_gpu_tensors(example_inputs))
         self.log.extend(rewrite_captured(gm, settings, options.rewrites, frozen=frozen))
 
     def leave_out_rewrites(self, error: Exception) -> GraphStages | None:
@@ -132,7 +168,7 @@ class GraphStages:
         return GraphStages(replace(options, skip_rewrites=names))
 
     def partition(self, joint: torch.fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:
-        """The halves of a joint graph, after the user's passes."""
+        """Return the halves of a joint graph, after the user's passes."""
         options = self.options
         watch = GuardWatch(joint)
         joint = run_passes(joint, options.joint_passes, where="joint", complete_values=complete_values)
@@ -140,14 +176,16 @@ class GraphStages:
         halves = partition(
             joint,
             example_inputs,
-            layout=layout_options(options, joins_scheduler=not (options.passes or options.checks.has_any)),
-            lowering=lowering_options(options, options.fallback),
-            rewrites=rewrites_of("aten", options),
+            layout=make_layout_options(
+                options, joins_scheduler=not (options.passes or options.checks.has_any)
+            ),
+            lowering=make_lowering_options(options, options.fallback),
+            rewrites=list_rewrites("aten", options),
             record=self.log.extend,
             on_fault=None if only_compiled else warn_of_partition,
             **rest,
         )
-        self.guards.extend(watch.take_added())
+        self.guards.extend(watch.added())
         return halves
 
     def compile(
@@ -162,7 +200,7 @@ class GraphStages:
         options = self.options
         run = partial(run_passes, where=role, complete_values=complete_values)
         if role == "backward":
-            # what was done to the joint graph is in the report of the forward graph
+            # rewrites of the joint graph are in the report of the forward graph
             return compile_graph(run(gm, options.passes), example_inputs, role=role, options=options)
         compile_role = partial(compile_graph, role=role, options=options, guards=tuple(self.guards))
         compile_role = partial(compile_role, shared=shared, is_refused=is_refused)
@@ -170,9 +208,9 @@ class GraphStages:
         if role == "inference":
             gm = run(gm, options.joint_passes)
         if role == "inference" and options.freezing:
-            rewrites, layout = rewrites_of("aten", options), layout_options(options)
+            rewrites, layout = list_rewrites("aten", options), make_layout_options(options)
             packs = packs_weights(options)
-            gm, fired, prepared = freeze(gm, static_input_positions(), rewrites, layout, packs=packs)
+            gm, fired, prepared = freeze(gm, list_static_positions(), rewrites, layout, packs=packs)
             if prepared is not None:
                 inputs = [*(example_inputs[position] for position in prepared.kept), *prepared.values]
                 main, done = run(prepared.main, options.passes), (*done, *fired)
@@ -191,12 +229,12 @@ class GraphStages:
     def watch(
         self, call: Callable[..., Any], captured: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        passes = [name_of(one) for one in (*self.options.joint_passes, *self.options.passes)]
+        passes = [name_of(item) for item in (*self.options.joint_passes, *self.options.passes)]
         if not self.options.check or not (self.log or passes):
             return call
-        same_numbers = not draws_its_own(self.options, _on_gpu(example_inputs))
+        same_numbers = not draws_its_own(self.options, _has_gpu_tensors(example_inputs))
         return add_captured_check(call, captured, fired=self.log, passes=passes, same_numbers=same_numbers)
 
 
-def _on_gpu(values: Sequence[Any]) -> bool:
+def _has_gpu_tensors(values: Sequence[Any]) -> bool:
     return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)

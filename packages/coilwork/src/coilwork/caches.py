@@ -1,4 +1,4 @@
-"""What is kept between processes: in which store, and under which keys."""
+"""Stores and keys of what is kept between processes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ _STAGES: Final = tuple(name for name in COMPONENTS if name not in ("coilwork_cac
 
 
 def open_caches(options: CompileOptions) -> Store:
-    """Return where what is compiled with `options` is kept. A folder that cannot be used is warned of, and
-    nothing is cached.
+    """Return the store for what is compiled with `options`.
+
+    If the folder cannot be used, a warning says so, and nothing is cached.
 
     Raises:
         OptionError: there is no secret for the server of `redis_url`, or it is too short; the address is
@@ -67,10 +68,10 @@ def open_caches(options: CompileOptions) -> Store:
 
 
 def graph_key(graphs: GraphCache, graph_text: str, targets_text: str, options: CompileOptions) -> str:
-    """The key of a graph in `graphs`.
+    """Return the key of a graph in `graphs`.
 
-    Targets are part of it, for caches that machines share, and versions and the compiler's identity, so that
-    an upgrade never meets old entries.
+    It contains the targets, for caches that machines share, and torch's version and the compiler's identity,
+    so that an upgrade never meets old entries.
     """
     identity = compiler_identity(_STAGES, (GROUP,))
     return graphs.key(graph_text, targets_text, options.key_text(), torch.__version__, identity)

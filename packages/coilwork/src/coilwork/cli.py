@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 import coilwork
-from coilwork.backends.registry import BACKENDS
 from coilwork.caches import COMPONENTS
 from coilwork.compile_options import list_options
-from coilwork.wrappers import WRAPPERS
+from coilwork.registries import BACKENDS, WRAPPERS
 from coilwork_cache import CacheError
 from coilwork_cache.commands import cache
 from coilwork_ir.registration import RegistrationError
@@ -29,7 +28,7 @@ PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
 
 
 class ToldErrors(click.Group):
-    """Commands that tell expected errors like those of their usage, without a traceback; exit status 1."""
+    """Commands that print expected errors like usage errors, without a traceback; exit status 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -37,7 +36,7 @@ class ToldErrors(click.Group):
         except (CacheError, RegistrationError, RuntimeFault) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            # of a file that was named; others, a closed pipe for one, are click's to handle
+            # of a file that was named; others, such as a closed pipe, click handles
             if error.filename is None:
                 raise
             raise click.ClickException(f"{error.strerror}: {error.filename}") from error

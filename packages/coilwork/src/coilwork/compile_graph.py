@@ -1,49 +1,125 @@
-"""One graph from AOTAutograd to a callable: through the graph cache, the stages, and the runtime's loader."""
+"""Compile one ATen graph to a callable: through the graph cache, the stages, and the runtime's loader.
+
+`GraphAttempt` is the graph as retries around faults (`coilwork_tools.op_fallback`) see it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from coilwork.attempts import Attempted
-from coilwork.backends.registry import backend_of_device, find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import DECIDED, Job, open_job
-from coilwork.package_options import executor_options, search_of
-from coilwork.stages import Compiled
+from coilwork.package_options import make_executor_options, make_search
+from coilwork.registries import WRAPPERS, backend_of_device, find_language
+from coilwork.stages import Compiled, make_lowering_context, run_stages
 from coilwork.targets import targets_text
-from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
+from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache, Store
+from coilwork_frontend.calling_convention.activation_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
-from coilwork_frontend.calling_convention.saved_strides import report_chosen_strides
-from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
+from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
-from coilwork_frontend.capture.refused_calls import RefusedCallError
-from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
-from coilwork_lowering.guard_watch import list_guards
+from coilwork_frontend.capture.eager_trial import RefusedCallError
+from coilwork_ir.loc import Origin
+from coilwork_ir.program.walk import all_kernels
+from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, LoweringError, MistracedError
+from coilwork_lowering.prepare import list_calls
 from coilwork_lowering.rewrites import Fired, Prepared
-from coilwork_lowering.unsupported_calls import list_uncallable
+from coilwork_lowering.sizes.added_guards import list_guards
+from coilwork_lowering.uncallable import list_uncallable
 from coilwork_runtime import (
     Builder,
     KernelBuildError,
     ProgramBytesError,
+    generated,
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
-from coilwork_runtime.module_loader import load_kernels
+from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
-from coilwork_tools.explain.report import CompiledGraph, CompileReport, announce, read_report, report_program
-from coilwork_tools.explain.trace import log_progress, log_search
-from coilwork_tools.op_fallback.graph_parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
-from coilwork_tools.op_fallback.retries import build_with_retries
+from coilwork_tools.explain.compiled_graph import CompiledGraph
+from coilwork_tools.explain.progress import log_progress, log_search
+from coilwork_tools.explain.report import CompileReport, announce, read_report, report_program
+from coilwork_tools.explain.trace import Trace
+from coilwork_tools.op_fallback.faults import FaultKinds
+from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
+from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
+from coilwork_wrapper.drive import drive_program
+from coilwork_wrapper.module_wrapper import ModuleOptions
+
+# ---- Attempts ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphAttempt:
+    """Attempts to compile the graph of `job`; `store` keeps the kernels that are built."""
+
+    job: Job
+    builder: Builder
+    store: Store
+
+    @property
+    def facts(self) -> SubjectFacts:
+        options = self.job.options
+        return SubjectFacts(
+            graph_id=self.job.graph_id,
+            fallback=options.fallback,
+            may_retry=not options.promises.only_compiled,
+            is_refused=self.job.is_refused,
+            # a mistraced graph is not the user's program, so no operator is at fault
+            faults=FaultKinds(of_nodes=(LoweringError,), of_programs=(MistracedError,)),
+        )
+
+    def compile(self, plan: Plan) -> Compiled:
+        return run_stages(self._apply_plan(plan), fallback=plan.remedy.operators)
+
+    def build(self, compiled: Compiled, plan: Plan) -> Driven:
+        job = self._apply_plan(plan)
+        with job.clock.stage("build"):
+            return make_call(compiled, job, self.builder, self.store)
+
+    def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
+        context = replace(make_lowering_context(self._apply_plan(plan)), write=None)
+        return list_calls(self.job.gm, context, views=views)
+
+    def list_kernels(self, compiled: Compiled) -> Mapping[str, Sequence[Origin]]:
+        return {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}
+
+    def _apply_plan(self, plan: Plan) -> Job:
+        job, remedy = self.job, plan.remedy
+        trace = job.trace if plan.is_traced else Trace(None)
+        is_rewritten = job.is_rewritten and plan.is_rewritten
+        return replace(
+            job, left_to_aten=remedy.nodes, apart=remedy.apart, is_rewritten=is_rewritten, trace=trace
+        )
+
+
+def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
+    """Build the kernels and return the call of the program; `store` keeps a wrapper's builds."""
+    options = ModuleOptions(
+        target=compiled.target,
+        constants=compiled.written.constants,
+        runtime=generated,
+        write=job.trace.write,
+        store=store,
+        workers=job.options.workers,
+        graph=job.complete(compiled.written, compiled.saved_strides),
+        builder=builder,
+        settings=make_executor_options(job.options),
+        executors=store,
+        warn=warn_of_driver,
+    )
+    return drive_program(WRAPPERS.find(job.options.wrapper), compiled.program, compiled.sources, options)
+
 
 log = logging.getLogger("coilwork")
 
@@ -63,12 +139,12 @@ def compile_graph(
 ) -> CompiledGraph:
     """Compile `gm`; when that fails, warn and return it as an eager callable (or raise, with `strict`).
 
-    `rewrites` have been done and `guards` added already; `layout` as in `open_job`. `shared` are
-    the results that share memory, as captured. With `prepared`, `gm` is its main graph, and what is
-    returned takes the inputs of the whole. `is_refused` tells if eager refuses the call that is compiled for.
+    `rewrites` have been done and `guards` added already; `layout` is as in `open_job`. `shared` are the
+    results that share memory, as captured. With `prepared`, `gm` is its main graph, and the returned call
+    takes the inputs of the whole graph. `is_refused` tells if eager refuses the call that is compiled for.
 
     Raises:
-        RefusedCallError: the graph cannot be compiled, and it does.
+        RefusedCallError: the graph cannot be compiled, and eager refuses the call.
         CompileError: the graph cannot be compiled and `options.strict` is on.
         MistracedError: `gm` is not what the program does: what Dynamo captured has to run instead.
     """
@@ -84,11 +160,11 @@ def compile_graph(
     )
     uncallable = list_uncallable(job.gm)
     try:
-        compiled = _in_parts(job, cut_at(job.gm, uncallable)) if uncallable else _compile(job)
+        compiled = _compile_parts(job, cut_at(job.gm, uncallable)) if uncallable else _compile(job)
     except (MistracedError, RefusedCallError, OptionError):
         raise
-    # Whatever a stage raises is the compiler's fault, not the user's: here, and nowhere else, it becomes a
-    # warning and the eager graph. Strict mode shows it, and so it is where eager would break a promise.
+    # Whatever a stage raises is the compiler's fault, not the user's. Here, and nowhere else, it becomes a
+    # warning and the eager graph. It is raised in strict mode, and if eager would break batch invariance.
     except Exception as error:
         fault = judge_fault(
             error, job.graph_id, only_compiled=options.promises.only_compiled, is_refused=is_refused
@@ -98,7 +174,7 @@ def compile_graph(
         if fault is not None:
             raise fault from error
         cuts = cut_around(job.gm, job.graph_id, error)
-        compiled = _eager(job, error) if cuts is None else _in_parts(job, cuts)
+        compiled = _run_in_eager(job, error) if cuts is None else _compile_parts(job, cuts)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
     compiled = compiled.apply_roles(job.call_roles(shared, prepared))
     if guards:
@@ -118,14 +194,14 @@ def _compile(job: Job) -> CompiledGraph:
         store=store,
         workers=job.options.workers,
         progress=partial(log_progress, job.graph_id),
-        search=search_of(job.options, partial(log_search, job.graph_id)),
+        search=make_search(job.options, partial(log_search, job.graph_id)),
         find_language=find_language,
     )
     OPTIONS.warn_of_devices(job.options, job.graph_id, job.devices)
     key = _cache_key(job, graphs)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
-        restored = _restored(job, key, graphs, builder)
+        restored = _restore(job, key, graphs, builder)
         if restored is not None:
             return restored
     for language in {name for device in job.devices for name in backend_of_device(device).languages}:
@@ -133,7 +209,7 @@ def _compile(job: Job) -> CompiledGraph:
     if job.options.runs_natively:
         warm_executor(store)
     watch = GuardWatch(job.gm)
-    attempted = Attempted(job=job, builder=builder, store=store)
+    attempted = GraphAttempt(job=job, builder=builder, store=store)
     remedies = RemedyCache(store)
     remedy = Entry(remedies, None if key is None else remedies.key(key))
     built = build_with_retries(attempted, remedy)
@@ -142,7 +218,7 @@ def _compile(job: Job) -> CompiledGraph:
     guards = announce(job.graph_id, list_guards(compiled.guards, watch))
     roles = job.program_roles()
     report = _report(job, compiled, driven, guards)
-    # a graph from the cache would repeat neither the guards nor the warnings
+    # a graph from the cache would repeat neither guards nor warnings
     if key is not None and not guards and not built.steps:
         entry = GraphEntry(
             module=compiled.written.module,
@@ -155,12 +231,12 @@ def _compile(job: Job) -> CompiledGraph:
         )
         graphs.put(key, entry)
     if job.options.checks.has_any:
-        return CompiledGraph(_watched(driven.call, compiled, job, builder), report)
+        return CompiledGraph(_add_checks(driven.call, compiled, job, builder), report)
     return CompiledGraph(driven.call, report, driven.direct, roles)
 
 
-def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
-    """`call`, finished, with the checks that the options ask for."""
+def _add_checks(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
+    """Return `call` with its roles and the checks that options ask for around it."""
     graph = Watched(
         name=job.graph_id,
         gm=job.gm,
@@ -173,9 +249,9 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
 
 
 def _cache_key(job: Job, graphs: GraphCache) -> str | None:
-    """The job's key in the graph cache; `None` if it is not cached whole."""
-    # Only programs as bytes are restored; other wrappers find their kernels in the cache. Checks look at the
-    # program as instructions, which is not cached.
+    """Return the job's key in the graph cache; `None` if the graph is not cached."""
+    # Only programs as bytes are restored; other wrappers find their kernels in the cache. Checks need the
+    # program's instructions, which are not cached.
     restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
@@ -183,8 +259,8 @@ def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     return graph_key(graphs, job.key_text, targets, job.options)
 
 
-def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
-    """The graph from the cache; one that does not load is dropped with a warning, and compiled."""
+def _restore(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
+    """Return the graph from the cache, or None; an entry that does not load is dropped with a warning."""
     with job.clock.stage("cache"):
         entry = graphs.get(key)
     if entry is None:
@@ -194,7 +270,7 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
         graphs.drop(key, "its program was compiled for another calling convention")
         return None
     try:
-        told = read_report(entry.report)
+        stored = read_report(entry.report)
         constants = {name: resolve_constant(job.constant(name)) for name in entry.constant_keys}
         with job.clock.stage("build"):
             graph = Loadable(
@@ -208,8 +284,8 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
                 is_stored=True,
             )
             driven = load(
-                job.complete(graph, told.strides_by_position),
-                options=executor_options(job.options),
+                job.complete(graph, stored.strides_by_position),
+                options=make_executor_options(job.options),
                 builder=builder,
                 store=graphs.store,
                 warn=warn_of_driver,
@@ -219,7 +295,7 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
         return None
     job.trace.write_graph(graph)
     seconds = job.clock.seconds
-    report = replace(told, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=seconds)
+    report = replace(stored, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=seconds)
     report = report.name_driver(driven)
     return CompiledGraph(driven.call, report, driven.direct, roles)
 
@@ -237,17 +313,17 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
     )
 
 
-def _in_parts(job: Job, cuts: Cuts) -> CompiledGraph:
-    """The captured graph, compiled in the parts that `cuts` leaves."""
+def _compile_parts(job: Job, cuts: Cuts) -> CompiledGraph:
+    """Compile the parts of the captured graph between `cuts`."""
     layout = None if job.role == "inference" else DECIDED
     compile_part = partial(compile_graph, role="inference", options=job.options, layout=layout)
     whole = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds)
     return compile_cut(job, whole, cuts, compile_part)
 
 
-def _eager(job: Job, error: Exception) -> CompiledGraph:
-    """The captured graph as it is."""
+def _run_in_eager(job: Job, error: Exception) -> CompiledGraph:
+    """Return the captured graph in eager mode, with a warning that gives `error` as the reason."""
     reason = str(error) or type(error).__name__
     report = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=reason)
-    made = run_in_eager(job, report, error)
-    return CompiledGraph(watch_in_eager(made.call, job.options.checks, f"graph {job.graph_id}"), report)
+    eager = run_in_eager(job, report, error)
+    return CompiledGraph(watch_in_eager(eager.call, job.options.checks, f"graph {job.graph_id}"), report)

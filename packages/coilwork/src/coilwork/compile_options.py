@@ -1,7 +1,8 @@
-"""Every setting of a compilation, in one frozen value: help texts, checks, environment variables, cache keys
-and warnings follow from the fields (`coilwork_frontend.options`).
+"""Every option of a compilation, in one frozen dataclass.
 
-`given_options.py` says where settings come from besides the defaults here.
+Help texts, checks, environment variables, cache keys and warnings follow from the fields
+(`coilwork_frontend.options`). `coilwork_frontend.user_options` says where settings come from besides the
+defaults.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from coilwork.wrappers import WRAPPERS
+from coilwork.registries import WRAPPERS
 from coilwork_frontend.compile_captured import Promises
 from coilwork_frontend.options import (
     Choice,
@@ -83,7 +84,7 @@ _CALLABLES: Final = Items(holds="callables", is_item=callable, is_code=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions(Options):
-    """Settings of one `torch.compile`; `coilwork options` prints what stands here."""
+    """Settings of one `torch.compile`; `coilwork options` prints these fields."""
 
     mode: Mode = option(
         "default",
@@ -274,39 +275,39 @@ class CompileOptions(Options):
 
     @property
     def chosen_executor(self) -> Executor | None:
-        """Return who runs what the wrapper makes; None if that is no module or bytes."""
+        """What runs the wrapper's program; None if the wrapper makes neither a module nor bytes."""
         return choose_executor(WRAPPERS.find(self.wrapper), self.executor)
 
     @property
     def makes_module(self) -> bool:
-        """True if a module or its bytes drive the kernels, which the graph cache keeps."""
+        """True if the wrapper makes a module or bytes, which the graph cache can keep."""
         return self.chosen_executor is not None
 
     @property
     def runs_natively(self) -> bool:
-        """True if the native executor is at least tried."""
+        """True if the native executor is tried."""
         return self.chosen_executor not in (None, "python")
 
     @property
     def promises(self) -> Promises:
-        """Return what is promised of the compilation."""
+        """What the compilation guarantees."""
         return Promises(strict=self.strict, is_batch_invariant=self.batch_invariant)
 
     @property
     def checks(self) -> Checks:
-        """The checks of calls that are asked for."""
+        """The checks of calls that the options ask for."""
         return Checks(against_eager=self.check, nan=self.check_nan, inf=self.check_inf)
 
 
 OPTIONS: Final = OptionTable(
     cls=CompileOptions,
     prefix="COILWORK_",
-    # what the build of the runtime's wheel reads is no option either
+    # COILWORK_PURE_WHEEL is read by the build of the runtime's wheel
     others=frozenset({SECRET, "COILWORK_PURE_WHEEL"}),
     command="`coilwork options`",
 )
 
 
 def list_options() -> tuple[OptionInfo, ...]:
-    """Every option, in order."""
+    """Return every option, in order."""
     return OPTIONS.list()

@@ -1,4 +1,4 @@
-"""What is compiled, and how: the facts that every step of one compilation reads."""
+"""A job: one ATen graph to compile, with the settings and facts that every stage reads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Final
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.package_options import layout_options
+from coilwork.package_options import make_layout_options
+from coilwork_frontend.calling_convention.activation_strides import Strides
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph, list_devices
 from coilwork_frontend.calling_convention.convention import Role, open_convention
 from coilwork_frontend.calling_convention.operator_call import Call
-from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.graph_key import identify_graph
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_ir.device_traits import PROCESSOR, has_trait
@@ -36,13 +36,12 @@ class Job(AtenGraph):
         graph_id: a short name, the same in every process.
         key_text: canonical text for the cache key; `None` if the graph has none and is not cached.
         options: the settings.
-        layout: what decides how convolutions and products lie; graphs of a training step come decided.
-        rewrites: what rewrites did before, to the captured and the joint graph.
-        fallback: operators of which all calls run as ATen's own.
-        left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of
-            operators of which not all do.
+        layout: how layouts of convolutions and products are chosen; graphs of a training step come decided.
+        rewrites: rewrites that were done to the captured and the joint graph.
+        fallback: operators whose calls all run as ATen's own kernels.
+        left_to_aten: further calls that do, as pairs of an operator and a node of `gm`.
         apart: names of calls that share no kernel with others.
-        is_rewritten: rewrites and layouts that are still to be chosen may change `gm` first.
+        is_rewritten: rewrites and layouts may still change `gm`.
         is_refused: tells if eager refuses the call that the graph is compiled for.
         trace: where stage dumps go.
         clock: times of the stages so far.
@@ -62,14 +61,14 @@ class Job(AtenGraph):
     clock: StageClock = field(default_factory=StageClock)
 
     def complete(self, graph: Loadable, saved: Mapping[int, Strides]) -> Loadable:
-        """`graph` with what is known of the graph at hand; its results have the strides of `saved`."""
+        """Return `graph` with the facts of this job; its results have the strides of `saved`."""
         operators = self.operators(saved)
         kinds = collect_kinds(self.example_inputs, resized=self.is_resized)
         return replace(graph, name=self.graph_id, devices=self.devices, operators=operators, kinds=kinds)
 
 
 DECIDED: Final = LayoutOptions(layout="captured", pad_products=False)
-"""For graphs whose layouts are decided already."""
+"""The settings for graphs whose layouts are chosen already."""
 
 
 def open_job(
@@ -83,16 +82,17 @@ def open_job(
     reports_strides: bool = False,
     is_refused: Callable[[], bool] = lambda: False,
 ) -> Job:
-    """The job of compiling `gm`, to which `rewrites` have been done already.
+    """Return the job of compiling `gm`, to which `rewrites` have been done already.
 
-    `layout` decides what is laid out otherwise. Default: what the options say for inference graphs, nothing
-    for those laid out with their joint graph. With a pass or rewrite without uuid, nothing is cached.
+    `layout` says how layouts are chosen. Default: by the options for inference graphs; not at all for graphs
+    of a training step, whose layouts were chosen in the joint graph. With a pass or rewrite without uuid,
+    nothing is cached.
 
-    With `reports_strides`, autograd is told how forward's results lie, so that what it saves may lie as it
-    likes, unless passes of the user's change the backward graph or its operators run beside it as a check.
+    With `reports_strides`, autograd is told the strides of the forward graph's results, so that strides of
+    saved tensors are free. User passes and checks that run captured operators exclude that.
 
-    Where `torch.use_deterministic_algorithms(True)` holds, no floats are added by atomic operations, stores
-    at positions from data are torch's on accelerators, and so are tensors without contents, which it fills.
+    Under `torch.use_deterministic_algorithms(True)`, floats are not added atomically. On accelerators, stores
+    at positions from data are torch's, and so are uninitialised tensors, which torch fills.
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     if deterministic:
@@ -101,7 +101,7 @@ def open_job(
     convention = open_convention(gm, role, may_report_strides=may_report_strides)
     gm = convention.gm
     if layout is None:
-        layout = layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
+        layout = make_layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
     # torch's own kernels read these settings when they run, ours when they are made
     settings = f"{deterministic=}\ntf32={convolutions_use_tf32()}"
     key_text, code = identify_graph(gm, example_inputs, str(layout), convention.key_text, settings)
@@ -127,7 +127,7 @@ def _bind(call: Call, roles: str, functions: Mapping[str, Callable[..., Any]]) -
 
 
 def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> CompileOptions:
-    """`options` under `torch.use_deterministic_algorithms(True)`."""
+    """Return `options` as changed by `torch.use_deterministic_algorithms(True)`."""
     accumulation: Accumulation = "sorted" if options.accumulation == "atomic" else options.accumulation
     is_parallel = any(not has_trait(device, PROCESSOR) for device in list_devices(gm))
     fallback = (*options.fallback, *list_undetermined(is_parallel=is_parallel))

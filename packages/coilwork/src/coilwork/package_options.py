@@ -1,4 +1,4 @@
-"""The settings of each package, from the options and from what torch allows at the moment."""
+"""The settings of each package, from the options and from torch's global settings."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
 SCHEDULED: Final = ("cuda", "cpu")
-"""Types of devices whose convolutions the scheduler's pass lays out, in inference and in training."""
+"""Types of devices on which the scheduler chooses layouts of convolutions."""
 
 
-def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
-    """The settings of lowering. `fallback` are operators to leave to ATen."""
+def make_lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
+    """Return the settings of lowering. `fallback` are operators to leave to ATen."""
     return LoweringOptions(
         fallback=fallback,
         numerics=options.numerics,
@@ -40,14 +40,13 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
     )
 
 
-def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
-    """Return what decides layouts of convolutions and products now. It reads torch's TF32 setting, so it
-    belongs in cache keys as a whole.
+def make_layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
+    """Return the settings for layouts of convolutions and products.
 
-    With strict numerics, kernels are those of the captured layout: another layout's sum in another order.
-    With `batch_invariant` layouts stay as well, since which are best depends on how many rows there are.
-    Where lowering `joins_scheduler`, whose pass decides over the graph that follows, or both of a training
-    step, convolutions are the scheduler's to lay out, on GPUs if their library follows its operands.
+    They contain torch's TF32 setting, so all of them belong in cache keys. With strict numerics layouts stay
+    as captured, because kernels of other layouts sum in another order. With `batch_invariant` they stay,
+    because the best layout depends on the number of rows. With `joins_scheduler`, the scheduler's pass
+    follows and chooses the layouts of convolutions (not on AMD GPUs).
     """
     layout = options.conv_layout
     if layout == "auto" and (options.numerics == "strict" or options.batch_invariant):
@@ -64,17 +63,17 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
     )
 
 
-def rewrites_of(level: Level, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:
-    """The rewrites of `level`, Coilwork's and the user's own."""
-    return choose_rewrites(level, rewrite_options(options, on_gpu=on_gpu), options.rewrites)
+def list_rewrites(level: Level, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:
+    """Return the rewrites of `level`, Coilwork's and the user's own."""
+    return choose_rewrites(level, make_rewrite_options(options, on_gpu=on_gpu), options.rewrites)
 
 
-def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> RewriteOptions:
-    """Return which rewrites of graphs are allowed.
+def make_rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> RewriteOptions:
+    """Return the settings that say which rewrites of graphs are allowed.
 
-    Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them.
-    Batch invariance and deterministic algorithms are promises about the captured operators: then nothing that
-    rounds otherwise is done.
+    A rewrite may draw other random numbers than eager if the option `random` lets generated code draw them.
+    It may not round differently with batch invariance or deterministic algorithms, which are promises about
+    the captured operators.
     """
     numerics = "eager" if _keeps_operators(options) and options.numerics == "fast" else options.numerics
     return RewriteOptions(
@@ -86,12 +85,12 @@ def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> Rewrite
 
 
 def draws_its_own(options: CompileOptions, on_gpu: bool) -> bool:
-    """Tell if random numbers may be others than eager's."""
+    """Tell if random numbers may differ from eager's."""
     return options.random == "generated" or (options.random == "auto" and on_gpu)
 
 
 def packs_weights(options: CompileOptions) -> bool:
-    """Tell if frozen weights are packed for oneDNN, which rounds sums otherwise than captured calls do."""
+    """Tell if frozen weights are packed for oneDNN, which rounds sums differently."""
     return options.freezing and options.numerics == "fast" and not _keeps_operators(options)
 
 
@@ -99,10 +98,10 @@ def _keeps_operators(options: CompileOptions) -> bool:
     return options.batch_invariant or torch.are_deterministic_algorithms_enabled()
 
 
-def schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozenset()) -> ScheduleOptions:
-    """The settings of the scheduler. `apart` are calls that share no kernel with others.
+def make_schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozenset()) -> ScheduleOptions:
+    """Return the settings of the scheduler. `apart` are calls that share no kernel with others.
 
-    It reads torch's TF32 setting, as `layout_options` does.
+    They contain torch's TF32 setting.
     """
     return ScheduleOptions(
         numerics=options.numerics,
@@ -117,16 +116,19 @@ def schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozens
     )
 
 
-def generator_settings(options: CompileOptions) -> dict[str, object]:
-    """The settings of code generators; those of other packages need not know one that nobody asks for."""
-    asked: dict[str, object] = {"batch_invariant": True} if options.batch_invariant else {}
+def make_generator_settings(options: CompileOptions) -> dict[str, object]:
+    """Return the settings of code generators.
+
+    Defaults are left out, so that generators of other packages need not know every setting.
+    """
+    settings: dict[str, object] = {"batch_invariant": True} if options.batch_invariant else {}
     if options.mappings:
-        asked["mappings"] = options.mappings
-    return asked
+        settings["mappings"] = options.mappings
+    return settings
 
 
-def executor_options(options: CompileOptions) -> ExecutorOptions:
-    """The settings of who runs programs."""
+def make_executor_options(options: CompileOptions) -> ExecutorOptions:
+    """Return the settings of executors."""
     return ExecutorOptions(
         executor=options.chosen_executor or options.executor,
         strict=options.strict,
@@ -140,8 +142,9 @@ def executor_options(options: CompileOptions) -> ExecutorOptions:
     )
 
 
-def search_of(options: CompileOptions, told: Callable[[str, int, Trial], None]) -> Search | None:
-    """The search that `options` ask for; `told` hears of its progress."""
+def make_search(options: CompileOptions, report: Callable[[str, int, Trial], None]) -> Search | None:
+    """Return the search for configurations that `options` ask for, or None; `report` hears of its
+    progress."""
     if not options.mode.startswith("max-autotune") or not options.autotune_budget:
         return None
-    return Search(most=options.autotune_budget, told=told)
+    return Search(most=options.autotune_budget, told=report)

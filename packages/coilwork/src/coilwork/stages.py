@@ -9,16 +9,21 @@ from typing import Final, TypeVar
 
 import torch
 
-from coilwork.backends.registry import backend_of_target, codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import Job
-from coilwork.package_options import generator_settings, lowering_options, rewrites_of, schedule_options
+from coilwork.package_options import (
+    list_rewrites,
+    make_generator_settings,
+    make_lowering_options,
+    make_schedule_options,
+)
+from coilwork.registries import backend_of_target, codegen_for
 from coilwork.targets import choose_targets, resident_bytes
-from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
-from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_strides
+from coilwork_frontend.calling_convention.activation_strides import Strides, list_chosen_strides
+from coilwork_frontend.calling_convention.lazy_conjugation import resolve_constant
 from coilwork_frontend.capture.eager_fallback import warn_of_module
-from coilwork_frontend.likely_sizes import likely_arguments
+from coilwork_frontend.likely_sizes import list_likely_arguments
 from coilwork_ir import emission
 from coilwork_ir.calling_convention import NOTHING_KNOWN, Boundary
 from coilwork_ir.emission import Generation
@@ -45,13 +50,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
+    """The product of the stages: a graph, its program, the sources of its kernels, and the loadable form.
 
     Attributes:
         written: the program and its kernels, as an executor loads them.
-        mappings: how each kernel runs, as text, if there is a trace.
-        rewrites: those done by the stages themselves.
-        saved_strides: of results that lie otherwise than captured, by position.
+        mappings: the mapping of each kernel as text, if there is a trace.
+        rewrites: rewrites that the stages did.
+        saved_strides: strides of results that differ from the captured ones, by position.
     """
 
     graph: Graph
@@ -67,11 +72,11 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A graph on its way through the stages, of which each adds what it makes.
+    """A graph on its way through the stages; each stage adds its product.
 
     Attributes:
         gm: the graph that is lowered.
-        boundary: what is known of the inputs and results of its loops.
+        boundary: facts about the inputs and results of the loop graph.
         mappings: as in `Compiled`.
     """
 
@@ -92,18 +97,18 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     Raises:
         LoweringError, ScheduleError, EmitError, VerifyError: a stage cannot do its part.
     """
-    return _made(STAGES.run(Draft(gm=job.gm), replace(job, fallback=fallback)).compiled)
+    return _require(STAGES.run(Draft(gm=job.gm), replace(job, fallback=fallback)).compiled)
 
 
-def lowering_context(job: Job) -> LoweringContext:
-    """Return what lowering reads. The graphs of a training step come rewritten with their joint graph."""
-    settings = replace(lowering_options(job.options, job.fallback), fallback_nodes=job.left_to_aten)
+def make_lowering_context(job: Job) -> LoweringContext:
+    """Return the context of lowering. Graphs of a training step were rewritten with their joint graph."""
+    settings = replace(make_lowering_options(job.options, job.fallback), fallback_nodes=job.left_to_aten)
     resident = resident_bytes(job.gm, job.options)
     is_open = job.is_rewritten and job.role == "inference"
     return LoweringContext(
         name=job.graph_id,
         options=settings if resident is None else replace(settings, resident_bytes=resident),
-        rewrites=rewrites_of("aten", job.options) if is_open else None,
+        rewrites=list_rewrites("aten", job.options) if is_open else None,
         layout=job.layout if job.is_rewritten else None,
         strides=job.strides,
         stage=job.clock.stage,
@@ -111,13 +116,13 @@ def lowering_context(job: Job) -> LoweringContext:
     )
 
 
-def _made(value: _T | None) -> _T:
+def _require(value: _T | None) -> _T:
     assert value is not None, "a stage before has made it"
     return value
 
 
 def _lower(draft: Draft, job: Job) -> Draft:
-    gm, fired, lowered = lower_captured(draft.gm, lowering_context(job))
+    gm, fired, lowered = lower_captured(draft.gm, make_lowering_context(job))
     if not job.convention.free:
         lowered = replace(lowered, graph=replace(lowered.graph, free_results=()))
     boundary = job.describe_boundary(lowered.graph, gm, lowered.symbols)
@@ -125,13 +130,13 @@ def _lower(draft: Draft, job: Job) -> Draft:
 
 
 def _choose_targets(draft: Draft, job: Job) -> Draft:
-    return replace(draft, targets=choose_targets(_made(draft.lowered).graph, job.options))
+    return replace(draft, targets=choose_targets(_require(draft.lowered).graph, job.options))
 
 
 def _make_program(draft: Draft, job: Job) -> Draft:
     program = lower_to_program(
-        _made(draft.lowered).graph,
-        _made(draft.targets),
+        _require(draft.lowered).graph,
+        _require(draft.targets),
         job.options,
         trace=job.trace,
         clock=job.clock,
@@ -143,26 +148,26 @@ def _make_program(draft: Draft, job: Job) -> Draft:
 
 def _check_batches(draft: Draft, job: Job) -> Draft:
     if job.options.batch_invariant:
-        check_batch_invariant(_made(draft.program))
+        check_batch_invariant(_require(draft.program))
     return draft
 
 
 def _generate(draft: Draft, job: Job) -> Draft:
-    program = _made(draft.program)
-    generation = open_generation(program, _made(draft.targets), job.options, draft.boundary.likely)
+    program = _require(draft.program)
+    generation = open_generation(program, _require(draft.targets), job.options, draft.boundary.likely)
     with job.clock.stage("codegen"):
         sources = emit_kernels(program, generation, job.options, job.trace)
     if not job.trace.wanted:
         return replace(draft, sources=sources)
     mappings = emission.describe_kernels(program, generation)
-    for name, told in mappings.items():
-        job.trace.write(f"kernels/{name}{MAPPING_SUFFIX}", told)
+    for name, text in mappings.items():
+        job.trace.write(f"kernels/{name}{MAPPING_SUFFIX}", text)
     return replace(draft, sources=sources, mappings=mappings)
 
 
 def _wrap(draft: Draft, job: Job) -> Draft:
-    lowered, program = _made(draft.lowered), _made(draft.program)
-    target = _made(draft.targets).main.name
+    lowered, program = _require(draft.lowered), _require(draft.program)
+    target = _require(draft.targets).main.name
     constants = {name: resolve_constant(value) for name, value in lowered.constants.items()}
     on_fault = partial(warn_of_module, graph=job.graph_id, strict=job.options.strict)
     with job.clock.stage("wrap"):
@@ -177,26 +182,28 @@ def _wrap(draft: Draft, job: Job) -> Draft:
         target=target,
         rewrites=draft.rewrites,
         guards=lowered.guards,
-        saved_strides=chosen_strides(lowered.graph, program),
+        saved_strides=list_chosen_strides(lowered.graph, program),
     )
     return replace(draft, compiled=compiled)
 
 
 STAGES: Final[PassTable[Draft, Job]] = PassTable(
     passes=(
-        Pass(name="lower", run=_lower, why="loops say what is computed, without views and operators' names"),
-        Pass(name="choose targets", run=_choose_targets, why="what is fast is the devices' to say"),
-        Pass(name="make program", run=_make_program, why="fused operations spare memory traffic"),
-        Pass(name="check batches", run=_check_batches, why="a promise that cannot be kept is an error"),
+        Pass(name="lower", run=_lower, why="loop IR has neither views nor operators' names"),
+        Pass(name="choose targets", run=_choose_targets, why="what is fast depends on the devices"),
+        Pass(name="make program", run=_make_program, why="fused operations save memory traffic"),
+        Pass(
+            name="check batches", run=_check_batches, why="batch invariance that cannot be kept is an error"
+        ),
         Pass(name="generate", run=_generate, why="each device has its language"),
         Pass(name="wrap", run=_wrap, why="a program runs by bytes, and is read as a module"),
     ),
     order=(
         Before("lower", "choose targets", "the devices are those of the buffers"),
         Before("choose targets", "make program", "costs are the targets'"),
-        Before("make program", "check batches", "what could depend on the batch are kernels and calls"),
-        Before("check batches", "generate", "what is refused needs no text"),
-        Before("generate", "wrap", "what drives kernels names their arguments"),
+        Before("make program", "check batches", "the check reads kernels and calls"),
+        Before("check batches", "generate", "a rejected program needs no source text"),
+        Before("generate", "wrap", "the wrapper names the kernels' arguments"),
     ),
 )
 """From a captured graph to `Compiled`."""
@@ -212,10 +219,10 @@ def lower_to_program(
     boundary: Boundary = NOTHING_KNOWN,
     apart: frozenset[str] = frozenset(),
 ) -> Program:
-    """Loop graph -> schedule -> program. `apart` are calls that share no kernel with others."""
+    """Schedule a loop graph and make its program. `apart` are calls that share no kernel with others."""
     context = ProgramContext(
         targets=targets,
-        scheduling=schedule_options(options, apart=apart),
+        scheduling=make_schedule_options(options, apart=apart),
         planning=PlanOptions(reuse=options.reuse, pools=options.pools),
         boundary=boundary,
         registry=collect_implementations(targets, backend_of_target),
@@ -229,15 +236,15 @@ def lower_to_program(
 def open_generation(
     program: Program, targets: Targets, options: CompileOptions, likely: tuple[tuple[str, int], ...] = ()
 ) -> Generation:
-    """How the kernels of `program` are generated; by `likely` sizes generators propose versions."""
-    settings, known = generator_settings(options), likely_arguments(program, likely)
+    """Return how the kernels of `program` are generated; generators propose versions for `likely` sizes."""
+    settings, known = make_generator_settings(options), list_likely_arguments(program, likely)
     return Generation(targets=targets, find=codegen_for, settings=settings, likely=known)
 
 
 def emit_kernels(
     program: Program, generation: Generation, options: CompileOptions, trace: Trace
 ) -> dict[str, KernelSource]:
-    """Source text for every kernel of `program`, by name.
+    """Return the source of every kernel of `program`, by name.
 
     Raises:
         OptionError: a kernel cannot run as the option `mappings` says.

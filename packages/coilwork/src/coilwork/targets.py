@@ -1,4 +1,4 @@
-"""From the devices of a graph's tensors to the targets it is compiled for."""
+"""The targets that a graph is compiled for, from the devices of its tensors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from coilwork.backends.registry import backend_of_device, codegen_for
 from coilwork.compile_options import CompileOptions
+from coilwork.registries import backend_of_device, codegen_for
 from coilwork_frontend.calling_convention.aten_graph import list_devices
 from coilwork_ir.emission import describe_targets
 from coilwork_ir.loops.nodes import Graph
@@ -15,27 +15,27 @@ from coilwork_ir.machine import MachineModel, find_like_model
 from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_runtime import DeviceError
 
-# What kernels are made for that run in Triton's interpreter.
+# The target of kernels that run in Triton's interpreter.
 _INTERPRETED: Final = "sm_90"
 
 
 def choose_targets(graph: Graph, options: CompileOptions) -> Targets:
-    """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target."""
+    """Return the targets for the devices of `graph`; a GPU, if there is one, is the main target."""
     return describe_targets(graph, lambda device: target_of_device(device, options), codegen_for)
 
 
 def target_of_device(device: str, options: CompileOptions) -> Target:
-    """The description of the device called `device`, as its back end reads it off.
+    """Return the description of `device`, as its back end reads it off.
 
     Raises:
-        DeviceError: no back end serves it, or it is not there.
+        DeviceError: no back end serves it, or the device does not exist.
     """
     target = backend_of_device(device).describe(device)
     return TARGETS[_INTERPRETED] if options.triton_on_cpu and not target.is_gpu else target
 
 
 def model_of_device(device: str) -> MachineModel:
-    """Return what is measured of `device`; of one that is not there, the figures of one like it."""
+    """Return the measured figures of `device`; for one that does not exist here, those of a similar one."""
     try:
         return backend_of_device(device).describe(device).machine
     except DeviceError:
@@ -43,15 +43,15 @@ def model_of_device(device: str) -> MachineModel:
 
 
 def resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> int | None:
-    """Return what stays in the cache of each GPU that `gm` has tensors on; None if there is none."""
-    found = (target_of_device(device, options) for device in list_devices(gm))
-    return min((target.resident_bytes for target in found if target.is_gpu), default=None)
+    """Return how many bytes stay in the cache of every GPU that `gm` has tensors on; None without a GPU."""
+    targets = (target_of_device(device, options) for device in list_devices(gm))
+    return min((target.resident_bytes for target in targets if target.is_gpu), default=None)
 
 
 def targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
-    """The descriptions of the devices of `gm`, for its cache key.
+    """Return the descriptions of the devices of `gm`, for its cache key.
 
-    Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not come
-    back on a CPU without it.
+    Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not be
+    restored on a CPU without it.
     """
     return "\n".join(target_of_device(device, options).key_text for device in list_devices(gm))

@@ -1,4 +1,4 @@
-"""One ATen graph that is compiled, as those see it who call what is made of it."""
+"""One ATen graph as its callers see it: its inputs and results, and the roles around calls of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coilwork_frontend.calling_convention.alignment import aligned_inputs
+from coilwork_frontend.calling_convention.activation_strides import Strides
 from coilwork_frontend.calling_convention.convention import (
     NOTHING_MOVED,
     Convention,
@@ -18,28 +18,31 @@ from coilwork_frontend.calling_convention.convention import (
     describe_call,
     describe_program,
 )
-from coilwork_frontend.calling_convention.frozen_parameters import Prepared
+from coilwork_frontend.calling_convention.input_memory import (
+    list_aligned_inputs,
+    list_aligned_updates,
+    name_inputs,
+)
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
-from coilwork_frontend.calling_convention.saved_strides import Strides
-from coilwork_frontend.calling_convention.shared_results import SharedMemory
-from coilwork_frontend.calling_convention.updates import aligned_updates, names_at
-from coilwork_frontend.likely_sizes import likely_sizes
-from coilwork_ir.calling_convention import Boundary
+from coilwork_frontend.calling_convention.parameter_freezing import Prepared
+from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
+from coilwork_frontend.likely_sizes import list_likely_sizes
+from coilwork_ir.boundary import Boundary
 from coilwork_ir.loops.nodes import Graph
 
 BindRoles = Callable[[Call, str, Mapping[str, Callable[..., Any]]], Call]
-"""A call with roles around it, given as text with the functions that they name."""
+"""Returns a call with roles around it; the roles are text, with the functions that they name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtenGraph:
-    """What an ATen graph takes and gives, and the calls and roles that follow from it.
+    """An ATen graph with its calling convention, and the calls and roles that follow from it.
 
     Attributes:
-        convention: what the graph takes and gives, and the graph.
+        convention: the graph, and the roles of its inputs and results.
         example_inputs: fake tensors and sizes, one per placeholder.
         bind: interprets roles.
-        aligns_processors: inputs on processors that are overwritten are taken to be aligned, too.
+        aligns_processors: inputs on CPUs that are overwritten are assumed to be aligned, too.
     """
 
     convention: Convention
@@ -49,12 +52,12 @@ class AtenGraph:
 
     @property
     def gm(self) -> torch.fx.GraphModule:
-        """The ATen graph that is compiled."""
+        """The graph that is compiled."""
         return self.convention.gm
 
     @property
     def role(self) -> Role:
-        """Return which part of the user's function the graph is."""
+        """The part of the user's function that the graph is."""
         return self.convention.role
 
     @property
@@ -64,7 +67,7 @@ class AtenGraph:
 
     @property
     def is_resized(self) -> bool:
-        """True if the graph changes how much memory a tensor has."""
+        """True if the graph resizes a tensor's storage."""
         return any("resize_storage_bytes_" in str(node.target) for node in self.gm.graph.nodes)
 
     @property
@@ -74,50 +77,57 @@ class AtenGraph:
 
     @property
     def aligned_updates(self) -> tuple[int, ...]:
-        """Positions of inputs that are overwritten, and aligned when the program runs."""
-        return aligned_updates(self.gm, on_cpu=self.aligns_processors)
+        """Positions of inputs that are overwritten, and are aligned when the program runs."""
+        return list_aligned_updates(self.gm, on_cpu=self.aligns_processors)
 
     def operators(self, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
-        """A call that runs the graph's operators one by one, by the boxed convention; results get the strides
-        of `saved`."""
-        return self.as_captured(operator_call(self.gm), saved)
+        """Return a call of the graph's operators one by one, by the boxed convention.
 
-    def as_captured(self, call: Call, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
-        """`call`, which runs the captured operators, for inputs as the compiled graph gets them; results get
-        the strides of `saved`."""
-        return self.bind(call, str(self.convention.captured_roles(self.example_inputs, saved)), {})
+        Results get the strides of `saved`.
+        """
+        return self.bind_captured(operator_call(self.gm), saved)
+
+    def bind_captured(self, call: Call, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
+        """Return `call`, which runs the captured operators, adapted to the compiled graph's inputs.
+
+        Results get the strides of `saved`.
+        """
+        return self.bind(call, str(self.convention.make_captured_roles(self.example_inputs, saved)), {})
 
     def program_roles(self) -> Roles:
-        """The roles of inputs and results around whatever drives the program."""
+        """Return the roles around the driver of the program."""
         return describe_program(self._outside())
 
     def call_roles(self, shared: Sequence[SharedMemory], prepared: Prepared | None = None) -> Roles:
-        """The further roles around that. `shared` are results that share memory, as captured; with
-        `prepared`, the graph is its main graph.
+        """Return the further roles around that.
+
+        `shared` are results that share memory, as captured. With `prepared`, the graph is its main graph.
         """
         return describe_call(replace(self._outside(shared), prepared=prepared))
 
     def finish_program(self, call: Call) -> Call:
-        """`call`, which drives the program, with the roles around it."""
+        """Return `call`, which drives the program, with the roles around it."""
         roles = self.program_roles()
         return self.bind(call, str(roles.convention), roles.functions)
 
     def describe_boundary(
         self, graph: Graph, lowered: torch.fx.GraphModule, symbols: Sequence[tuple[Any, object]]
     ) -> Boundary:
-        """Return what is known of the inputs and results of `graph`, the loops of `lowered`, which this graph
-        was rewritten to. `symbols` are pairs of a size symbol and torch's.
+        """Return the facts about inputs and results of `graph`, lowered from `lowered`, a rewrite of this
+        graph.
+
+        `symbols` are pairs of a size symbol of ours and torch's.
         """
         return Boundary(
-            aligned=aligned_inputs(graph, lowered, returned=self.convention.returned),
-            updated=names_at(graph, self.aligned_updates),
-            donated=names_at(graph, self.convention.donated),
-            likely=likely_sizes(symbols, lowered),
+            aligned=list_aligned_inputs(graph, lowered, returned=self.convention.returned),
+            updated=name_inputs(graph, self.aligned_updates),
+            donated=name_inputs(graph, self.convention.donated),
+            likely=list_likely_sizes(symbols, lowered),
             marked_results=self.convention.marked_results,
         )
 
     def constant(self, path: str) -> torch.Tensor:
-        """The tensor attribute of the graph at `path`.
+        """Return the tensor attribute of the graph at `path`.
 
         Raises:
             KeyError: there is none.
@@ -139,7 +149,7 @@ class AtenGraph:
 
 
 def list_devices(gm: torch.fx.GraphModule) -> tuple[str, ...]:
-    """The devices that a captured graph has tensors on, sorted."""
+    """Return the devices that a captured graph has tensors on, sorted."""
     values = [node.meta.get("val") for node in gm.graph.nodes]
     devices = {str(value.device) for value in values if isinstance(value, torch.Tensor)}
     return tuple(sorted(devices - {"meta"}))

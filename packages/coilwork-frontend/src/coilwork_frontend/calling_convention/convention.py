@@ -1,10 +1,9 @@
-"""What a compiled ATen graph takes and gives, and the roles of its inputs and results, by which callers have
-what eager gives them.
+"""The calling convention of a compiled ATen graph: roles of inputs and results, as two tables.
 
-`open_convention` decides it before anything is compiled. Two tables say which roles there are around the
-program, in which order, and why: `PROGRAM_ROLES` those of every driver of the program, `CALL_ROLES` those
-that its caller sees. Roles are data (`coilwork_ir.calling_convention`); who calls the program interprets
-them.
+A program takes and returns plain tensors; a role says what is done to an input before a call, or to a result
+after it, so that callers get what eager gives. `open_convention` decides the convention before anything is
+compiled. `PROGRAM_ROLES` lists the roles around every driver of the program, `CALL_ROLES` those around that.
+Roles are data (`coilwork_ir.roles`); whoever calls the program interprets them.
 """
 
 from __future__ import annotations
@@ -17,35 +16,44 @@ from typing import Any, Final, Literal
 import torch
 from torch import fx
 
-from coilwork_frontend.calling_convention.donated_buffers import donated_inputs
-from coilwork_frontend.calling_convention.frozen_parameters import FrozenParameters, Prepared
-from coilwork_frontend.calling_convention.marked_results import mark_roles, returning_memory
-from coilwork_frontend.calling_convention.negated_inputs import resolved_roles
-from coilwork_frontend.calling_convention.nonstrided_outputs import (
-    Composition,
-    composition_roles,
-    returning_parts,
-)
-from coilwork_frontend.calling_convention.numbers import number_roles
-from coilwork_frontend.calling_convention.operator_call import Call
-from coilwork_frontend.calling_convention.replayed_views import replay_views
-from coilwork_frontend.calling_convention.returned_views import returning_views_of_inputs
-from coilwork_frontend.calling_convention.saved_strides import (
+from coilwork_frontend.calling_convention.activation_strides import (
     Strides,
-    captured_operands,
+    list_captured_strides,
     list_free_results,
-    strided_inputs,
-    strided_results,
+    make_stride_input_roles,
+    make_stride_result_roles,
 )
-from coilwork_frontend.calling_convention.set_outputs import exchange_roles, returning_exchanged
-from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
-from coilwork_frontend.calling_convention.updates import update_roles
-from coilwork_frontend.calling_convention.version_counters import count_roles
-from coilwork_frontend.torch_compat.autograd import aliased_inputs, can_report_strides, returned_outputs
+from coilwork_frontend.calling_convention.input_memory import list_donated_inputs, make_update_roles
+from coilwork_frontend.calling_convention.lazy_conjugation import (
+    make_mark_roles,
+    make_resolve_roles,
+    return_unmarked,
+)
+from coilwork_frontend.calling_convention.operator_call import Call
+from coilwork_frontend.calling_convention.output_epilogues import (
+    Composition,
+    make_composition_roles,
+    make_number_roles,
+    make_set_roles,
+    return_composition_parts,
+    return_set_sources,
+)
+from coilwork_frontend.calling_convention.parameter_freezing import FrozenParameters, Prepared
+from coilwork_frontend.calling_convention.result_aliasing import (
+    SharedMemory,
+    make_sharing_roles,
+    make_version_roles,
+)
+from coilwork_frontend.calling_convention.view_results import replay_views, return_input_views
+from coilwork_frontend.torch_compat.aot_autograd import (
+    can_report_strides,
+    count_returned_outputs,
+    list_aliased_inputs,
+)
 from coilwork_frontend.torch_compat.tensors import Marks
-from coilwork_ir.calling_convention import CallingConvention, CallRole, InputRole, Value
-from coilwork_ir.calling_convention import Role as ValueRole
 from coilwork_ir.passes import Before, Pass, PassTable
+from coilwork_ir.roles import CallingConvention, CallRole, InputRole, Value
+from coilwork_ir.roles import Role as ValueRole
 
 Role = Literal["forward", "backward", "inference"]
 """Which part of the user's function an ATen graph is."""
@@ -55,19 +63,19 @@ NO_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """What one ATen graph takes and gives.
+    """The inputs and results of one ATen graph.
 
     Attributes:
         role: which part of the user's function the graph is.
         captured: the graph that AOTAutograd made.
-        gm: the same, returning what a program can return; this is compiled.
+        gm: the same, changed to return what a program can return; this is compiled.
         donated: positions of inputs whose memory is the graph's to overwrite.
         returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
-        free: positions of results whose strides autograd asks for, since nobody else sees them.
+        free: positions of results with free strides: only autograd sees them, and is told the strides.
         exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
-        composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being
-            before them.
-        marked: positions of outputs that are returned as views with torch's marks, and these.
+        composition: makes results of the last outputs of `gm` after the call; those of `exchanged` stand
+            before these outputs.
+        marked: positions and marks of outputs that are returned as negated or conjugated views.
     """
 
     role: Role
@@ -82,13 +90,15 @@ class Convention:
 
     @property
     def key_text(self) -> str:
-        """Return what of this changes the program, as text for a cache key."""
+        """Return the part that changes the program, as text for a cache key."""
         return f"{self.donated}\n{self.returned}\n{self.free}"
 
     @property
     def marked_results(self) -> int | None:
-        """How many of the first results the caller takes with torch's marks: what a backward graph reads it
-        may not."""
+        """Return how many of the first results may carry marks, negated or conjugated; None: all.
+
+        Results that a backward graph reads may not.
+        """
         if self.exchanged or self.composition is not None:
             return 0
         if self.role != "forward":
@@ -103,39 +113,41 @@ class Convention:
 
     @property
     def takes(self) -> int:
-        """How many inputs there are."""
+        """Return the number of inputs."""
         return sum(node.op == "placeholder" for node in self.gm.graph.nodes)
 
     @property
     def kept_results(self) -> int:
-        """How many of the first results of `gm` go to AOTAutograd."""
+        """Return how many of the first results of `gm` go to AOTAutograd."""
         parts = 0 if self.composition is None else self.composition.parts
         return _count_results(self.gm) - parts - len(self.exchanged)
 
-    def captured_roles(
+    def make_captured_roles(
         self, example_inputs: Sequence[Any], saved: Mapping[int, Strides] = NOTHING_MOVED
     ) -> CallingConvention:
-        """The roles of what runs the captured operators, for inputs as the compiled graph gets them; results
-        get the strides of `saved`."""
-        operands = captured_operands(self.gm, example_inputs) if self.role == "backward" else {}
+        """Return the roles around a call of the captured operators, which takes the compiled graph's inputs.
+
+        Results get the strides of `saved`.
+        """
+        operands = list_captured_strides(self.gm, example_inputs) if self.role == "backward" else {}
         roles = CallingConvention(takes=self.takes)
-        return roles.add(*strided_inputs(operands), *strided_results(saved))
+        return roles.add(*make_stride_input_roles(operands), *make_stride_result_roles(saved))
 
 
 def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool = False) -> Convention:
-    """The convention of `gm`, which AOTAutograd is having compiled.
+    """Return the convention of `gm`, which AOTAutograd is having compiled.
 
-    With `may_report_strides`, autograd can be told how the forward graph's results lie, so that what it saves
-    may lie as it likes.
+    With `may_report_strides`, autograd is told the strides of the forward graph's results, so that the
+    strides of saved tensors are free.
     """
     captured = gm
     if role != "backward":
-        gm = returning_views_of_inputs(gm)
-    donated = donated_inputs(gm) if role == "backward" else ()
-    gm, exchanged = returning_exchanged(gm)
-    gm, composition = returning_parts(gm)
-    returned = returned_outputs() if role == "forward" else None
-    gm, marked = returning_memory(gm, returned)
+        gm = return_input_views(gm)
+    donated = list_donated_inputs(gm) if role == "backward" else ()
+    gm, exchanged = return_set_sources(gm)
+    gm, composition = return_composition_parts(gm)
+    returned = count_returned_outputs() if role == "forward" else None
+    gm, marked = return_unmarked(gm, returned)
     if exchanged or composition is not None:
         returned = None
     asked = may_report_strides and returned is not None and can_report_strides()
@@ -154,20 +166,20 @@ def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Rows of roles, and the callables that some of them name."""
+    """Rows of roles, and the functions that some of them name."""
 
     convention: CallingConvention
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: NO_FUNCTIONS)
 
     def add(self, rows: Iterable[ValueRole], **functions: Callable[..., Any]) -> Roles:
-        """This with further rows around it, and what these name."""
+        """Return these roles with `rows` around them, and the `functions` that they name."""
         added = self.convention.add(*rows)
         if added is self.convention:
             return self
         return Roles(convention=added, functions=MappingProxyType({**self.functions, **functions}))
 
     def wrap(self, outer: Roles) -> Roles:
-        """This with `outer` around it."""
+        """Return these roles with `outer` around them."""
         return Roles(
             convention=self.convention.wrap(outer.convention),
             functions=MappingProxyType({**self.functions, **outer.functions}),
@@ -176,14 +188,14 @@ class Roles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What roles are made of.
+    """The facts that roles are made from.
 
     Attributes:
-        convention: of the graph.
-        operators: makes what runs the operators of a backward graph one by one, by the boxed convention.
+        convention: that of the graph.
+        operators: makes a call of the operators of a backward graph one by one, by the boxed convention.
         shared: results that share memory, as captured.
-        updates: positions of inputs that are overwritten, and that the program takes to be aligned.
-        prepared: what frozen parameters decide, if the graph is what is left without that.
+        updates: positions of inputs that are overwritten and assumed to be aligned.
+        prepared: the part computed from frozen parameters, if the graph is the rest.
     """
 
     convention: Convention
@@ -195,12 +207,12 @@ class Outside:
 
 def _share_results(roles: Roles, outside: Outside) -> Roles:
     recorded = outside.convention.role == "forward"
-    return roles.add(shared_roles(outside.shared, recorded=recorded))
+    return roles.add(make_sharing_roles(outside.shared, recorded=recorded))
 
 
 def _count_versions(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    return roles.add(count_roles(convention.gm, convention.returned))
+    return roles.add(make_version_roles(convention.gm, convention.returned))
 
 
 def _take_transforms(roles: Roles, outside: Outside) -> Roles:
@@ -214,25 +226,27 @@ def _compose_outputs(roles: Roles, outside: Outside) -> Roles:
     if composition is None:
         return roles
     first = _count_results(outside.convention.gm) - composition.parts
-    return roles.add(composition_roles(composition, first), composition=composition.tail)
+    return roles.add(make_composition_roles(composition, first), composition=composition.tail)
 
 
 def _set_inputs(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    return roles.add(exchange_roles(convention.exchanged, convention.kept_results))
+    return roles.add(make_set_roles(convention.exchanged, convention.kept_results))
 
 
 def _mark_results(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    return roles.add(mark_roles(convention.marked, are_gradients=convention.role == "backward"))
+    return roles.add(make_mark_roles(convention.marked, are_gradients=convention.role == "backward"))
 
 
 def _replay_views(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    found = None if convention.role == "backward" else replay_views(convention.captured, aliased_inputs())
-    if found is None:
+    replay = (
+        None if convention.role == "backward" else replay_views(convention.captured, list_aliased_inputs())
+    )
+    if replay is None:
         return roles
-    row, make_views = found
+    row, make_views = replay
     return roles.add([row], views=make_views)
 
 
@@ -249,28 +263,32 @@ def _give_away(roles: Roles, outside: Outside) -> Roles:
 
 
 def _align_updates(roles: Roles, outside: Outside) -> Roles:
-    return roles.add(update_roles(outside.updates))
+    return roles.add(make_update_roles(outside.updates))
 
 
 def _resolve_inputs(roles: Roles, outside: Outside) -> Roles:
-    return roles.add(resolved_roles(outside.convention.gm))
+    return roles.add(make_resolve_roles(outside.convention.gm))
 
 
 def _convert_numbers(roles: Roles, outside: Outside) -> Roles:
-    return roles.add(number_roles(outside.convention.gm))
+    return roles.add(make_number_roles(outside.convention.gm))
 
 
 PROGRAM_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
     passes=(
-        Pass(name="give away", run=_give_away, why="what nobody reads again is memory for results"),
-        Pass(name="align updates", run=_align_updates, why="kernels access what they overwrite in vectors"),
-        Pass(name="resolve inputs", run=_resolve_inputs, why="a program reads memory, not torch's marks"),
+        Pass(name="give away", run=_give_away, why="the memory of donated buffers serves results"),
+        Pass(
+            name="align updates",
+            run=_align_updates,
+            why="kernels use vector accesses on inputs that they overwrite",
+        ),
+        Pass(name="resolve inputs", run=_resolve_inputs, why="a program reads memory, not torch's bits"),
         Pass(
             name="convert numbers", run=_convert_numbers, why="a program returns tensors and integers alone"
         ),
     ),
     order=(
-        Before("give away", "align updates", "what a copy takes the place of stays the caller's"),
+        Before("give away", "align updates", "an input that is replaced by a copy stays the caller's"),
         Before(
             "align updates",
             "resolve inputs",
@@ -279,18 +297,20 @@ PROGRAM_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
         Before("resolve inputs", "convert numbers", "inputs before results; neither sees the other's"),
     ),
 )
-"""The roles that a program has whoever drives it, in order of application, from the program outwards."""
+"""The roles around a program, whoever drives it, from the program outwards."""
 
 CALL_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
     passes=(
-        Pass(name="share results", run=_share_results, why="eager gives several tensors of one memory"),
-        Pass(name="count versions", run=_count_versions, why="autograd notices writes to what it saved"),
-        Pass(name="take transforms", run=_take_transforms, why="batches of gradients have no memory"),
-        Pass(name="compose outputs", run=_compose_outputs, why="sparse tensors lie in no strided memory"),
-        Pass(name="set inputs", run=_set_inputs, why="a program keeps none of the memory that it made"),
+        Pass(name="share results", run=_share_results, why="eager returns several tensors in one memory"),
+        Pass(
+            name="count versions", run=_count_versions, why="autograd notices writes to tensors that it saved"
+        ),
+        Pass(name="take transforms", run=_take_transforms, why="batched gradients have no memory"),
+        Pass(name="compose outputs", run=_compose_outputs, why="sparse tensors have no strided memory"),
+        Pass(name="set inputs", run=_set_inputs, why="a program cannot keep memory for an input"),
         Pass(name="mark results", run=_mark_results, why="callers see conjugates and negations as views"),
         Pass(name="replay views", run=_replay_views, why="views of inputs are eager's, whatever their size"),
-        Pass(name="keep frozen", run=_keep_frozen, why="what parameters decide alone is computed once"),
+        Pass(name="keep frozen", run=_keep_frozen, why="what depends on parameters alone is computed once"),
     ),
     order=(
         Before("share results", "count versions", "versions are counted of the tensors that are returned"),
@@ -306,16 +326,16 @@ CALL_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
         Before("replay views", "keep frozen", "all other rows speak of the inputs of the main graph"),
     ),
 )
-"""The further roles that the caller of a compiled graph sees, in order of application."""
+"""The further roles around a compiled graph, from the inside outwards."""
 
 
 def describe_program(outside: Outside) -> Roles:
-    """The roles around whatever drives the program of a graph."""
+    """Return the roles around the driver of a graph's program."""
     return PROGRAM_ROLES.run(Roles(convention=CallingConvention(takes=outside.convention.takes)), outside)
 
 
 def describe_call(outside: Outside) -> Roles:
-    """The roles between that and the caller of the compiled graph."""
+    """Return the roles between the driver of the program and the caller of the compiled graph."""
     convention = outside.convention
     kept = convention.kept_results
     gives = None if kept == _count_results(convention.gm) else kept

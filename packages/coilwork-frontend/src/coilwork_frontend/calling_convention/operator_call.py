@@ -1,9 +1,8 @@
-"""A compiled graph as torch's operators, one by one: for calls that its kernels are not for.
+"""Run the operators of a compiled graph one by one, for calls that its kernels cannot serve.
 
-Kernels read memory. A call with tensors that have none (fake, functional, batched, meta ones), or while a
-dispatch mode watches operators, gets what eager gives, because the graph's own operators run. Few programs
-ever see one of these calls, so what is kept is a row for each node, which is much smaller, and rows are
-interpreted.
+Kernels read memory. Tensors without memory (fake, functional, batched, meta), or a dispatch mode that watches
+operators, need torch's own operators. Such calls are rare, so the graph is kept as a row per node, which is
+much smaller than the graph, and the rows are interpreted.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Call = Callable[[list[Any]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What a node computes, by the node's number."""
+    """The value of a node, by the node's number."""
 
     number: int
 
@@ -33,7 +32,7 @@ class _Row:
     Attributes:
         op, target: as in `fx.Node`.
         args, kwargs: the same with a `_Value` for each node.
-        ends: numbers of the nodes whose values nobody needs behind it.
+        ends: numbers of the nodes whose values have their last use here.
     """
 
     op: str
@@ -44,7 +43,8 @@ class _Row:
 
 
 def operator_call(gm: fx.GraphModule) -> Call:
-    """A call that runs the operators of `gm`, for one list of inputs, which it empties. It keeps no node."""
+    """Return a call that runs the operators of `gm` for one list of inputs, which it empties. It keeps no
+    node."""
     rows = _record(gm.graph)
     roots = {row.target.partition(".")[0] for row in rows if row.op in ("get_attr", "call_module")}
     owner = {name: getattr(gm, name) for name in roots}
@@ -64,13 +64,13 @@ def operator_call(gm: fx.GraphModule) -> Call:
 
 
 def _record(graph: fx.Graph) -> tuple[_Row, ...]:
-    """The rows of `graph`, in its order; the last is its output."""
+    """Return the rows of `graph`, in its order; the last is its output."""
     nodes = tuple(graph.nodes)
     numbers = {node: number for number, node in enumerate(nodes)}
     last = {node: user for user in nodes for node in user.all_input_nodes}
     ends: dict[fx.Node, list[int]] = {}
     for node in nodes:
-        # who has no user ends at once
+        # a node without users ends at once
         ends.setdefault(last.get(node, node), []).append(numbers[node])
 
     def refer(node: fx.Node) -> Any:
@@ -89,8 +89,8 @@ def _record(graph: fx.Graph) -> tuple[_Row, ...]:
 
 
 def _fill(template: Any, values: Sequence[Any]) -> Any:
-    def look_up(one: Any) -> Any:
-        return values[one.number] if isinstance(one, _Value) else one
+    def look_up(item: Any) -> Any:
+        return values[item.number] if isinstance(item, _Value) else item
 
     return map_aggregate(template, look_up)
 

@@ -1,5 +1,5 @@
-"""Dynamo's graphs: mended for AOTAutograd, or run in eager mode for calls that must not be compiled.
+"""Dynamo's graphs: rewritten for AOTAutograd, guarded, or run in eager mode.
 
-The table `MENDING` of `compile_captured.py` lists the mends in order. Each file here holds one of them; open
-`captured_graph.py` first for how a captured graph runs in eager mode.
+The table `MENDS` of `compile_captured.py` lists the rewrites in order. Open `eager_fallback.py` first: how a
+captured graph, or a part of it, runs in eager mode.
 """

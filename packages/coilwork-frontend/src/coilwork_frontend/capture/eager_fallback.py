@@ -1,41 +1,185 @@
-"""What runs in eager mode since it cannot be compiled, and what the user hears of that.
+"""Run in eager mode what is not compiled, and tell the user.
 
-Graphs of which AOTAutograd cannot make ATen graphs run as Dynamo captured them: those that write into views
-of an expanded input or into inputs that share memory in two types, or whose operators have to know more of
-sizes from data than the program says. ATen graphs that no stage can compile run as AOTAutograd made them.
+A whole captured graph runs in eager mode if its inputs are opaque, if they may carry forward-mode tangents,
+or if AOTAutograd cannot trace it. `compile_around` leaves single calls to eager mode and compiles the rest.
+`GuardedProgram` runs the captured graph for calls that a compiled program turns out not to be for. The
+`warn_of_...` functions word all warnings of fallbacks, from the captured graph to the driver.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import Any, Final
 
+import torch
 from torch import fx
 
-from coilwork_frontend.capture.refused_calls import RefusedCallError
-from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
-from coilwork_frontend.torch_compat.failures import FOR_DYNAMO
-from coilwork_frontend.user_warnings import warn_user
+from coilwork_frontend.capture.eager_trial import RefusedCallError
+from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe, warn_user
+from coilwork_frontend.random_state import random_state, restore
+from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS, guard_dual_level, may_carry_tangents
+from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
 from coilwork_ir.loc import Origin
+
+# ---- Captured graphs ----
+
 
 logger = logging.getLogger("coilwork")
 
 
-def is_told(error: Exception) -> bool:
-    """Tell whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a
-    smaller graph.
-    """
-    return isinstance(error, (CoilworkError, *FOR_DYNAMO))
+class CapturedGraph:
+    """A captured `graph` that runs in eager mode; the log says `reason` the first time."""
+
+    def __init__(self, graph: fx.GraphModule, reason: str) -> None:
+        self._graph = graph
+        self._reason = reason
+        self._announced = False
+
+    def run(self, *args: Any) -> Any:
+        """Run the graph in eager mode."""
+        return self._graph.forward(*args)  # a call of the module would print where an error is raised
+
+    def announce(self) -> None:
+        """Log once that the graph runs, and why."""
+        if not self._announced:
+            self._announced = True
+            logger.warning("%s: the captured graph runs, in eager mode", self._reason)
 
 
-def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
-    """Return what runs `captured`, because of `error`, with a warning that says why. What eager rejects is
-    rejected by the call.
+class GuardedProgram:
+    """A compiled program that leaves a call to the captured graph if its assumptions fail at run time.
+
+    The program must not have overwritten an input by then. With `random`, the generators' states are restored
+    first. A graph that is not `faithful` may compute something else than the user's program: its error is
+    raised if it raises one, otherwise the program's.
     """
-    said = error if isinstance(error, CompileError) else explain_untraced(error)
-    warn_user(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning)
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        captured: CapturedGraph,
+        *,
+        is_failure: Callable[[Exception], bool],
+        random: bool,
+        faithful: bool = True,
+    ) -> None:
+        """`is_failure` tells if an error of the program means that an assumption failed."""
+        self._compiled = compiled
+        self._captured = captured
+        self._is_failure = is_failure
+        self._random = random
+        self._faithful = faithful
+
+    def __call__(self, *args: Any) -> Any:
+        numbers = random_state() if self._random else None
+        failure: Exception | None = None
+        try:
+            return self._compiled(*args)
+        # others are raised again
+        except Exception as error:
+            if not self._is_failure(error):
+                raise
+            if not self._faithful:
+                failure = error
+        if numbers is not None:
+            restore(numbers)
+        results = self._captured.run(*args)
+        if failure is not None:
+            raise failure
+        self._captured.announce()
+        return results
+
+
+# ---- Single calls ----
+
+
+# What torch's interpreter of graphs adds to an error that a call raises.
+_EXECUTING: Final = re.compile(r"While executing %(\w+) :")
+
+CompilePart = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def compile_around(
+    captured: fx.GraphModule, calls: Collection[str], error: CompileError, compiler: CompilePart
+) -> Callable[..., Any]:
+    """Return a callable of `captured` that runs `calls`, names of its nodes, in eager mode.
+
+    Dynamo traces the graph again at its first call, and compiles with `compiler` the parts between these
+    calls, as between graph breaks. `captured` is changed in place. A warning gives `error` as the reason.
+    """
+    warn_user(
+        f"{_describe_calls(calls)} in eager mode, and the graph is compiled in parts: {error}",
+        CoilworkFallbackWarning,
+    )
+    has_open_sizes = False
+    for node in captured.graph.nodes:
+        has_open_sizes |= node.op == "placeholder" and isinstance(
+            node.meta.get("example_value"), torch.SymInt
+        )
+        if node.name in calls:
+            node.op, node.target = "call_function", _call_in_eager_mode(node.op, node.target)
+
+    @cache
+    def open_parts() -> Callable[..., Any]:
+        # Dynamo traces no code that was made while it compiled what is around it
+        captured.recompile()
+        forward: Callable[..., Any] = captured.forward
+        in_parts: Callable[..., Any] = torch.compile(
+            forward, backend=compiler, dynamic=True if has_open_sizes else None
+        )
+        return in_parts
+
+    def call(*args: Any) -> Any:
+        # nor what it takes out of a compiled function that it is handed
+        return open_parts()(*args)
+
+    return call
+
+
+def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
+    """Return the name of the call of `captured` at which tracing stopped with `error`.
+
+    None if `error` names no call, or if there is no other call.
+    """
+    calls = [node.name for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
+    named = [name for name in _EXECUTING.findall(str(error)) if name in calls]
+    return named[-1] if named and len(calls) > 1 else None
+
+
+def _describe_calls(calls: Collection[str]) -> str:
+    first, *others = sorted(calls)
+    return f"{first} and {len(others)} other calls run" if others else f"{first} runs"
+
+
+def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
+    """Return a function that calls `target` (a function, or a method's name) and that Dynamo does not
+    trace."""
+
+    def call_in_eager_mode(*args: Any, **kwargs: Any) -> Any:
+        if op == "call_function":
+            return target(*args, **kwargs)
+        return getattr(args[0], target)(*args[1:], **kwargs)
+
+    disabled: Callable[..., Any] = torch.compiler.disable(call_in_eager_mode)
+    return disabled
+
+
+# ---- Errors and warnings ----
+
+
+def is_for_others(error: Exception) -> bool:
+    """Tell if `error` must be raised: ours, for the user, or one with which Dynamo tries a smaller graph."""
+    return isinstance(error, (CoilworkError, *DYNAMO_ERRORS))
+
+
+def run_captured_graph(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
+    """Warn that `captured` runs in eager mode because of `error`, and return the callable that runs it."""
+    reason = error if isinstance(error, CompileError) else make_trace_error(error)
+    warn_user(f"a graph runs in eager mode: {reason}", CoilworkFallbackWarning)
     # a call of the module would print where an error is raised
     forward: Callable[..., Any] = captured.forward
     return forward
@@ -44,11 +188,10 @@ def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[...,
 def judge_fault(
     error: Exception, graph: str, *, only_compiled: bool, is_refused: Callable[[], bool]
 ) -> Exception | None:
-    """Return what is to be raised for `graph`, which cannot be compiled as a whole because of `error`; None
-    if some of it runs in eager mode.
+    """Return the error to raise for `graph`, which `error` keeps from being compiled as a whole.
 
-    Raised is what eager refuses the call for that is compiled for (`is_refused`), and whatever it is if the
-    graph is `only_compiled`.
+    It is a `RefusedCallError` if eager refuses the call (`is_refused`), and a `CompileError` if the graph is
+    `only_compiled`. None: some of the graph runs in eager mode.
     """
     if is_refused():
         return RefusedCallError(str(error))
@@ -61,7 +204,7 @@ def judge_fault(
 
 
 def warn_of_graph(error: Exception, graph: str) -> None:
-    """Say that `graph` runs in eager mode, because of `error`."""
+    """Warn that `graph` runs in eager mode because of `error`."""
     warn_user(
         f"graph {graph} runs in eager mode: {describe(error)}\n"
         f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
@@ -70,8 +213,10 @@ def warn_of_graph(error: Exception, graph: str) -> None:
 
 
 def warn_of_parts(error: Exception, graph: str, calls: Sequence[Origin]) -> None:
-    """Say that `graph` is compiled in parts, between which `calls` run in eager mode, because of `error`; at
-    the user's line of the first of them that has one."""
+    """Warn that `graph` is compiled in parts, and `calls` between them run in eager mode, because of `error`.
+
+    The warning stands at the source line of the first call that has one.
+    """
     named = ", ".join(dict.fromkeys(call.op for call in calls))
     text = (
         f"{named} run in eager mode between compiled parts of graph {graph}: {describe(error)}\n"
@@ -85,7 +230,7 @@ def warn_of_parts(error: Exception, graph: str, calls: Sequence[Origin]) -> None
 
 
 def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
-    """`graph` in eager mode, called with one list of inputs, which is emptied."""
+    """Return a callable that runs `graph` in eager mode; it takes one list of inputs and empties it."""
 
     def call(args: list[Any]) -> Sequence[Any]:
         values = tuple(args)
@@ -96,8 +241,8 @@ def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     return call
 
 
-def explain_untraced(error: Exception) -> CompileError:
-    """What the user is told of a graph that torch does not trace because of `error`."""
+def make_trace_error(error: Exception) -> CompileError:
+    """Return the error that tells the user that torch cannot trace a graph because of `error`."""
     return CompileError(
         "not-traced",
         "torch cannot trace a graph that it captured",
@@ -107,7 +252,7 @@ def explain_untraced(error: Exception) -> CompileError:
 
 
 def warn_of_rewrites(error: Exception) -> None:
-    """Say that a captured graph is compiled without rewrites, because of `error`."""
+    """Warn that a captured graph is compiled without rewrites because of `error`."""
     warn_user(
         f"a graph is compiled without rewrites: {describe(error)}\n"
         '  try     options={"strict": True} for the traceback, to report it',
@@ -116,12 +261,12 @@ def warn_of_rewrites(error: Exception) -> None:
 
 
 def warn_of_partition(error: Exception) -> None:
-    """Say that forward and backward are compiled as they were captured, because of `error`.
+    """Warn that forward and backward are compiled as they were captured because of `error`.
 
     Raises:
-        Exception: `error`, if it is for others to see.
+        Exception: `error`, if it must be raised (`is_for_others`).
     """
-    if is_told(error):
+    if is_for_others(error):
         raise error
     warn_user(
         f"forward and backward are compiled without rewrites and layouts: {describe(error)}\n"
@@ -131,7 +276,7 @@ def warn_of_partition(error: Exception) -> None:
 
 
 def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
-    """Say that Python drives `graph` instead of what was `wanted`."""
+    """Warn that Python drives `graph` instead of the `wanted` driver."""
     text = describe(reason) if isinstance(reason, Exception) else reason
     warn_user(
         f"graph {graph} is driven by Python instead of {wanted}: {text}",
@@ -140,7 +285,7 @@ def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
 
 
 def warn_of_module(error: Exception, graph: str, *, strict: bool) -> None:
-    """Say that there is no readable module of `graph`, which runs all the same.
+    """Warn that no readable module was written for `graph`, which runs without it.
 
     Raises:
         Exception: `error`, with `strict`.
@@ -148,3 +293,86 @@ def warn_of_module(error: Exception, graph: str, *, strict: bool) -> None:
     if strict:
         raise error
     warn_user(f"graph {graph} has no readable module: {describe(error)}", CoilworkFallbackWarning)
+
+
+# ---- Opaque inputs ----
+
+
+def has_opaque_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Tell if a real input of Dynamo's graph is opaque: its memory is not laid out as its fake tensor says.
+
+    These are oneDNN's tensors (`x.to_mkldnn()`) and tensors that `torch.func.functionalize` wraps. Fake
+    tensors show them as plain. Torch's guards tell them apart, so other inputs never meet this graph, nor
+    these another.
+    """
+    return bool(_list_opaque(gm, example_inputs))
+
+
+def run_opaque(gm: fx.GraphModule, example_inputs: Sequence[Any], *, strict: bool) -> Callable[..., Any]:
+    """Warn of the first opaque input, and return the captured graph, to run in eager mode.
+
+    Raises:
+        CompileError: instead of the warning, with `strict`.
+    """
+    node, value = _list_opaque(gm, example_inputs)[0]
+    error = _explain_opaque(node.name, value)
+    if strict:
+        raise error
+    warn_user(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning)
+    return gm
+
+
+def _explain_opaque(name: str, value: torch.Tensor) -> CompileError:
+    if is_functional_wrapper(value):
+        return CompileError(
+            "opaque-input",
+            f"input {name} is wrapped by torch.func.functionalize, which generated code cannot read",
+            reason="torch cannot trace the gradients of a graph inside of it",
+            remedy=(
+                "call the compiled function without functionalize: the compiler does the same to its graph"
+            ),
+        )
+    return CompileError(
+        "opaque-input",
+        f"input {name} has layout {value.layout}, which generated code cannot read",
+        reason="torch captures it as a tensor with strides, which it does not have",
+        remedy="call .to_dense() before the compiled function",
+    )
+
+
+def _list_opaque(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[tuple[fx.Node, torch.Tensor]]:
+    opaque: list[tuple[fx.Node, torch.Tensor]] = []
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True):
+        captured = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor):
+            is_opaque = value.layout != captured.layout or is_functional_wrapper(value)
+            opaque += [(node, value)] if is_opaque else []
+    return opaque
+
+
+# ---- Forward-mode differentiation ----
+
+
+def run_in_forward_mode(gm: fx.GraphModule, *, only_compiled: bool) -> Callable[..., Any] | None:
+    """Return a callable that runs Dynamo's graph `gm` in eager mode, if tensors may carry forward-mode
+    tangents.
+
+    None outside of `torch.autograd.forward_ad.dual_level()`: the graph is compiled. Torch's operators compute
+    tangents beside their results; kernels would drop them without an error. A guard separates the two cases.
+
+    Raises:
+        CompileError: within a level, with `only_compiled`.
+    """
+    guard_dual_level()
+    if not may_carry_tangents():
+        return None
+    if only_compiled:
+        raise CompileError(
+            "forward-mode",
+            "a graph is called within torch.autograd.forward_ad.dual_level()",
+            reason="only torch's own operators compute tangents",
+            remedy="call it outside of the level, or use torch.func.jvp within what is compiled",
+        )
+    captured = CapturedGraph(gm, "tensors may carry tangents of forward-mode differentiation")
+    captured.announce()
+    return captured.run

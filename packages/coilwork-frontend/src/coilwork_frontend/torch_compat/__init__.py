@@ -1,4 +1,4 @@
-"""Every use of torch's private API, and the supported range of torch: here alone do versions differ.
+"""Every use of torch's private API, and the supported range of torch: only here do versions differ.
 
-Open `versions.py` first. `autograd.py` calls AOTAutograd; the other files hold one part of torch each.
+Open `versions.py` first. `aot_autograd.py` runs AOTAutograd; the other files hold one part of torch each.
 """

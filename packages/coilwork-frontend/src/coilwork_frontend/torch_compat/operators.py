@@ -1,17 +1,19 @@
-"""Operators: what they overwrite, share and draw, and how many are called."""
+"""Facts about operators: what they overwrite, share, draw and order, and how many are called."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import torch
+from torch._higher_order_ops.effects import _get_effect
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-# What pools rows, as Dynamo's graphs call it.
+# Spellings of `max_pool1d` in Dynamo's graphs.
 ROW_POOLS: Final = frozenset(
     {functional.max_pool1d, torch.max_pool1d, torch.ops.aten.max_pool1d, torch.ops.aten.max_pool1d.default}
 )
@@ -21,8 +23,16 @@ def is_view(target: object) -> bool:
     """Tell if an operator returns memory of its first argument and changes nothing."""
     if not isinstance(target, OpOverload):
         return False
-    aliases = [one.alias_info for one in target._schema.arguments if one.alias_info is not None]
+    aliases = [
+        argument.alias_info for argument in target._schema.arguments if argument.alias_info is not None
+    ]
     return bool(aliases) and not any(alias.is_write for alias in aliases)
+
+
+def is_view_node(node: torch.fx.Node) -> bool:
+    """Tell if a node of an ATen graph is a view, one of several that an operator returns, or all of these."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, torch.fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
 def convolutions_use_tf32() -> bool:
@@ -34,9 +44,8 @@ def convolutions_use_tf32() -> bool:
 
 
 def native_function(name: str) -> Callable[..., Any]:
-    """The function of torch's native module for neural networks that `torch.nn.functional` ends in, as
-    Dynamo's graphs call it.
-    """
+    """Return the function `name` of `torch._C._nn`, which `torch.nn.functional` calls, as in Dynamo's
+    graphs."""
     function: Callable[..., Any] = getattr(torch._C._nn, name)
     return function
 
@@ -46,23 +55,21 @@ ASSERT_ASYNC: Final[Callable[..., Any]] = torch._assert_async
 
 
 def is_operator(value: object) -> bool:
-    """Tell whether `value` is an operator overload or a higher-order operator; both print as
-    their full name.
-    """
+    """Tell if `value` is an operator overload or a higher-order operator; both print as their full name."""
     return isinstance(value, OpOverload | HigherOrderOperator)
 
 
 def space_of(target: object) -> str:
-    """The namespace of an operator, or of all overloads of one; empty for other functions."""
+    """Return the namespace of an operator, or of an overload packet; empty for other functions."""
     if isinstance(target, OpOverloadPacket):
         return target._qualified_op_name.partition("::")[0]
     return str(target.namespace) if isinstance(target, OpOverload | HigherOrderOperator) else ""
 
 
 def disable_modes() -> AbstractContextManager[object]:
-    """A context in which tensors are computed with as if nothing were traced."""
-    found: AbstractContextManager[object] = _disable_current_modes()
-    return found
+    """Return a context without dispatch modes, in which nothing is traced."""
+    context: AbstractContextManager[object] = _disable_current_modes()
+    return context
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -81,19 +88,19 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def overwrites_nothing(target: object) -> bool:
-    """True of an operator that overwrites no operand."""
+    """Tell if an operator overwrites no operand."""
     return isinstance(target, OpOverload) and not target._schema.is_mutable
 
 
 def shares_nothing(target: object) -> bool:
-    """True of an operator that overwrites no operand and whose results have memory of their own."""
+    """Tell if an operator overwrites no operand and returns new memory."""
     if not isinstance(target, OpOverload) or not overwrites_nothing(target):
         return False
     return all(result.alias_info is None for result in target._schema.returns)
 
 
-def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
-    """Return what a call of an operator overwrites; nothing for other nodes."""
+def list_overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
+    """Return the operands that a call of an operator overwrites; none for other nodes."""
     if not isinstance(node.target, OpOverload):
         return ()
     arguments = enumerate(node.target._schema.arguments)
@@ -105,13 +112,14 @@ def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
 
 
 def draws_numbers(target: object) -> bool:
-    """True of an operator that reads a random generator."""
+    """Tell if an operator reads a random generator."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def has_effects(node: torch.fx.Node) -> bool:
-    """Tell if a call may have to stay in its place among others of which this is true: it draws random
-    numbers, overwrites memory, or may do anything else that its results do not say.
+    """Tell if a call must keep its order among calls with effects.
+
+    It draws random numbers, overwrites memory, or may do something else that its results do not show.
     """
     if node.op != "call_function":
         return True
@@ -131,23 +139,29 @@ def writes_memory(node: torch.fx.Node) -> bool:
     return isinstance(node.target, HigherOrderOperator) and "mutation" in node.target.name()
 
 
-def called_with_effects(node: torch.fx.Node) -> object:
-    """Return the operator that `node` ties to others by tokens; None if it ties none."""
+def get_effectful_operator(node: torch.fx.Node) -> object:
+    """Return the operator that `node` (`with_effects`) orders by tokens; None for other nodes."""
     is_tied = isinstance(node.target, HigherOrderOperator) and node.target.name() == "with_effects"
     return node.args[1] if is_tied else None
 
 
 def make_token(graph: torch.fx.Graph) -> torch.fx.Node:
-    """A token, which ties a call with effects to those before it, of a call that is the first in its
-    graph."""
+    """Insert a token for the first call with effects of `graph`; tokens order these calls."""
     return graph.call_function(torch.ops.prims._make_token.default)
 
 
 def makes_token(node: torch.fx.Node) -> bool:
-    """Tell if `node` makes a token out of nothing."""
+    """Tell if `node` makes the first token."""
     return node.target is torch.ops.prims._make_token.default
 
 
 def sinks_tokens(node: torch.fx.Node) -> bool:
-    """Tell if `node` keeps calls with effects whose results nobody reads; it does nothing."""
+    """Tell if `node` only keeps calls with effects alive whose results nobody reads."""
     return node.target is torch.ops.prims._sink_tokens.default
+
+
+def is_ordered_by_token(target: object) -> bool:
+    """Tell if torch orders the calls of an operator, or of any overload of one, by tokens."""
+    if isinstance(target, OpOverloadPacket):
+        return any(is_ordered_by_token(getattr(target, name)) for name in target.overloads())
+    return isinstance(target, HigherOrderOperator | OpOverload) and _get_effect(target) is not None

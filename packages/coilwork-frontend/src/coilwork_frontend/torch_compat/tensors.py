@@ -1,12 +1,14 @@
-"""Tensors: whether they are fake or real, and whose memory they are in."""
+"""Facts about tensors (fake or real, their memory, views, version counters), and nested containers of
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
@@ -17,9 +19,7 @@ from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
 
 def is_static_input(value: object) -> bool:
-    """Tell whether an input of a captured graph is a parameter or buffer of a module, as Dynamo
-    marks them.
-    """
+    """Tell if an input of a captured graph is a parameter or buffer of a module, as Dynamo marks them."""
     return isinstance(value, torch.Tensor) and (
         isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
     )
@@ -31,21 +31,18 @@ def is_fake(tensor: torch.Tensor) -> bool:
 
 
 def is_functional_wrapper(tensor: torch.Tensor) -> bool:
-    """Tell if `torch.func.functionalize` wraps `tensor`, whose own memory is none then."""
+    """Tell if `tensor` is a wrapper of `torch.func.functionalize`, which has no memory of its own."""
     return torch._is_functional_tensor(tensor)
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often `tensor` has been written into; -1 where torch does not count, in tensors of
-    inference mode.
-    """
+    """Return how often `tensor` has been written to; -1 for tensors of inference mode, which have no
+    count."""
     return -1 if tensor.is_inference() else int(tensor._version)
 
 
 def run_on_fakes(node: torch.fx.Node) -> Any:
-    """Return what `node`, an input or a call of an operator, gives for the fake tensors in its
-    arguments' metadata.
-    """
+    """Run `node`, an input or a call of an operator, on the fake tensors in its arguments' metadata."""
     if node.op == "placeholder":
         return node.meta["val"]
     target: Any = node.target
@@ -56,10 +53,10 @@ def run_on_fakes(node: torch.fx.Node) -> Any:
 
 
 def is_view_outside_dynamo(node: torch.fx.Node) -> bool | None:
-    """Tell if a call of Dynamo's graph gives a view where torch's operators do not run as decompositions.
+    """Tell if a call of Dynamo's graph returns a view where operators run without decompositions.
 
-    It is made on fake tensors of the sizes that the graph was traced with. `None`: those are unknown, or the
-    call refuses them.
+    It runs on fake tensors with the sizes that the graph was traced with. `None`: a size is unknown, or the
+    call fails.
     """
     if node.op not in ("call_function", "call_method"):
         return None
@@ -70,18 +67,19 @@ def is_view_outside_dynamo(node: torch.fx.Node) -> bool | None:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: _close(argument, mode))
         with mode:
             target: Any = node.target
-            made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else None
-            made = target(*args, **kwargs) if node.op == "call_function" else made
-    # whatever a call refuses so, what Dynamo computed is kept
+            result = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else None
+            result = target(*args, **kwargs) if node.op == "call_function" else result
+    # if a call fails on fakes, what Dynamo computed is kept
     except Exception:  # noqa: BLE001
         return None
-    return made._is_view() if isinstance(made, torch.Tensor) else None
+    return result._is_view() if isinstance(result, torch.Tensor) else None
 
 
 def _pools_rows_at_once(node: torch.fx.Node) -> bool:
-    """Tell if eager's kernel for rows on CPUs is called, which takes no fakes and records no gradient.
+    """Tell if `max_pool1d` calls eager's kernel for rows on CPUs, which records no gradient and takes no
+    fakes.
 
-    Fakes, and what asks for gradients, are pooled as images of one row, of which the row is a view.
+    Otherwise rows are pooled as images of one line, and the result is a view.
     """
     result = node.meta.get("example_value")
     return (
@@ -93,99 +91,104 @@ def _pools_rows_at_once(node: torch.fx.Node) -> bool:
 
 
 def _close(node: torch.fx.Node, mode: FakeTensorMode) -> Any:
-    """Return what stands for the value of `node` in `mode`, with closed sizes."""
+    """Return a fake tensor, or a number, like the value of `node` in `mode`, with static sizes."""
     value = node.meta["example_value"]
     if isinstance(value, torch.SymInt):
-        return _closed_size(value)
+        return _close_size(value)
     if type(value) is not FakeTensor:
         raise TypeError(f"{type(value)} is no plain tensor")
-    sizes, strides = ([_closed_size(size) for size in part] for part in (value.shape, value.stride()))
+    sizes, strides = ([_close_size(size) for size in part] for part in (value.shape, value.stride()))
     with mode:
-        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
-    return made.requires_grad_(value.requires_grad)
+        fake = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    return fake.requires_grad_(value.requires_grad)
 
 
-def _closed_size(size: int | torch.SymInt) -> int:
+def _close_size(size: int | torch.SymInt) -> int:
     if isinstance(size, int):
         return size
-    closed = hint_of(size)
-    if closed is None:
+    hint = hint_of(size)
+    if hint is None:
         raise ValueError(f"{size} is unknown before the call")
-    return closed
+    return hint
 
 
-def remembered_views() -> AbstractContextManager[object]:
-    """While it is entered, views know the operators that made them, not only where they lie."""
-    found: AbstractContextManager[object] = _force_original_view_tracking(True)
-    return found
+def track_views() -> AbstractContextManager[object]:
+    """Make views record the operators that made them, not only their strides, while it is entered."""
+    context: AbstractContextManager[object] = _force_original_view_tracking(True)
+    return context
 
 
 def mode_of(value: torch.Tensor) -> AbstractContextManager[object]:
-    """Return where tensors are made that belong with `value`, which may be fake."""
+    """Return the fake mode of `value`, or an empty context if it is real."""
     mode: AbstractContextManager[object] = value.fake_mode if isinstance(value, FakeTensor) else nullcontext()
     return mode
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
-    """A number that tensors have in common if they share memory, while they live; fake tensors have one, too.
+    """Return a number that live tensors have in common if they share memory; fake tensors have one, too.
 
-    Tensors of `torch.func` (batched, differentiated) have no memory of their own: theirs is that of what they
-    wrap.
+    Tensors of `torch.func` (batched, differentiated) have the memory of the tensor that they wrap.
     """
     while is_functorch_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 
-def strided_storage(value: object) -> int | None:
-    """The identity of the storage of `value`, if that is a tensor with strides."""
+def identify_strided_storage(value: object) -> int | None:
+    """Return the identity of the storage of `value`, if `value` is a strided tensor."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return storage_identity(value)
 
 
-def shared_counts(values: Sequence[torch.Tensor | None]) -> list[int]:
-    """A number for each of `values`, which those have in common whose writes are counted together."""
-    counted = [
+def identify_node_storage(node: object) -> int | None:
+    """Return the identity of the storage of what `node` of an ATen graph computes, if that is a tensor with
+    strides."""
+    return identify_strided_storage(node.meta.get("val")) if isinstance(node, torch.fx.Node) else None
+
+
+def identify_version_counters(values: Sequence[torch.Tensor | None]) -> list[int]:
+    """Return a number for each of `values`; tensors that share a version counter have the same number."""
+    with_counter = [
         (place, value)
         for place, value in enumerate(values)
         if value is not None and value.layout == torch.strided and not value.is_inference()
     ]
-    tensors = tuple(value for _, value in counted)
+    tensors = tuple(value for _, value in with_counter)
     before = tuple(value._version for value in tensors)
-    found = [0] * len(values)
+    numbers = [0] * len(values)
     if not tensors:
-        return found
+        return numbers
     try:
-        # the last that sets a common count is read from all
+        # tensors with a common counter all read the last number that was set
         torch._C._autograd._unsafe_set_version_counter(tensors, tuple(range(len(tensors))))
-        for place, value in counted:
-            found[place] = value._version
+        for place, value in with_counter:
+            numbers[place] = value._version
     finally:
         torch._C._autograd._unsafe_set_version_counter(tensors, before)
-    return found
+    return numbers
 
 
 class Marks(NamedTuple):
-    """Torch's bits of a tensor: memory holds its numbers with the other sign, or their conjugates."""
+    """Torch's lazy bits of a tensor: memory holds its numbers with the other sign, or conjugated."""
 
     negative: bool = False
     conjugate: bool = False
 
 
 def marks_of(value: object) -> Marks:
-    """The marks of `value`; none of what is no tensor with strides."""
+    """Return the marks of `value`; none are set unless it is a strided tensor."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return Marks()
     return Marks(value.is_neg(), value.is_conj())
 
 
 class Creation(NamedTuple):
-    """How a view was made, after which it takes or refuses writes that autograd would record.
+    """How a view was made, which decides if autograd accepts writes to it.
 
     Attributes:
-        name: torch's name of it.
-        is_of_parts: it is one of several views that one operator gave.
+        name: torch's name for it.
+        is_of_parts: it is one of several views that one operator returned.
     """
 
     name: str
@@ -193,7 +196,7 @@ class Creation(NamedTuple):
 
 
 def creation_of(value: torch.Tensor) -> Creation | None:
-    """How `value` was made; `None` if it is no view, or of inference mode, where nothing is recorded."""
+    """Return how the view `value` was made; `None` if it is no view, or a tensor of inference mode."""
     if value.is_inference() or not value._is_view():
         return None
     name = str(torch._C._autograd._get_creation_meta(value).name)
@@ -201,15 +204,53 @@ def creation_of(value: torch.Tensor) -> Creation | None:
 
 
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:
-    """Tell whether `tensor` stands for another one inside of `vmap`, `grad` or `jvp`; its sizes and strides
-    need not be that one's.
-    """
+    """Tell if `tensor` wraps another one inside of `vmap`, `grad` or `jvp`, whose sizes may differ."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def real_tensors() -> AbstractContextManager[object]:
-    """While it is entered, operators compute on real tensors, although a back end is called under a fake
-    mode.
-    """
+    """Return a context without fake mode; back ends are called under one."""
     mode: AbstractContextManager[object] = unset_fake_temporarily()
     return mode
+
+
+def find_overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """Return the positions of `tensors`, all in one storage, that share an element with another one."""
+    return set(compute_overlapping_tensors(list(tensors), symbolic=False))
+
+
+# ---- Nested values ----
+
+
+TreeSpec = pytree.TreeSpec
+
+
+def tensors_in(values: object) -> list[torch.Tensor]:
+    """Return every tensor in nested `values`, in torch's order."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return nested `values` with each tensor replaced by `function` of it."""
+    mapped: tuple[Any, ...] = pytree.tree_map_only(torch.Tensor, function, values)
+    return mapped
+
+
+def leaves_of(values: object) -> list[Any]:
+    """Return every leaf of nested `values`, in torch's order."""
+    return list(pytree.tree_leaves(values))
+
+
+def get_tree_spec(values: object) -> TreeSpec:
+    """Return how `values` are nested."""
+    return pytree.tree_structure(values)
+
+
+def unflatten_tree(leaves: list[Any], nesting: TreeSpec) -> Any:
+    """Return `leaves`, in torch's order, nested as `nesting` says."""
+    return pytree.tree_unflatten(leaves, nesting)
+
+
+def map_leaves(function: Callable[[Any], Any], values: Any) -> Any:
+    """Return nested `values` with each leaf replaced by `function` of it."""
+    return pytree.tree_map(function, values)

@@ -20,10 +20,10 @@ def check_torch_version(version: str = torch.__version__) -> None:
     """
     parts = version.split("+")[0].split(".")
     try:
-        found = (int(parts[0]), int(parts[1]))
+        release = (int(parts[0]), int(parts[1]))
     except (IndexError, ValueError):
-        found = (0, 0)
-    if not OLDEST <= found <= NEWEST:
+        release = (0, 0)
+    if not OLDEST <= release <= NEWEST:
         span = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         raise UnsupportedTorchError(
             "torch-version",

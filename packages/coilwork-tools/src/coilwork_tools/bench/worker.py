@@ -23,7 +23,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from coilwork_frontend.torch_compat.nesting import map_tensors, tensors_in
+from coilwork_frontend.torch_compat.tensors import map_tensors, tensors_in
 from coilwork_tools.demo.worker import compile_function
 from coilwork_tools.measurement import (
     cpu_peak_bytes,

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 
 from coilwork_frontend.random_state import RandomState, random_state
-from coilwork_frontend.torch_compat.nesting import leaves_of, map_leaves
 from coilwork_frontend.torch_compat.operators import draws_numbers
+from coilwork_frontend.torch_compat.tensors import leaves_of, map_leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

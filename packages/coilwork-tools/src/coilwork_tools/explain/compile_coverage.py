@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from coilwork_frontend.errors import CoilworkFallbackWarning
-from coilwork_frontend.torch_compat.graph_breaks import list_graph_breaks
+from coilwork_frontend.torch_compat.dynamo import count_graph_breaks
 from coilwork_tools.explain.report import CompileReport, read_report
 
 _TRACE = "COILWORK_TRACE"
@@ -89,7 +89,7 @@ def run_script(path: Path, arguments: Sequence[str]) -> Uncompiled:
     return Uncompiled(
         reports=tuple(reports),
         warnings=tuple(f"{one.message} at {one.filename}:{one.lineno}" for one in told),
-        breaks=list_graph_breaks(),
+        breaks=count_graph_breaks(),
     )
 
 

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from coilwork_frontend.capture.refused_calls import RefusedCallError
-from coilwork_frontend.errors import CoilworkFallbackWarning, OptionError, describe
-from coilwork_frontend.user_warnings import warn_user
+from coilwork_frontend.capture.eager_trial import RefusedCallError
+from coilwork_frontend.errors import CoilworkFallbackWarning, OptionError, describe, warn_user
 from coilwork_ir.loc import Origin
 from coilwork_tools.op_fallback.faults import Budget, FaultKinds, find_smallest_calls, list_named_calls
 

@@ -1,0 +1,119 @@
+"""Handle the graphs that a captured graph calls: regions, branches and loop bodies.
+
+`invoke_subgraph` (from `torch.compiler.nested_compile_region`) and `foreach_map` are inlined. AOTAutograd
+would keep them apart, without fusion or partitioning across the call, and refuses regions that train and
+update buffers. Equal kernels are built once anyway.
+
+AOTAutograd orders calls with effects, such as prints, by tokens, and passes none into a branch or a loop
+body: the effect would happen once, while tracing. `find_subgraph_effects` finds those calls, which run in
+eager mode.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from coilwork_frontend.errors import CompileError
+from coilwork_frontend.torch_compat.operators import is_ordered_by_token
+
+# ---- Inlining ----
+
+
+# operators that call a graph, and how many of their arguments precede its operands
+_GRAPH_CALLS: Final[Mapping[object, int]] = MappingProxyType(
+    {torch.ops.higher_order.invoke_subgraph: 2, torch.ops.higher_order.foreach_map: 1}
+)
+
+
+def inline_subgraphs(gm: fx.GraphModule) -> None:
+    """Inline the subgraphs that Dynamo's graph `gm` and its nested graphs call, in place."""
+    for child in list(gm.children()):
+        if isinstance(child, fx.GraphModule):
+            inline_subgraphs(child)
+    calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in _GRAPH_CALLS]
+    for call in calls:
+        _inline_call(gm, call)
+    if calls:
+        _erase_unused_attributes(gm)
+        gm.recompile()
+
+
+def _inline_call(gm: fx.GraphModule, call: fx.Node) -> None:
+    """Replace `invoke_subgraph(region, identifier, *operands)` by a copy of the nodes of `region`."""
+    attribute, operands = call.args[0], call.args[_GRAPH_CALLS[call.target] :]
+    assert isinstance(attribute, fx.Node) and isinstance(attribute.target, str)
+    region = gm.get_submodule(attribute.target)
+    assert isinstance(region, fx.GraphModule)
+    copies: dict[fx.Node, Any] = dict(zip(region.graph.find_nodes(op="placeholder"), operands, strict=True))
+    results: Any = None
+    with gm.graph.inserting_before(call):
+        for node in region.graph.nodes:
+            if node.op == "output":
+                results = map_arg(node.args[0], copies.__getitem__)
+            elif node.op == "get_attr":
+                copies[node] = gm.graph.get_attr(f"{attribute.target}.{node.target}")
+                copies[node].meta.update(node.meta)
+            elif node.op != "placeholder":
+                copies[node] = gm.graph.node_copy(node, copies.__getitem__)
+    for user in list(call.users):
+        # Dynamo unpacks the results at once
+        assert user.target is operator.getitem
+        result = results[user.args[1]]
+        if isinstance(result, fx.Node):
+            user.replace_all_uses_with(result)
+        else:
+            _replace_by_value(user, result)
+        gm.graph.erase_node(user)
+    gm.graph.erase_node(call)
+
+
+def _replace_by_value(node: fx.Node, value: Any) -> None:
+    """Replace `node` in its users by `value`, None or a number."""
+    for user in list(node.users):
+        user.args = map_arg(user.args, lambda other: value if other is node else other)
+        user.kwargs = map_arg(user.kwargs, lambda other: value if other is node else other)
+
+
+def _erase_unused_attributes(gm: fx.GraphModule) -> None:
+    for node in gm.graph.find_nodes(op="get_attr"):
+        if not node.users:
+            gm.graph.erase_node(node)
+
+
+# ---- Effects ----
+
+
+def find_subgraph_effects(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:
+    """Return calls in Dynamo's graph `gm` of graphs that have effects, and the error that says so.
+
+    The error is None if there are none.
+    """
+    calls = [node for node in gm.graph.nodes if node.op == "call_function" and _hides_effects(gm, node)]
+    if not calls:
+        return [], None
+    error = CompileError(
+        "lost-effect",
+        f"{calls[0].name} calls a graph that prints, or has another effect",
+        reason="torch's tracing loses effects in branches and loop bodies",
+        remedy="print before or behind the call",
+    )
+    return calls, error
+
+
+def _hides_effects(gm: fx.GraphModule, node: fx.Node) -> bool:
+    regions = [getattr(gm, str(one.target), None) for one in node.all_input_nodes if one.op == "get_attr"]
+    return any(isinstance(one, fx.GraphModule) and _has_effects(one) for one in regions)
+
+
+def _has_effects(region: fx.GraphModule) -> bool:
+    return any(
+        node.op == "call_function" and (is_ordered_by_token(node.target) or _hides_effects(region, node))
+        for node in region.graph.nodes
+    )

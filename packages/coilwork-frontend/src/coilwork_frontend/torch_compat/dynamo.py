@@ -1,0 +1,130 @@
+"""Private parts of Dynamo: its table of back ends, its compile lock, counters, errors and guards.
+
+Threads: `torch.compile(f, backend="coilwork")` looks the name up, loads the entry point, and refuses a name
+that is in the table by then, so of threads that compile first at once all but one fail. Loading takes a
+second. `allow_registering_again` exchanges the table while our entry point loads. Forks: a child finds the
+compile lock taken if a thread of its parent compiles, and waits forever, with `eager` too.
+`free_compile_lock_in_children` gives the child a new lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import torch
+import torch.distributed
+from torch import fx
+from torch._dispatch.python import no_python_dispatcher
+from torch._dynamo import convert_frame
+from torch._dynamo.backends import registry
+from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.utils import counters
+from torch._guards import TracingContext
+from torch.autograd import forward_ad
+
+# ---- Table of back ends ----
+
+
+class _Reentrant(dict[str, Any]):
+    """Back ends by name, some of which are reported missing, so that each thread may load and register
+    them."""
+
+    def __init__(self, known: dict[str, Any], names: frozenset[str]) -> None:
+        super().__init__(known)
+        # another thread may be entering its own back end there
+        self._before = known
+        self._names = names
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self._names and (super().__contains__(name) or name in self._before)
+
+    def __missing__(self, name: str) -> Any:
+        return self._before[name]
+
+
+def allow_registering_again(name: str) -> None:
+    """Let torch register back end `name` several times. To be called while its entry point loads."""
+    known = getattr(registry, "_COMPILER_FNS", None)
+    if isinstance(known, dict):
+        vars(registry)["_COMPILER_FNS"] = _Reentrant(known, frozenset((name,)))
+
+
+# ---- Lock of compilations ----
+
+
+def free_compile_lock_in_children() -> None:
+    """Give forked children a new compile lock from now on. To be called once in a process.
+
+    A thread that forks while it compiles releases the lock that it took, since `with` holds on to that one.
+    """
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _renew_lock() -> None:
+    if hasattr(convert_frame, "compile_lock"):
+        vars(convert_frame)["compile_lock"] = threading.RLock()
+
+
+# ---- Graph breaks ----
+
+
+def count_graph_breaks() -> dict[str, int]:
+    """Return how often Dynamo ended a graph in this process so far, by reason, each on one line."""
+    return {" ".join(str(reason).split()): int(count) for reason, count in counters["graph_break"].items()}
+
+
+# ---- Errors ----
+
+
+DYNAMO_ERRORS: Final[tuple[type[Exception], ...]] = (TorchDynamoException, *exceptions_allowed_to_be_fallback)
+"""Errors that Dynamo handles: it tells the user, or tries a smaller graph."""
+
+
+# ---- Process groups ----
+
+
+def is_process_group(value: Any) -> bool:
+    """Tell if `value` is a process group; never in a torch that was built without `torch.distributed`."""
+    if not torch.distributed.is_available():
+        return False
+    return isinstance(value, torch.distributed.ProcessGroup)
+
+
+def guard_identity(node: fx.Node) -> None:
+    """Guard the identity of the input `node` of the graph that Dynamo is compiling; it only guards the
+    class."""
+    context, argument = TracingContext.try_get(), node.meta.get("grapharg")
+    if context is not None and argument is not None:
+        context.guards_context.dynamo_guards.add(argument.source.make_guard(GuardBuilder.ID_MATCH))
+
+
+# ---- Differentiation ----
+
+
+def may_carry_tangents() -> bool:
+    """Tell if the caller is within `torch.autograd.forward_ad.dual_level()`."""
+    return forward_ad._current_level >= 0
+
+
+def guard_dual_level() -> None:
+    """Guard the level of forward-mode differentiation of the frame that Dynamo is compiling.
+
+    Dynamo has this guard, and installs it only where it has traced an entry into a level.
+    """
+    context = TracingContext.try_get()
+    if context is not None:
+        context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+
+
+def decompose_after_autograd() -> AbstractContextManager[object]:
+    """Make torch decompose operators after autograd and not before, while it is entered.
+
+    Operators must have static sizes then: torch's own kernels take numbers.
+    """
+    context: AbstractContextManager[object] = no_python_dispatcher()
+    return context
