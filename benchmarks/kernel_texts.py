@@ -179,21 +179,21 @@ def list_model_launches(
     """What an inference call of the model `name` launches, or its forward and backward."""
     from benchmarks.model_plan import DTYPES, programs_of
     from benchmarks.models import Size, find_case
-    from coilwork_frontend.likely_sizes import likely_arguments
+    from coilwork_frontend.likely_sizes import list_likely_arguments
 
     case = find_case(name)
     if train and not case.train:
         return Launched(set="models")
     programs = programs_of(case, target=target, train=train, dtype=DTYPES[dtype], size=Size(size))
-    steps = [step for one in programs for step in steps_of(one, target, likely_arguments(one, ()))]
+    steps = [step for one in programs for step in steps_of(one, target, list_likely_arguments(one, ()))]
     return Launched(set="models", steps=tuple(steps))
 
 
 def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> Iterator[Step]:
     """The launches and calls of a program and of those nested in it, in order."""
-    from coilwork.backends.registry import codegen_for
     from coilwork.compile_options import CompileOptions
-    from coilwork.package_options import generator_settings
+    from coilwork.package_options import make_generator_settings
+    from coilwork.registries import codegen_for
     from coilwork_ir.emission import Generation, declare_capabilities, emit_kernels
     from coilwork_ir.mapping import format_versions
     from coilwork_ir.program.nodes import ExternCall, Launch
@@ -203,7 +203,7 @@ def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> I
     generation = Generation(
         targets=declare_capabilities(Targets(main=TARGETS[target]), codegen_for),
         find=codegen_for,
-        settings=generator_settings(CompileOptions(strict=True)),
+        settings=make_generator_settings(CompileOptions(strict=True)),
         likely=likely,
     )
     sources = emit_kernels(program, generation)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.pages import wrap_prose
 from benchmarks.planner import Planner
-from coilwork.backends.registry import codegen_for
+from coilwork.registries import codegen_for
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Targets

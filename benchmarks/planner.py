@@ -17,16 +17,16 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
-from coilwork.package_options import layout_options, rewrites_of
+from coilwork.package_options import list_rewrites, make_layout_options
+from coilwork.registries import codegen_for
 from coilwork.stages import lower_to_program
+from coilwork_frontend.calling_convention.activation_strides import list_chosen_strides, report_chosen_strides
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_frontend.calling_convention.saved_strides import chosen_strides, report_chosen_strides
-from coilwork_frontend.capture.resizing import keep_resizing
-from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
-from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.capture.operator_fixes import keep_resize_operators
+from coilwork_frontend.likely_sizes import list_likely_arguments, list_likely_sizes
+from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.machine import MachineModel
@@ -65,10 +65,10 @@ class Planner:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
-        keep_resizing(gm)
+        keep_resize_operators(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them,
         # too.
-        said = replace(layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
+        said = replace(make_layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
         joint = said
         if self._is_gpu:
             joint = replace(
@@ -92,7 +92,7 @@ class Planner:
                 lowering=LoweringOptions(
                     random="generated" if self._is_gpu else "auto", find_model=self._find_model
                 ),
-                rewrites=rewrites_of("aten", self.options, on_gpu=self._is_gpu),
+                rewrites=list_rewrites("aten", self.options, on_gpu=self._is_gpu),
             ),
         )
 
@@ -109,7 +109,7 @@ class Planner:
     ) -> Callable[[list[Any]], Sequence[Any]]:
         options = self.options
         if role == "inference":
-            gm, _ = clean_up_copy(gm, rewrites_of("aten", options, on_gpu=self._is_gpu))
+            gm, _ = clean_up_copy(gm, list_rewrites("aten", options, on_gpu=self._is_gpu))
         reports_strides = role == "forward"
         job = open_job(gm, example_inputs, role=role, options=options, reports_strides=reports_strides)
         gm = job.gm
@@ -125,7 +125,7 @@ class Planner:
         lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
         graph = lowered.graph if job.convention.free else replace(lowered.graph, free_results=())
         self.graphs.append(graph)
-        likely = likely_sizes(lowered.symbols, gm)
+        likely = list_likely_sizes(lowered.symbols, gm)
         boundary = job.describe_boundary(graph, laid_out, lowered.symbols)
         boundary = replace(boundary, likely=likely, marked_results=0)
         self.programs.append(
@@ -138,8 +138,8 @@ class Planner:
                 boundary=boundary,
             )
         )
-        self.likely.append(likely_arguments(self.programs[-1], likely))
-        report_chosen_strides(gm, chosen_strides(graph, self.programs[-1]))
+        self.likely.append(list_likely_arguments(self.programs[-1], likely))
+        report_chosen_strides(gm, list_chosen_strides(graph, self.programs[-1]))
         return UntouchedResults(gm)
 
 

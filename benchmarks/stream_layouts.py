@@ -29,19 +29,19 @@ from benchmarks.kernels import kernel_times
 from benchmarks.layout_tables import TARGET, capture
 from benchmarks.machine import machine_description
 from coilwork.backend import backend
-from coilwork.backends.registry import codegen_for
+from coilwork.registries import codegen_for
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.passes import Pass
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, pipeline, schedule
+from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import SCALE
 from coilwork_scheduler.settings import Settings
-from coilwork_scheduler.sizes import hints_of
 
 # Calls of a compiled model that are timed, after some that are not.
 _REPEATS: Final = 20

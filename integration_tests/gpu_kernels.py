@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_frontend.calling_convention.updates import names_at
+from coilwork_frontend.calling_convention.input_memory import name_inputs
 from coilwork_ir.calling_convention import Boundary
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets
@@ -67,7 +67,7 @@ class KernelsFor:
                 options,
                 trace=quiet,
                 clock=StageClock(),
-                boundary=Boundary(donated=names_at(lowered.graph, job.convention.donated)),
+                boundary=Boundary(donated=name_inputs(lowered.graph, job.convention.donated)),
             )
             sources = emit_kernels(program, open_generation(program, targets, options), options, quiet)
             module = emit_python(program, sources, target=name)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_bound.counters import METRICS, NoCountersError, count, parsed
+from benchmarks.memory_bound.counters import METRICS, NoCountersError, count, parse_counters
 from benchmarks.memory_bound.report import markdown
-from benchmarks.memory_bound.results import Figure, MemoryRun, Row, from_json, to_json
+from benchmarks.memory_bound.results import Figure, MemoryRun, Row, read_json, to_json
 
 HEADER = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
 VALUES = {
@@ -56,7 +56,7 @@ def test_counters_of_every_launch_are_read(tmp_path: Path, monkeypatch: pytest.M
 
 def test_kernel_names_may_hold_commas() -> None:
     lines = [HEADER, *launch(3, "void at::k<4, A>(int, T2)")]
-    (found,) = parsed(lines)
+    (found,) = parse_counters(lines)
     assert found.kernel == "void at::k<4, A>(int, T2)" and found.registers == 16
 
 
@@ -70,7 +70,7 @@ def test_missing_counters_are_explained(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_page_shows_counters_or_explains_their_absence(tmp_path: Path) -> None:
-    counters = {"coilwork": parsed([HEADER, *launch(0, "add_12")])}
+    counters = {"coilwork": parse_counters([HEADER, *launch(0, "add_12")])}
     rows = (
         Row(
             case="sum", set="main", copy_us=2.0, figures={"coilwork": Figure(busy_us=4.0)}, counters=counters
@@ -86,4 +86,4 @@ def test_the_page_shows_counters_or_explains_their_absence(tmp_path: Path) -> No
     assert "Not available: no ncu." in page
     assert "| sum | coilwork | add_12 | 31.5 | 67.1 | 40.5 | 60.8 | 84% | 16 |" in page
     (tmp_path / "run.json").write_text(to_json(run))
-    assert from_json(tmp_path / "run.json").rows == rows
+    assert read_json(tmp_path / "run.json").rows == rows

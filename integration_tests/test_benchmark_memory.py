@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.memory_bound.judging import Judge
 from torch import Tensor
 
 from benchmarks.__main__ import main
 from benchmarks.backends import family, mode_of
 from benchmarks.memory_bound.case import Case, FewestBytes, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import CASES, find_case, select
-from benchmarks.memory_bound.choices import forget_choices, learned, searches
-from benchmarks.memory_bound.judging import Judge
-from benchmarks.memory_bound.plan import ordered, plan_of, table
-from benchmarks.memory_bound.report import markdown, standing
-from benchmarks.memory_bound.results import Figure, MemoryRun, Row, from_json, to_json
-from benchmarks.memory_bound.runner import Plan, measured
+from benchmarks.memory_bound.choices import forget_choices, format_searches, searches
+from benchmarks.memory_bound.plan import plan_of, sort_rows, table
+from benchmarks.memory_bound.report import compute_standing, markdown
+from benchmarks.memory_bound.results import Figure, MemoryRun, Row, read_json, to_json
+from benchmarks.memory_bound.runner import Plan, measure_cases
 from benchmarks.planner import Planner
 from coilwork_cache import LocalStore, content_key
 from coilwork_ir.program.walk import buffers
 from coilwork_runtime.generated import KernelVersion, TritonKernel
-from coilwork_runtime.triton_kernels.descent import Found, Trial
-from coilwork_runtime.triton_kernels.remembered import remember
-from coilwork_runtime.triton_kernels.tuning import choose
+from coilwork_runtime.triton_kernels.autotune.candidate_selection import select_candidate
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import SearchResult, Trial
+from coilwork_runtime.triton_kernels.autotune.records import remember
 
 MAKE = Make(device=torch.device("cpu"))
 NAMES = [case.name for case in CASES]
@@ -126,7 +126,7 @@ def test_a_looped_reduction_reads_its_rows_again() -> None:
 def test_cases_with_aten_calls_come_first() -> None:
     generated = find_case("SwiGLU 2048x2048 in cache")
     called = replace(generated, name="a product", function=lambda x, y: torch.relu(x @ y.t()))
-    first, second = ordered([plan_of(generated, tiny=True), plan_of(called, tiny=True)])
+    first, second = sort_rows([plan_of(generated, tiny=True), plan_of(called, tiny=True)])
     assert first.case is called and first.externs and not second.externs
     assert "ATen" in table([first])
 
@@ -150,7 +150,9 @@ def test_tuning_is_forgotten_and_kernels_are_kept(tmp_path: Path) -> None:
     def choice() -> int:
         key = content_key("tuning", "key")
         mappings = ("warps 4", "warps 8")
-        return choose(trials, (), (), measure=lambda _: next(times), store=store, key=key, mappings=mappings)
+        return select_candidate(
+            trials, (), (), measure=lambda _: next(times), store=store, key=key, mappings=mappings
+        )
 
     store.put(kernel, b"\x7fELF")
     assert [choice(), choice()] == [1, 1]
@@ -210,7 +212,7 @@ def wide() -> MemoryRun:
 
 
 def test_the_fastest_rival_is_of_another_family(wide: MemoryRun) -> None:
-    assert [round(standing(row, "coilwork"), 3) for row in wide.rows] == [1.25, 0.833, 1.25]
+    assert [round(compute_standing(row, "coilwork"), 3) for row in wide.rows] == [1.25, 0.833, 1.25]
     text = markdown(wide)
     assert "times as fast as inductor-max (geomean)" in text
     assert "inductor-max / coilwork" in text and "coilwork-max / coilwork" not in text
@@ -256,17 +258,17 @@ def test_tuning_trials_are_read_from_the_cache_and_forgotten(tmp_path: Path) -> 
         Trial(config={"XBLOCK": 256}, reason="does not build"),
     )
     store = LocalStore(tmp_path / "coilwork")
-    found = Found(best=best, proposed=(first, second), tried=(best, broken))
+    found = SearchResult(best=best, proposed=(first, second), tried=(best, broken))
     remember(store, spec, "a GPU", [7], found)
     (entry,) = read = searches(store.root)
     assert (entry["kernel"], entry["device"], entry["sizes"]) == ("k", "a GPU", [7])
-    (told,) = json.loads(learned([("a case", one) for one in read]))
+    (told,) = json.loads(format_searches([("a case", one) for one in read]))
     assert (told["case"], told["gain"]) == ("a case", 1.5)
     assert told["best"] == {"us": 20.0, "mapping": "tile x0 by 128", "registers": 30, "spill_bytes": 8}
     assert [trial["us"] for trial in told["proposed"]] == [30.0, 40.0]
     assert told["tried"][1]["reason"] == "does not build" and told["tried"][1]["us"] is None
     assert forget_choices(inductor=tmp_path, coilwork=store.root) == 1
-    assert searches(store.root) == [] and json.loads(learned([])) == []
+    assert searches(store.root) == [] and json.loads(format_searches([])) == []
 
 
 def test_shares_and_speedups_are_relative_to_the_fewest_bytes(run: MemoryRun) -> None:
@@ -279,7 +281,7 @@ def test_shares_and_speedups_are_relative_to_the_fewest_bytes(run: MemoryRun) ->
 def test_json_round_trip(run: MemoryRun, tmp_path: Path) -> None:
     path = tmp_path / "memory.json"
     path.write_text(to_json(run))
-    assert from_json(path) == run
+    assert read_json(path) == run
 
 
 def test_kernels_of_slow_cases_are_listed(run: MemoryRun, tmp_path: Path) -> None:
@@ -296,7 +298,7 @@ def test_kernels_of_slow_cases_are_listed(run: MemoryRun, tmp_path: Path) -> Non
     listed = replace(run, rows=tuple(rows))
     path = tmp_path / "memory.json"
     path.write_text(to_json(listed))
-    text = markdown(from_json(path))
+    text = markdown(read_json(path))
     assert "| loser | 40% | fill 1.2, sum_1 1.0 + 2.0, Memcpy DtoD 0.5 |" in text
     # the other one is fast enough, or failed
     assert text.count("sum_1") == 1 and "## Kernels of cases" not in markdown(run)
@@ -319,7 +321,7 @@ def test_a_backend_that_cannot_compile_is_a_row(tmp_path: Path) -> None:
         jobs=1,
         timeout_s=120.0,
     )
-    (found,) = measured(plan, tmp_path, lambda text: None)
+    (found,) = measure_cases(plan, tmp_path, lambda text: None)
     eager, broken = found.figures["eager"], found.figures["no_such_backend"]
     assert not eager.failure and eager.repeatable and eager.busy_us is not None
     assert found.copy_us is not None and found.fewest_bytes > 0
@@ -339,7 +341,7 @@ def test_the_command_writes_json_and_markdown(tmp_path: Path, capsys: pytest.Cap
         str(tmp_path / "choices.json"),
     ]
     assert main(words) == 0
-    found = from_json(tmp_path / "memory.json")
+    found = read_json(tmp_path / "memory.json")
     assert [entry.case for entry in found.rows] == ["argmax 8192x32768", "cumprod 8192x8192 f32"]
     assert (tmp_path / "page.md").read_text() == markdown(found)
     assert json.loads((tmp_path / "choices.json").read_text()) == []

@@ -16,7 +16,15 @@ from benchmarks.__main__ import main, parse
 from benchmarks.backends import replays_graphs
 from benchmarks.models import Setting, Size, find_case, first_rows, instantiate
 from benchmarks.report import markdown
-from benchmarks.results import Measurement, Run, compile_seconds, from_json, grouped, ratios, to_json
+from benchmarks.results import (
+    Measurement,
+    Run,
+    compile_seconds,
+    group_measurements,
+    ratios,
+    read_json,
+    to_json,
+)
 from benchmarks.runner import Entrant, Plan, measure_together, measurement
 from benchmarks.session import Worker
 
@@ -59,7 +67,7 @@ def run() -> Run:
 
 
 def test_ratios_above_one_are_faster(run: Run) -> None:
-    groups = grouped(run.measurements)
+    groups = group_measurements(run.measurements)
     assert ratios(groups["winner", "infer", "f32"], "coilwork")["speedup_vs_eager"] == 2.0
     assert compile_seconds(groups["winner", "infer", "f32"], "coilwork") == 5.0
     assert compile_seconds(groups["winner", "infer", "f32"], "eager") is None
@@ -68,14 +76,14 @@ def test_ratios_above_one_are_faster(run: Run) -> None:
 def test_json_round_trip(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(to_json(run))
-    assert from_json(path) == run
+    assert read_json(path) == run
 
 
 def test_the_batch_is_saved_and_reported(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(to_json(replace(run, batch=2)))
-    assert from_json(path).batch == 2
-    assert "- batch: 2\n" in markdown(from_json(path))
+    assert read_json(path).batch == 2
+    assert "- batch: 2\n" in markdown(read_json(path))
 
 
 def test_files_without_a_batch_have_the_model_default(run: Run, tmp_path: Path) -> None:
@@ -83,7 +91,7 @@ def test_files_without_a_batch_have_the_model_default(run: Run, tmp_path: Path) 
     data = json.loads(to_json(run))
     del data["batch"]
     path.write_text(json.dumps(data))
-    assert from_json(path) == run
+    assert read_json(path) == run
     assert "- batch: each model's own\n" in markdown(run)
 
 
@@ -124,7 +132,7 @@ def test_a_too_large_batch_is_a_failed_row(tmp_path: Path) -> None:
     arguments = ["run", "--device=cpu", "--size=reduced", "--models=lstm", "--modes=infer"]
     arguments += ["--backends=eager", "--quick", "--batch=5", f"--out={tmp_path}"]
     assert main(arguments) == 1
-    found = from_json(tmp_path / "results.json")
+    found = read_json(tmp_path / "results.json")
     assert found.batch == 5
     assert "lstm has a batch of 4, fewer than 5" in found.measurements[0].failure
 

@@ -19,8 +19,8 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import as_int
 from coilwork_ir.program.text import parse_program
 from coilwork_runtime import Builder, LifetimeChecker, load_interpreted, load_native
-from coilwork_runtime.executor import recorded_parts
-from coilwork_runtime.loader import execute_module
+from coilwork_runtime.executor import program_reader
+from coilwork_runtime.module_loader import execute_module
 from coilwork_wrapper import emit_native, emit_python, encode_program
 from coilwork_wrapper.native import wire_format
 from integration_tests.all_levels import Call, clone
@@ -125,7 +125,7 @@ def store() -> MemoryStore:
 
 
 def test_both_readers_know_the_same_instructions() -> None:
-    known = {code.name: code.value for code in recorded_parts.Code}
+    known = {code.name: code.value for code in program_reader.Code}
     assert known == {code.name: code.value for code in wire_format.Code}
 
 

@@ -18,15 +18,11 @@ from coilwork_ir.kernel_source import search_space
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Unit, format_mapping, parse_mapping, verify_versions
 from coilwork_ir.target import target
-from coilwork_runtime.triton_kernels.open_mapping import (
-    close_mapping,
-    read_choice,
-    read_values,
-)
-from coilwork_runtime.triton_kernels.versions import mapping_text, version_of
+from coilwork_runtime.triton_kernels.versions import close_mapping, read_choice, read_values, version_of
+from coilwork_runtime.triton_kernels.versions import format_mapping as mapping_text
 from coilwork_triton import TritonCodegen
 from coilwork_triton.codegen import find_mapping
-from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.options import TritonOptions
 from integration_tests.emitted_kernels import kernels
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from benchmarks.updates import CASES, plan_case
 from coilwork import package_options
-from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import Compiled, run_stages
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.loops.interpreter import interpret_graph

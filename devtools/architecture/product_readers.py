@@ -18,7 +18,7 @@ _BEFORE = "rewrites what was captured, before it is lowered"
 _CALLS = "an implementation, which makes the call"
 ALLOWED: Mapping[str, str] = {
     TABLE: "says which they are",
-    "coilwork_lowering.decompositions.products": _BEFORE,
+    "coilwork_lowering.decompositions.library_operators": _BEFORE,
     "coilwork_lowering.rewrites.epilogues": _BEFORE,
     "coilwork_lowering.rewrites.vocabulary": _BEFORE,
     "coilwork_scheduler.contractions.aten_products": _CALLS,

@@ -11,23 +11,22 @@ from typing import Any
 
 import torch
 
-from coilwork.attempts import make_call
 from coilwork.backend import GraphStages
-from coilwork.backends.registry import codegen_for
+from coilwork.compile_graph import make_call
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
+from coilwork.registries import codegen_for
 from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_frontend.capture.fake_shapes import broadcast_selections
-from coilwork_frontend.capture.squeezed_unbacked_sizes import (
-    Assertions,
+from coilwork_frontend.capture.input_storages import compile_with_storages, find_misplaced_writes
+from coilwork_frontend.capture.operator_fixes import broadcast_masked_select, read_tensor_indices
+from coilwork_frontend.capture.unbacked_sizes import (
+    SqueezeAssertions,
     copy_for_squeezed_sizes,
-    with_squeezed_sizes,
+    guard_squeezed_sizes,
 )
-from coilwork_frontend.capture.storages import find_misplaced_writes, given_storages
-from coilwork_frontend.capture.tensor_indices import read_indices
-from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.torch_compat.aot_autograd import compile_with_aot_autograd
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpreter import interpret_schedule
@@ -75,9 +74,9 @@ class Levels:
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
         # as `coilwork.backend` does; what it leaves to eager is right at every level
-        squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
-        read_indices(gm)
-        broadcast_selections(gm)
+        squeezing, assertions = copy_for_squeezed_sizes(gm), SqueezeAssertions()
+        read_tensor_indices(gm)
+        broadcast_masked_select(gm)
         if find_misplaced_writes(gm)[1] is not None:
             return gm.forward
         GraphStages(self.options).rewrite(gm, example_inputs)
@@ -89,7 +88,9 @@ class Levels:
             decompositions=decompositions(LoweringOptions(numerics=self.options.numerics)),
             partition=partition,
         )
-        return with_squeezed_sizes(given_storages(gm, example_inputs, compiler), squeezing, assertions)
+        return guard_squeezed_sizes(
+            compile_with_storages(gm, example_inputs, compiler), squeezing, assertions
+        )
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
         job = open_job(gm, example_inputs, role=role, options=self.options)

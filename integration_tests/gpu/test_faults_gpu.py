@@ -13,8 +13,8 @@ from torch import Tensor
 
 from coilwork import stages
 from coilwork.backend import backend
-from coilwork.backends.registry import codegen_for
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork.registries import codegen_for
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import Capabilities, Target

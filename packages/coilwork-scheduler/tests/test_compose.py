@@ -10,9 +10,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import const as index_const
 from coilwork_ir.index import floordiv, mod, symbol
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.scalar import Op, Reduce, Scan, cast, const, index_value, op, postorder
 from coilwork_ir.target import target

@@ -13,11 +13,10 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph, Node
-from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.layouts import nested_strides
+from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.layouts import Strides, nested_strides
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.target import TARGETS, Targets, target
 from coilwork_scheduler import schedule
 from coilwork_scheduler.contractions.registry import REGISTRY
@@ -62,7 +61,9 @@ def strides_after(
     )
     after = assign_layouts(graph, analyse(graph), settings, rules)
     verify_graph(after)
-    found = {b.name: " ".join(str(s) for s in b.strides) for node in after.nodes for b in defined(node)}
+    found = {
+        b.name: " ".join(str(s) for s in b.strides) for node in after.nodes for b in buffers_defined_by(node)
+    }
     return found, after, remarks
 
 

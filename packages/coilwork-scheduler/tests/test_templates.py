@@ -18,13 +18,13 @@ from coilwork_ir.buffers import Ref
 from coilwork_ir.conformance import CONVOLUTION_CASES, check_attention, check_convolutions, failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule
-from coilwork_ir.kernels.core_nodes import AttentionCore, AttentionGradientCore, ConvolutionCore
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
+from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Extern, Graph
-from coilwork_ir.loops.access import defined, read
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Op, loads, postorder
@@ -52,9 +52,11 @@ class WindowsInBlocks:
     def quote(self, node: CoreNode, target: Target) -> Quote:
         context = self.context
         given = sum(
-            context.size(context.facts.buffers[name]) for name in read(node) if name in context.facts.buffers
+            context.size(context.facts.buffers[name])
+            for name in buffers_read_by(node)
+            if name in context.facts.buffers
         )
-        us = context.move_us(given, sum(context.size(buffer) for buffer in defined(node)))
+        us = context.move_us(given, sum(context.size(buffer) for buffer in buffers_defined_by(node)))
         return Quote(us=0.5 * us, reason="windows are read once", numbers={"template_us": us})
 
     def least_gain_us(self, node: CoreNode, rival: Quote) -> float:
@@ -72,8 +74,8 @@ class Attend:
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
         context = self.context
-        given = sum(context.size(context.facts.buffers[name]) for name in read(node))
-        us = context.move_us(given, sum(context.size(buffer) for buffer in defined(node)))
+        given = sum(context.size(context.facts.buffers[name]) for name in buffers_read_by(node))
+        us = context.move_us(given, sum(context.size(buffer) for buffer in buffers_defined_by(node)))
         return Quote(us=0.5 * us, reason="scores stay on chip", numbers={"template_us": us})
 
     def least_gain_us(self, node: CoreNode, rival: Quote) -> float:

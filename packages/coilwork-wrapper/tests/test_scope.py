@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
-from coilwork_ir.syntax.python import Formula
-from coilwork_ir.syntax.python_printer import print_expression
+from coilwork_ir.syntax.python import Formula, print_expression
 from coilwork_wrapper.python import scope
 from coilwork_wrapper.python.scope import RESERVED, identifiers
 

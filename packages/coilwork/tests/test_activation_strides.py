@@ -23,7 +23,7 @@ from coilwork_frontend.calling_convention.activation_strides import (
     make_stride_result_roles,
 )
 from coilwork_frontend.calling_convention.operator_call import operator_call
-from coilwork_ir.roles import CallingConvention
+from coilwork_ir.calling_convention import CallingConvention
 from coilwork_runtime import bind_roles
 from coilwork_tools.op_fallback.retries import build_with_retries
 

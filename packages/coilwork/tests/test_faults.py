@@ -30,7 +30,7 @@ from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.target import Capabilities, Target
-from coilwork_lowering import prepare
+from coilwork_lowering import pipeline
 from coilwork_runtime import MissingCompilerError
 from coilwork_runtime.executor import choice
 from coilwork_scheduler import make_program
@@ -270,9 +270,9 @@ def test_a_fault_of_the_readable_module_costs_nothing(
 
 REWRITES: dict[str, tuple[str, Any]] = {
     "of the captured graph": ("rewrite_captured", backends),
-    "of the ATen graph": ("cleaned_up", prepare),
-    "layouts": ("lay_out_convolutions", prepare),
-    "padding": ("pad_products", prepare),
+    "of the ATen graph": ("cleaned_up", pipeline),
+    "layouts": ("lay_out_convolutions", pipeline),
+    "padding": ("pad_products", pipeline),
 }
 
 

@@ -25,7 +25,7 @@ from coilwork_cache import (
     LocalStore,
     NullStore,
 )
-from coilwork_cache.frame import frame_head, strip_head
+from coilwork_cache.codec import frame_head, strip_head
 from coilwork_ir.kernel_source import write_kernels
 from coilwork_tools.explain.report import CompileReport, read_report
 

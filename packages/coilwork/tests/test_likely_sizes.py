@@ -22,8 +22,8 @@ from coilwork_frontend.likely_sizes import (
     list_likely_sizes,
     round_size,
 )
-from coilwork_ir.boundary import Boundary
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.calling_convention import Boundary
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets

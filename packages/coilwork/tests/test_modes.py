@@ -9,7 +9,7 @@ import pytest
 
 from coilwork.compile_options import CompileOptions, Mode
 from coilwork.package_options import make_search
-from coilwork_runtime.triton_kernels.descent import Trial
+from coilwork_runtime.triton_kernels.autotune.coordinate_descent import Trial
 
 PROGRAM = """
 import logging

@@ -25,14 +25,13 @@ from coilwork.targets import target_of_device
 from coilwork_cache import GraphCache, NullStore, compiler_identity
 from coilwork_cpp import CppCodegen
 from coilwork_ir import registration
-from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.conformance import check_wrapper, failures
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait, traits_of
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.registration import RegistrationError
-from coilwork_ir.target import TARGETS, Target, target
+from coilwork_ir.target import LEAST, TARGETS, Capabilities, Target, target
 from coilwork_ir.wrapper import WrapOptions, Wrapper
 from coilwork_runtime import DeviceError, load_artifact
 
@@ -210,7 +209,7 @@ Install = Callable[[str, str], None]
 Compile = Callable[..., Callable[..., Any]]
 
 LOGGED = """
-from coilwork_wrapper.fx.wrapper import FX
+from coilwork_wrapper.fx_wrapper import FX
 CALLS = []
 
 class Logged:

@@ -15,7 +15,7 @@ from coilwork_frontend.calling_convention.input_memory import (
     make_update_roles,
     name_inputs,
 )
-from coilwork_ir.roles import CallingConvention
+from coilwork_ir.calling_convention import CallingConvention
 from coilwork_lowering import lower
 from coilwork_runtime import bind_roles
 

@@ -40,9 +40,17 @@ from coilwork_ir.syntax.cpp import (
     real,
     string,
 )
-from coilwork_runtime.c_functions import C_FUNCTIONS, NUMBER_READS, CFunction
-from coilwork_runtime.c_types import SIMPLE_TYPES, c_types
-from coilwork_runtime.schemas import Parameter, Schema, Type, find_schema
+from coilwork_runtime.c_shim import (
+    C_FUNCTIONS,
+    NUMBER_READS,
+    SIMPLE_TYPES,
+    CFunction,
+    Parameter,
+    Schema,
+    Type,
+    c_types,
+    find_schema,
+)
 
 # ---- arguments ----
 

@@ -28,12 +28,20 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
-from coilwork_ir.program.regions import inline_regions
-from coilwork_ir.program.subprograms import outline_regions
-from coilwork_ir.program.symbols import bound_symbols
-from coilwork_ir.program.walk import all_kernels, as_call, buffers, distinct_programs
-from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
-from coilwork_ir.syntax.cpp_printer import CppPrinter
+from coilwork_ir.program.regions import inline_regions, outline_regions
+from coilwork_ir.program.walk import all_kernels, as_call, buffers, distinct_programs, symbols_bound_in
+from coilwork_ir.syntax.cpp import (
+    Call,
+    CppPrinter,
+    Declare,
+    Function,
+    Item,
+    Source,
+    Statement,
+    Verbatim,
+    element,
+    string,
+)
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 # ---- what is emitted ----
@@ -308,7 +316,7 @@ class _Emission:
         self._program = program
         self._functions = functions
         self._keys = keys
-        own = tuple(symbol.name for symbol in bound_symbols(program))
+        own = tuple(symbol.name for symbol in symbols_bound_in(program))
         self._bound = frozenset(own)
         self._outer: dict[str, Expr] = {}
         self._symbol_names = dict(identifiers(own))

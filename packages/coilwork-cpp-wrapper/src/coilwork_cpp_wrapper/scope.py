@@ -40,7 +40,7 @@ from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.syntax.cpp import Binary, Braces, Call, Code, Name, integer
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
-from coilwork_runtime.manifest.size_code import Op, SizeCode
+from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode
 
 # ---- sizes ----
 
@@ -115,7 +115,7 @@ def _nest(function: str, parts: list[Code]) -> Code:
     return reduce(lambda left, right: Call(function, (left, right)), parts)
 
 
-def read_size_code(code: SizeCode, sizes: Sequence[Expr]) -> Expr:
+def read_size_code(code: SizeBytecode, sizes: Sequence[Expr]) -> Expr:
     """The expression that `code` computes of a launch's `sizes`.
 
     Raises:

@@ -2,7 +2,7 @@
 
 `plan_kernel` rewrites a kernel into pieces and settles a mapping for each. `write_planned` writes their
 nests, the functions these need, and the entry that runs the nests in order. `CppCodegen` offers both as
-`coilwork_ir.codegen.Codegen`.
+`coilwork_ir.backend.Codegen`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from coilwork_cpp.rewrites.split import Scratch
 from coilwork_cpp.rewrites.table import Launch, rewrite_launch
 from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.element_types import SMALL_FLOATS, memory_type
-from coilwork_ir.capabilities import Capabilities, RowWalks, Sorting
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError, ParseError, VerifyError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.cores.verify import check_core_taken
-from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
+from coilwork_ir.kernels.rewrite import store_small_floats_as_bits
+from coilwork_ir.kernels.verify_cores import check_core_taken
 from coilwork_ir.mapping import (
     Contract,
     Directive,
@@ -49,13 +48,14 @@ from coilwork_ir.mapping import (
     parse_mapping,
     refuse_given,
 )
-from coilwork_ir.mapping.candidates import refuse_candidate
+from coilwork_ir.mapping.user_mappings import refuse_candidate
 from coilwork_ir.mapping.verify import find_fault
 from coilwork_ir.scalar import Load
 from coilwork_ir.syntax.cpp import (
     ZERO,
     Call,
     Code,
+    CppPrinter,
     Declare,
     Do,
     Element,
@@ -72,8 +72,7 @@ from coilwork_ir.syntax.cpp import (
     Verbatim,
     list_called,
 )
-from coilwork_ir.syntax.cpp_printer import CppPrinter
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, RowWalks, Sorting, Target
 
 # ---- capabilities ----
 
@@ -481,7 +480,7 @@ def _run_nest(name: Name, nest: _Nest) -> Statement:
 
 
 class CppCodegen:
-    """C++ for CPUs; implements `coilwork_ir.codegen.Codegen`. It has no state: one object serves
+    """C++ for CPUs; implements `coilwork_ir.backend.Codegen`. It has no state: one object serves
     all threads.
     """
 

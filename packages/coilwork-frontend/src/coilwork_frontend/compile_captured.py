@@ -84,8 +84,8 @@ from coilwork_frontend.capture.write_overlaps import (
 )
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_with_aot_autograd, result_facts
+from coilwork_ir.calling_convention import CallingConvention, CallRole
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_ir.roles import CallingConvention, CallRole
 
 # ---- Garbage collection ----
 

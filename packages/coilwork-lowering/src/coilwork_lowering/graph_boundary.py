@@ -24,8 +24,8 @@ from coilwork_lowering.building.values import (
     whole,
 )
 from coilwork_lowering.errors import LoweringError, refusal
-from coilwork_lowering.extern.asynchronous import rest
-from coilwork_lowering.extern.quantized import require_floats
+from coilwork_lowering.extern.asynchronous import settle
+from coilwork_lowering.extern.quantization import require_floats
 from coilwork_lowering.facts.fx_nodes import origin_of
 from coilwork_lowering.joint.free_strides import has_free_strides
 from coilwork_lowering.python_arithmetic import condition_value, truth
@@ -268,7 +268,7 @@ class GraphOutputs:
         if self.builder.in_flight.awaits(root):
             if layout is None or not same_strides(value.shape, layout.strides, strides):
                 # what is still being written can't be copied
-                rest(self.builder, (root,), written=False)
+                settle(self.builder, (root,), written=False)
         return self._own_view(node, self.builder.materialize(value, strides).buffer)
 
     def _own_view(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:

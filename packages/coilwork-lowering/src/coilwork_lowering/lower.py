@@ -20,27 +20,30 @@ from coilwork_lowering.building.size_assertions import assert_guards, lower_asse
 from coilwork_lowering.building.size_table import SizeTable, solve_terms
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
-from coilwork_lowering.extern.asynchronous import lower_wait, rest
-from coilwork_lowering.extern.calls import call_extern
-from coilwork_lowering.extern.nesting import placed_results
-from coilwork_lowering.extern.quantized import quantized_type, require_kernel
+from coilwork_lowering.extern.asynchronous import lower_wait, settle
+from coilwork_lowering.extern.calls import call_extern, list_results
+from coilwork_lowering.extern.quantization import find_quantized_type, require_kernel
 from coilwork_lowering.facts.alias_analysis import is_wait, mutated_operands
 from coilwork_lowering.facts.fx_nodes import is_view, operator_name, origin_of
 from coilwork_lowering.facts.operand_checks import accepts_shapes, accepts_types
 from coilwork_lowering.facts.scalar_overflow import accepts_numbers
 from coilwork_lowering.graph_boundary import GraphInputs, GraphOutputs, list_returned, list_symbol_inputs
 from coilwork_lowering.guard_watch import AddedGuard, GuardWatch
-from coilwork_lowering.higher_order.associative_scans import (
+from coilwork_lowering.higher_order.associative_scan import (
+    Traced,
+    expand_other_scans,
+    extract_combination,
     is_associative_scan,
     lower_associative_scan,
-    write_out_other_scans,
 )
-from coilwork_lowering.higher_order.combinations import Traced, combination_of
-from coilwork_lowering.higher_order.functionalized import write_out_calls
-from coilwork_lowering.higher_order.ordered_calls import write_out_ties
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
-from coilwork_lowering.higher_order.unrolled_scans import unroll_scans
-from coilwork_lowering.higher_order.written_out import Note, write_out_meanings
+from coilwork_lowering.higher_order.scan import unroll_scans
+from coilwork_lowering.higher_order.wrapper_expansion import (
+    Note,
+    expand_control_deps,
+    expand_functionalized_calls,
+    expand_meanings,
+)
 from coilwork_lowering.ops.random import skip_stream
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.python_arithmetic import DIVISIONS, compute, is_number_function
@@ -115,8 +118,8 @@ def _expand_higher_order(
     gm: torch.fx.GraphModule, note: Note, options: LoweringOptions
 ) -> torch.fx.GraphModule:
     """`gm` with the higher-order operators that stand for other calls expanded, nested ones included."""
-    expanded = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
-    expanded = unroll_scans(write_out_other_scans(expanded, lambda f: _is_of_scalars(f, options)))
+    expanded = expand_meanings(expand_functionalized_calls(expand_control_deps(gm), note), note)
+    expanded = unroll_scans(expand_other_scans(expanded, lambda f: _is_of_scalars(f, options)))
     return gm if expanded is gm else _expand_higher_order(expanded, note, options)
 
 
@@ -128,7 +131,7 @@ def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> 
         )
     except LoweringError:
         return False
-    return combination_of(traced, coordinate_symbols("i", traced.results[0].shape)) is not None
+    return extract_combination(traced, coordinate_symbols("i", traced.results[0].shape)) is not None
 
 
 def _trace_combining(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
@@ -194,7 +197,7 @@ class _Lowering:
                 case "output":
                     if self.results.is_region:
                         # who runs the region knows nothing of what is in flight in it
-                        rest(self.builder, self.builder.in_flight.memory(), written=True)
+                        settle(self.builder, self.builder.in_flight.memory(), written=True)
                     for item in list_returned(node):
                         self.results.add(item, self.value(item))
                     self.builder.define_sizes()
@@ -276,11 +279,11 @@ class _Lowering:
         for operands, written in ((node.all_input_nodes, False), (mutated_operands(node), True)):
             values = (self.values.get(operand) for operand in operands)
             roots = (self.builder.buffers.root(name) for value in values for name in list_buffers(value))
-            rest(self.builder, tuple(dict.fromkeys(roots)), written=written)
+            settle(self.builder, tuple(dict.fromkeys(roots)), written=written)
 
     def require_strides(self, node: torch.fx.Node) -> None:
         """Every tensor of a program lies in memory with strides."""
-        for _, fake in placed_results(node.meta.get("val")):
+        for _, fake in list_results(node.meta.get("val")):
             if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
                 raise self.refuse(
                     node, "layout", f"{node.name} is a tensor of layout {fake.layout}, without strides"
@@ -427,7 +430,7 @@ class _Lowering:
             fakes=fakes,
             result=result,
             updates=self.overwriting,
-            quantized=quantized_type(target, arguments),
+            quantized=find_quantized_type(target, arguments),
         )
 
     def value(self, argument: Any) -> Value:

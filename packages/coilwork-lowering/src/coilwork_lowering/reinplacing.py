@@ -36,8 +36,13 @@ from coilwork_lowering.building.values import (
 )
 from coilwork_lowering.facts.alias_analysis import escapes
 from coilwork_lowering.facts.fx_nodes import is_pointwise, is_reduction, is_view, operator_name, origin_of
-from coilwork_lowering.ops.parts import covers, is_injective, replaced_part, same_place
-from coilwork_lowering.ops.placing import natural_owner
+from coilwork_lowering.ops.slice_updates import (
+    contains_part,
+    is_injective,
+    is_same_region,
+    view_replaced_part,
+)
+from coilwork_lowering.ops.storage_aliasing import find_storage_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
@@ -132,13 +137,13 @@ class Reinplacing:
         )
         if not isinstance(old, TensorValue) or not self.is_taken(old):
             return ()
-        if isinstance(new, TensorValue) and same_place(
+        if isinstance(new, TensorValue) and is_same_region(
             self._builder.current(old), self._builder.current(new)
         ):
             return ()
         root = self._builder.buffers.root(old.buffer.name)
         readers = dict.fromkeys(tenant for tenant, _ in self._later_readers(root, node))
-        return tuple(tenant for tenant in readers if natural_owner(tenant) is not node.args[0])
+        return tuple(tenant for tenant in readers if find_storage_owner(tenant) is not node.args[0])
 
     def is_taken(self, value: TensorValue) -> bool:
         """Tell if `value` lies in memory that was overwritten by such a decision."""
@@ -150,7 +155,7 @@ class Reinplacing:
         """
         if not self.is_taken(value):
             return True
-        owner = natural_owner(node)
+        owner = find_storage_owner(node)
         return self._owners.setdefault(self._builder.buffers.root(value.buffer.name), owner) is owner
 
     def _decide(
@@ -248,7 +253,7 @@ class Reinplacing:
             return is_whole(value)
         try:
             shape = self._builder.sizes.exprs(source.meta["val"].shape)
-            return covers(replaced_part(name, value, self._arguments(reader), shape), part)
+            return contains_part(view_replaced_part(name, value, self._arguments(reader), shape), part)
         except NotLowered:
             return False
 

@@ -32,7 +32,7 @@ class GeneratedModule:
 
 
 def load_kernels(data: bytes) -> tuple[KernelSpec, ...]:
-    """The kernels in `data`, as `coilwork_ir.manifest` writes them; nothing is built.
+    """The kernels in `data`, as `coilwork_ir.kernel_source` writes them; nothing is built.
 
     Raises:
         ProgramBytesError: the bytes are damaged, or of another schema.

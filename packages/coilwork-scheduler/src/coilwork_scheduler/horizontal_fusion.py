@@ -19,7 +19,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
 from coilwork_ir.kernels import Combined, Kernel, KernelCall, Member, Range, Store, TensorArg
-from coilwork_ir.kernels.verify_combined import member_aliasing
+from coilwork_ir.kernels.verify import member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_ir.scalar import Scalar, substitute_ranges
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
-from coilwork_ir.capabilities import Sorting
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_int, extent_of, stride_of, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Scatter, Sort
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.scalar import Load, Scalar, load, loads
+from coilwork_ir.target import Sorting
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
@@ -40,13 +40,13 @@ def call_library_sorts(graph: Graph, facts: Dependence, settings: Settings) -> G
         if not isinstance(node, Sort):
             nodes.append(node)
             continue
-        sorting = settings.targets.capabilities_of(defined(node)[0].device).sorting
+        sorting = settings.targets.capabilities_of(buffers_defined_by(node)[0].device).sorting
         why = _why_library(node, sorting, settings.sizes)
         in_memory = sorting is not None and sorting.longest is None
         length = as_int(extent_of(node.axis))
         settings.remarks.note(
             "sort",
-            tuple(buffer.name for buffer in defined(node)),
+            tuple(buffer.name for buffer in buffers_defined_by(node)),
             not why,
             why or ("rows are sorted in memory" if in_memory else "rows stay on chip"),
             length=-1 if length is None else length,
@@ -104,7 +104,7 @@ def _whole_buffer(node: Sort, buffers: Mapping[str, Buffer]) -> str | None:
 
 
 def _operand(node: Sort, names: FreshNames) -> Pointwise:
-    like = defined(node)[0]
+    like = buffers_defined_by(node)[0]
     shape = tuple(extent_of(r) for r in node.ranges)
     buffer = Buffer(
         name=names.close_to(f"{like.name}_operand"),

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.assemble import (
@@ -420,10 +420,10 @@ def schedule(
 def _stages(graph: Graph, targets: Targets) -> list[Stage]:
     stages: list[Stage] = []
     for position, node in enumerate(graph.nodes):
-        if isinstance(node, Scan) and not targets.capabilities_of(defined(node)[0].device).scans:
+        if isinstance(node, Scan) and not targets.capabilities_of(buffers_defined_by(node)[0].device).scans:
             raise ScheduleError(
                 "no-scan",
-                f"kernels for target {targets.of(defined(node)[0].device).name} do not scan",
+                f"kernels for target {targets.of(buffers_defined_by(node)[0].device).name} do not scan",
                 origins=node.origins,
                 remedy="lower the operator as an external call",
             )

@@ -35,7 +35,7 @@ from coilwork_ir.buffers import Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute
 from coilwork_ir.loops import Check, Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, defined, read
+from coilwork_ir.loops.access import bodies, buffers_defined_by, buffers_read_by
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import (
     Const,
@@ -71,7 +71,7 @@ def gather_one_hot(graph: Graph, facts: Dependence, settings: Settings) -> Graph
     if settings.options.numerics != "fast":
         return graph
     nodes: list[Node] = []
-    makers = {buffer.name: node for node in graph.nodes for buffer in defined(node)}
+    makers = {buffer.name: node for node in graph.nodes for buffer in buffers_defined_by(node)}
     changed = False
     for node in graph.nodes:
         term = _find_only_term(node, makers) if isinstance(node, Reduce) else None
@@ -296,7 +296,7 @@ def reverse_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     nodes = list(graph.nodes)
     readers: dict[str, list[int]] = {}
     for position, node in enumerate(nodes):
-        for name in read(node):
+        for name in buffers_read_by(node):
             readers.setdefault(name, []).append(position)
     returned = {output.name for output in graph.outputs if isinstance(output, Ref)}
     changed = False

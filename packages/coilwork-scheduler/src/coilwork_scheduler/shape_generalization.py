@@ -45,8 +45,8 @@ from coilwork_ir.scalar import (
     op,
     postorder,
     reduce,
+    replace_operands,
     scan_again,
-    with_operands,
 )
 from coilwork_scheduler.kernels.canonical import format_structure, show_constant
 from coilwork_scheduler.remarks import Remarks
@@ -328,7 +328,7 @@ def _refill_node(
         case Scan():
             return scan_again(node, operands, axes[node.axis])
         case _:
-            return with_operands(node, operands)
+            return replace_operands(node, operands)
 
 
 # ---- The pass ----

@@ -46,8 +46,7 @@ from coilwork_ir.mapping import (
     verify_mapping,
 )
 from coilwork_ir.mapping import Tile as TileOf
-from coilwork_ir.mapping.candidates import refuse_candidate
-from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.directive import values_of
 from coilwork_ir.mapping.product_blocks import (
     LEAST_SIDE,
     Blocks,
@@ -59,6 +58,7 @@ from coilwork_ir.mapping.product_blocks import (
     whole_sides,
     work_of,
 )
+from coilwork_ir.mapping.user_mappings import refuse_candidate
 from coilwork_ir.scalar import Contraction
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.mapping_parameters import (

@@ -42,7 +42,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import VERSION, Config
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.resized import with_sizes
+from coilwork_ir.kernels.rewrite import replace_sizes
 from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
 from coilwork_ir.scalar import IndexValue, Load, Op, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
@@ -436,7 +436,7 @@ def specialize(
         sizes.append(part)
         numbers.append(known[size] // unit)
         units.append((size, unit))
-    special = with_sizes(kernel, renewed, tuple(sizes))
+    special = replace_sizes(kernel, renewed, tuple(sizes))
     if any(as_int(extent) == 0 for extent in (r.symbol.extent for r in special.ranges) if extent is not None):
         # as n % 16 of multiples of 16: no element is left to write a kernel for
         return None

@@ -24,7 +24,7 @@ from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.wrapper import Artifact, Launcher, WrapOptions, Wrapper
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, guard_call, save_artifact
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
-from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import refuse_operators
 from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python

@@ -40,20 +40,14 @@ from coilwork_frontend.torch_compat.dynamo import allow_registering_again, free_
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_options import UserOptions, check_fallback, check_rewrites, make_compile
 from coilwork_frontend.user_passes import name_of, run_passes
-from coilwork_lowering import (
-    AddedGuard,
-    GuardWatch,
-    decompositions,
-    partition,
-    watched_decompositions,
-)
-from coilwork_lowering.facts.accepted_numbers import accepts_numbers
-from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering import AddedGuard, GuardWatch, decompositions, partition, watch_decompositions
+from coilwork_lowering.facts.operand_checks import accepts_types
+from coilwork_lowering.facts.scalar_overflow import accepts_numbers
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
-from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
+from coilwork_lowering.rewrites.constant_folding import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate
-from coilwork_tools.check_mode.captured_check import add_captured_check
+from coilwork_tools.check_mode.divergence import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
 # ---- Options ----
@@ -140,7 +134,7 @@ class GraphStages:
     added.
     """
 
-    eager_kernels = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)
+    eager_kernels = EagerKernels(accept_types=accepts_types, accept_numbers=accepts_numbers)
 
     def __init__(self, options: CompileOptions) -> None:
         self.options = options
@@ -151,7 +145,7 @@ class GraphStages:
     @property
     def decompositions(self) -> dict[Any, Callable[..., Any]]:
         table = decompositions(make_lowering_options(self.options, self.options.fallback))
-        return watched_decompositions(table, self.guards.append)
+        return watch_decompositions(table, self.guards.append)
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options
@@ -185,7 +179,7 @@ class GraphStages:
             on_fault=None if only_compiled else warn_of_partition,
             **rest,
         )
-        self.guards.extend(watch.added())
+        self.guards.extend(watch.take_added())
         return halves
 
     def compile(

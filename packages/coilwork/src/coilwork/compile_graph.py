@@ -31,10 +31,10 @@ from coilwork_frontend.capture.eager_trial import RefusedCallError
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.walk import all_kernels
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, LoweringError, MistracedError
-from coilwork_lowering.prepare import list_calls
+from coilwork_lowering.guard_watch import list_guards
+from coilwork_lowering.pipeline import list_calls
 from coilwork_lowering.rewrites import Fired, Prepared
-from coilwork_lowering.sizes.added_guards import list_guards
-from coilwork_lowering.uncallable import list_uncallable
+from coilwork_lowering.unsupported_calls import list_uncallable
 from coilwork_runtime import (
     Builder,
     KernelBuildError,
@@ -43,18 +43,15 @@ from coilwork_runtime import (
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
-from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
-from coilwork_tools.explain.compiled_graph import CompiledGraph
-from coilwork_tools.explain.progress import log_progress, log_search
-from coilwork_tools.explain.report import CompileReport, announce, read_report, report_program
-from coilwork_tools.explain.trace import Trace
+from coilwork_tools.explain.report import CompiledGraph, CompileReport, announce, read_report, report_program
+from coilwork_tools.explain.trace import Trace, log_progress, log_search
 from coilwork_tools.op_fallback.faults import FaultKinds
-from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
+from coilwork_tools.op_fallback.graph_parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.retries import Plan, SubjectFacts, build_with_retries
-from coilwork_wrapper.drive import drive_program
-from coilwork_wrapper.module_wrapper import ModuleOptions
+from coilwork_wrapper.module_wrapper import ModuleOptions, drive_program
 
 # ---- Attempts ----
 

@@ -39,7 +39,7 @@ WRAPPERS: Final[Registry[Wrapper]] = Registry(
         {
             "python": "coilwork_wrapper.module_wrapper:PYTHON",
             "native": "coilwork_wrapper.module_wrapper:NATIVE",
-            "fx": "coilwork_wrapper.fx.wrapper:FX",
+            "fx": "coilwork_wrapper.fx_wrapper:FX",
             "cpp": "coilwork_cpp_wrapper.wrapper:CPP",
         }
     ),

@@ -21,7 +21,7 @@ from coilwork_cpp.planning.plan import Proposal
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.index import Expr, as_int, bounds, extent_of, stride_of
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import Block, Directive, Grain, Join, Sequential, Threads, Transpose, Vector, find
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort

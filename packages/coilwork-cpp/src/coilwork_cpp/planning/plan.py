@@ -20,7 +20,7 @@ from coilwork_cpp.planning.regions import Region
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, ceildiv, extent_of
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.values import value_names
+from coilwork_ir.kernels.rewrite import value_names
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import (
     Accumulators,

@@ -53,7 +53,7 @@ from coilwork_ir.index import (
     Const as IndexConst,
 )
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.scalar import (
     Const,
     IndexValue,
@@ -86,7 +86,7 @@ def fold_decided_guards(kernel: Kernel) -> Kernel:
     """`kernel` without comparisons that hold, or fail, at all of its points. A store that never
     happens goes.
     """
-    changed = with_roots(kernel, rewrite(kernel_roots(kernel), _fold_guard))
+    changed = replace_roots(kernel, rewrite(kernel_roots(kernel), _fold_guard))
     stores = []
     for store in changed.stores:
         if isinstance(store.mask, Const):

@@ -35,7 +35,7 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
@@ -51,8 +51,8 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
     reduce,
+    replace_operands,
     substitute_ranges,
-    with_operands,
 )
 
 
@@ -154,7 +154,7 @@ def split_reductions(kernel: Kernel, options: CppOptions, loops: Loops) -> tuple
             for s in p.scratch
         ]
         kernel = replace(kernel, args=(*(a for a in kernel.args if a not in names), *names))
-    last = with_roots(kernel, _load_known(roots, known))
+    last = replace_roots(kernel, _load_known(roots, known))
     return (*phases, Phase(kernel=last))
 
 
@@ -332,5 +332,5 @@ def _load_known(roots: Sequence[Scalar], known: Mapping[Scalar, Scalar]) -> tupl
     done: dict[Scalar, Scalar] = dict(known)
     for node in postorder(roots):
         if node not in done:
-            done[node] = with_operands(node, [done[operand] for operand in node.operands])
+            done[node] = replace_operands(node, [done[operand] for operand in node.operands])
     return tuple(done[root] for root in roots)

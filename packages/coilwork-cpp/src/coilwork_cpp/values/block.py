@@ -35,7 +35,7 @@ from coilwork_ir.index import (
     Const as IndexConst,
 )
 from coilwork_ir.kernels import Store, TensorArg
-from coilwork_ir.kernels.roots import store_roots
+from coilwork_ir.kernels.rewrite import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
 from coilwork_ir.syntax.cpp import (
     Assign,

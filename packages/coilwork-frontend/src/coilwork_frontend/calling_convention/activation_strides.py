@@ -15,13 +15,13 @@ from torch import fx
 
 from coilwork_frontend.torch_compat.aot_autograd import report_output_strides
 from coilwork_ir.buffers import Ref
+from coilwork_ir.calling_convention import InputRole, OutputRole, Value
 from coilwork_ir.graph_marks import FREE_STRIDES
 from coilwork_ir.index import as_int
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import buffers
-from coilwork_ir.roles import InputRole, OutputRole, Value
 
 Strides: TypeAlias = tuple[int, ...]
 
@@ -45,7 +45,7 @@ def list_chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
     if not graph.free_results:
         return {}
     program_buffers = buffers(program)
-    captured = {buffer.name: buffer.strides for node in graph.nodes for buffer in defined(node)}
+    captured = {buffer.name: buffer.strides for node in graph.nodes for buffer in buffers_defined_by(node)}
     chosen: dict[int, Strides] = {}
     for position, output in enumerate(graph.outputs):
         if isinstance(output, Ref) and output.name in graph.free_results:

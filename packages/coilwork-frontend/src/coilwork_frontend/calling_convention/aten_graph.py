@@ -27,7 +27,7 @@ from coilwork_frontend.calling_convention.operator_call import Call, operator_ca
 from coilwork_frontend.calling_convention.parameter_freezing import Prepared
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.likely_sizes import list_likely_sizes
-from coilwork_ir.boundary import Boundary
+from coilwork_ir.calling_convention import Boundary
 from coilwork_ir.loops.nodes import Graph
 
 BindRoles = Callable[[Call, str, Mapping[str, Callable[..., Any]]], Call]

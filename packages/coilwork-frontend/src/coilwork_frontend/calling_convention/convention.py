@@ -3,7 +3,7 @@
 A program takes and returns plain tensors; a role says what is done to an input before a call, or to a result
 after it, so that callers get what eager gives. `open_convention` decides the convention before anything is
 compiled. `PROGRAM_ROLES` lists the roles around every driver of the program, `CALL_ROLES` those around that.
-Roles are data (`coilwork_ir.roles`); whoever calls the program interprets them.
+Roles are data (`coilwork_ir.calling_convention`); whoever calls the program interprets them.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from coilwork_frontend.torch_compat.aot_autograd import (
     list_aliased_inputs,
 )
 from coilwork_frontend.torch_compat.tensors import Marks
+from coilwork_ir.calling_convention import CallingConvention, CallRole, InputRole, Value
+from coilwork_ir.calling_convention import Role as ValueRole
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_ir.roles import CallingConvention, CallRole, InputRole, Value
-from coilwork_ir.roles import Role as ValueRole
 
 Role = Literal["forward", "backward", "inference"]
 """Which part of the user's function an ATen graph is."""

@@ -22,12 +22,12 @@ from coilwork_frontend.torch_compat.operators import shares_nothing
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import identify_strided_storage
 from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.calling_convention import InputRole, Value
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.graph_marks import OWN_PADDING
-from coilwork_ir.loops.access import overwritten, shares_memory
+from coilwork_ir.loops.access import buffers_overwritten_by, memory_aliases
 from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.operators import find_target_info
-from coilwork_ir.roles import InputRole, Value
 
 # ---- Alignment ----
 
@@ -58,8 +58,8 @@ def _own_memory(graph: Graph, returned: int | None) -> set[str]:
 
     It is overwritten, read by an operator that counts from the storage's start, or returned to the caller.
     """
-    source = {new: old for node in graph.nodes for new, old in shares_memory(node)}
-    kept = [old for node in graph.nodes for old, _ in overwritten(node)]
+    source = {new: old for node in graph.nodes for new, old in memory_aliases(node)}
+    kept = [old for node in graph.nodes for old, _ in buffers_overwritten_by(node)]
     calls = [
         node
         for node in graph.nodes

@@ -25,7 +25,7 @@ from coilwork_frontend.torch_compat.tensors import (
     real_tensors,
     run_on_fakes,
 )
-from coilwork_ir.roles import InputRole, OutputRole, Value
+from coilwork_ir.calling_convention import InputRole, OutputRole, Value
 
 # ---- Inputs ----
 

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.torch_compat.operators import overwrites_nothing
-from coilwork_ir.roles import CallRole, InputRole, OutputRole, Value
+from coilwork_ir.calling_convention import CallRole, InputRole, OutputRole, Value
 
 # ---- Sparse and meta results ----
 

@@ -31,7 +31,7 @@ from coilwork_frontend.torch_compat.tensors import (
     leaves_of,
     marks_of,
 )
-from coilwork_ir.roles import CallingConvention, OutputRole, Value
+from coilwork_ir.calling_convention import CallingConvention, OutputRole, Value
 
 # ---- Results in eager mode ----
 

@@ -19,7 +19,7 @@ from coilwork_frontend.torch_compat.aot_autograd import list_aliased_inputs, lis
 from coilwork_frontend.torch_compat.operators import is_view_node
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import run_on_fakes, track_views
-from coilwork_ir.roles import CallRole, Value
+from coilwork_ir.calling_convention import CallRole, Value
 
 # ---- Views of overwritten inputs ----
 

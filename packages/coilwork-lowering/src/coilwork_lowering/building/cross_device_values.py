@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import written_size
-from coilwork_ir.interpret_ops import apply_op, literal
+from coilwork_ir.index import tree_size
+from coilwork_ir.interpretation.ops import apply_op, literal
 from coilwork_ir.loops import Check, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.scalar import (
     Const,
@@ -81,7 +81,7 @@ def _is_long(value: Scalar) -> bool:
     nodes = tuple(postorder((value,)))
     places = (node.index for node in nodes if isinstance(node, Load))
     numbers = (node.expr for node in nodes if isinstance(node, IndexValue))
-    written = sum(written_size(expr).nodes for expr in chain(numbers, *places))
+    written = sum(tree_size(expr).nodes for expr in chain(numbers, *places))
     return len(nodes) > _MOST or written > _MOST_OF_INDEX
 
 

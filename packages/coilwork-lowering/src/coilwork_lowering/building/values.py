@@ -16,7 +16,7 @@ import torch
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import HOST_MEMORY, has_trait
-from coilwork_ir.dtypes import DType, from_torch_name
+from coilwork_ir.dtypes import DType, parse_torch_dtype
 from coilwork_ir.index import (
     Expr,
     as_expr,
@@ -347,7 +347,7 @@ def dtype_of(dtype: torch.dtype) -> DType:
         LoweringError[dtype]: there is none.
     """
     try:
-        return from_torch_name(str(dtype))
+        return parse_torch_dtype(str(dtype))
     except ValueError as cause:
         raise LoweringError(
             "dtype", str(cause), remedy="keep tensors of this type out of the region"

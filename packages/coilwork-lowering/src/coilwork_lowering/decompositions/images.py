@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
-from coilwork_lowering.torch_compat.operators import suggested_format
+from coilwork_lowering.torch_compat.operators import suggest_format
 from coilwork_lowering.torch_compat.sizes import surely
 
 # ---- Padding ----
@@ -99,7 +99,7 @@ def _take_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> tor
     """`result` in channels-last if `value` lies so: as eager's kernels for CPUs make it, of one volume as of
     a batch of images.
     """
-    wanted = suggested_format(value) if dims > 1 else torch.contiguous_format
+    wanted = suggest_format(value) if dims > 1 else torch.contiguous_format
     return result if wanted is torch.contiguous_format else result.clone(memory_format=wanted)
 
 
@@ -318,7 +318,7 @@ def _lay_out_image(found: Tensor, dtype: torch.dtype, channels_last: bool) -> Te
 
 def _is_channels_last(value: Tensor) -> bool:
     """Tell if `value` is channels-last as ATen judges it, which looks at strides of single images, too."""
-    return suggested_format(value) is torch.channels_last
+    return suggest_format(value) is torch.channels_last
 
 
 def _make_resize(filter: Filter, reach: int) -> Callable[..., Any]:

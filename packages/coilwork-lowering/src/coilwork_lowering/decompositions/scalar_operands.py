@@ -19,7 +19,7 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import round_to_dtype
-from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import dtype_of
 
 # ---- Numbers beside 16-bit floats ----
 

@@ -23,7 +23,7 @@ import torch
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
 from coilwork_lowering.decompositions.segments_and_scatters import guard_size_condition
-from coilwork_lowering.torch_compat.operators import suggested_format
+from coilwork_lowering.torch_compat.operators import suggest_format
 from coilwork_lowering.torch_compat.sizes import holds, surely
 
 # ---- Iteration order ----
@@ -256,7 +256,7 @@ def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]
         first = results[0] if isinstance(results, tuple) else results
         if not has_trait(value.device.type, ATEN_CPU) or not isinstance(first, torch.Tensor):
             return results
-        first = _lay_out_in_format(first, suggested_format(value))
+        first = _lay_out_in_format(first, suggest_format(value))
         return (first, *results[1:]) if isinstance(results, tuple) else first
 
     return decompose
@@ -284,7 +284,7 @@ def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
         return NotImplemented
     parts = value.reshape(batch, groups, channels // groups, -1)
     shuffled = parts.permute(0, 2, 1, 3).reshape(value.shape)
-    wanted = suggested_format(value) if has_trait(value.device.type, ATEN_CPU) else torch.contiguous_format
+    wanted = suggest_format(value) if has_trait(value.device.type, ATEN_CPU) else torch.contiguous_format
     # a shuffle of one group, or of groups of one, would be the input itself
     return shuffled.clone(memory_format=wanted)
 
@@ -295,7 +295,7 @@ def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     """
     if not has_trait(value.device.type, ATEN_CPU) or not dims or len(dims) != len(shifts):
         return NotImplemented
-    if suggested_format(value) is torch.contiguous_format:
+    if suggest_format(value) is torch.contiguous_format:
         return NotImplemented
     if not all(holds(shift % value.shape[dim] != 0) for shift, dim in zip(shifts, dims, strict=True)):
         return NotImplemented

@@ -25,6 +25,7 @@ import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import find_target_info, list_operators
+from coilwork_lowering.building.size_assertions import squeeze_decompositions
 from coilwork_lowering.decompositions.images import (
     pad_decompositions,
     resize_decompositions,
@@ -43,15 +44,14 @@ from coilwork_lowering.decompositions.segments_and_scatters import (
     scatter_decompositions,
 )
 from coilwork_lowering.decompositions.strides import stride_decompositions
-from coilwork_lowering.facts.accepted_numbers import require_accepted_numbers
-from coilwork_lowering.facts.accepted_types import require_accepted_types
+from coilwork_lowering.facts.operand_checks import require_accepted_types
+from coilwork_lowering.facts.scalar_overflow import require_accepted_numbers
 from coilwork_lowering.options import LoweringOptions, names
-from coilwork_lowering.sizes.squeezed import squeeze_decompositions
-from coilwork_lowering.torch_compat.higher_order import out_dtype_meaning
 from coilwork_lowering.torch_compat.operators import (
     Overload,
     base_decompositions,
     composite_operators,
+    list_out_dtype_equivalents,
     more_decompositions,
     qualified_name,
 )
@@ -154,7 +154,7 @@ def list_corrections(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Calla
         elu: _elu_backward(table[elu]),
     }
     return {
-        **out_dtype_meaning(),
+        **list_out_dtype_equivalents(),
         **numbers,
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.index_copy.default: _index_copy(table[aten.index_copy.default]),

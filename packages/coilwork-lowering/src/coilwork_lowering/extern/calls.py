@@ -27,19 +27,33 @@ from coilwork_ir.buffers import (
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation, Node
-from coilwork_ir.loops.attention.library_form import ATTENTION, ATTENTION_GRADIENT
+from coilwork_ir.loops.attention import ATTENTION, ATTENTION_GRADIENT
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
-from coilwork_lowering.building.assertions import lower_assertion, told_equality
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
+from coilwork_lowering.building.size_assertions import find_user_equality, lower_assertion
+from coilwork_lowering.building.values import (
+    NumberValue,
+    Relation,
+    TensorValue,
+    Value,
+    device_text,
+    dtype_of,
+    layout_of,
+    whole,
+)
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.asynchronous import find_flight, find_received
 from coilwork_lowering.extern.quantization import is_dequantizing
-from coilwork_lowering.facts.asynchronous import COLLECTIVES, flight_of, is_barrier, retains, silent_writes
-from coilwork_lowering.layout.padding import UNPADDED
+from coilwork_lowering.facts.alias_analysis import (
+    COLLECTIVES,
+    flight_of,
+    is_barrier,
+    may_retain,
+    undeclared_writes,
+)
+from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
 from coilwork_lowering.torch_compat.operators import (
@@ -47,7 +61,7 @@ from coilwork_lowering.torch_compat.operators import (
     has_kernel,
     kernel_dtype,
     schema_of,
-    suggested_format,
+    suggest_format,
 )
 from coilwork_lowering.torch_compat.sizes import plain_symbol
 
@@ -89,7 +103,7 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
     named: dict[str, list[str]] = {}
     sources: dict[str, list[str]] = {}
     written: dict[str, list[Buffer]] = {}
-    silently = silent_writes(target)
+    silently = undeclared_writes(target)
     for formal in schema_of(target).arguments:
         value, fake = call.arguments[formal.name], call.fakes[formal.name]
         writes = formal.name in silently or (formal.alias_info is not None and formal.alias_info.is_write)
@@ -133,10 +147,10 @@ def _argument(
                 strides = contiguous_strides(value.shape)
             elif exact and isinstance(fake, torch.Tensor):
                 strides = builder.sizes.exprs(fake.stride())
-            placed = builder.placed(value, strides)
+            placed = builder.materialize(value, strides)
             return Ref(placed.buffer.name), [placed.buffer]
         case NumberValue(number):
-            held = builder.stored(number).buffer
+            held = builder.store_number(number).buffer
             return Item(held.name), [held]
         case tuple():
             fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)
@@ -310,7 +324,7 @@ def call_extern(
         fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
         in_flight=in_flight,
         until=until,
-        retains=retains(target, call.arguments),
+        retains=may_retain(target, call.arguments),
         barrier=is_barrier(target),
         origins=builder.origins,
     )
@@ -371,7 +385,7 @@ def _bind_read_size(builder: Builder, call: Call, read: Expr, known: Expr, unmet
             builder.sizes.undefine(unknown, index((read - rest) // factor))
     same = Relation(lhs=read, relation="eq", rhs=known)
     message = (
-        told_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
+        find_user_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
     )
     lower_assertion(builder, same, message, call.node)
 
@@ -464,7 +478,7 @@ def _outputs(
         *(bound for bound, _, _ in binds),
         *(o.symbol for o in outputs if isinstance(o, SymbolOutput)),
     ):
-        builder.sizes.decided(found)
+        builder.sizes.note_data_dependent(found)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
 
 
@@ -497,7 +511,7 @@ def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
         return True
     if not is_dequantizing(call.target, call.arguments):
         return False
-    return suggested_format(result) == torch.contiguous_format
+    return suggest_format(result) == torch.contiguous_format
 
 
 def _list_undefined_sizes(builder: Builder, call: Call, number: int, result: Any) -> list[int]:

@@ -43,14 +43,13 @@ from coilwork_ir.scalar import (
 )
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims
+from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims, dtype_of
 from coilwork_lowering.errors import refusal
-from coilwork_lowering.facts.origins import operator_name
+from coilwork_lowering.facts.fx_nodes import operator_name
 from coilwork_lowering.higher_order.scan import copy_origin, insert_call
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.graphs import copy_graph
 
 # ---- Functions of scalars ----
 
@@ -390,7 +389,7 @@ def _load_outer(value: Scalar, builder: Builder, given: dict[str, Value], device
         outer = given.get(one.buffer)
         if not isinstance(outer, TensorValue):
             raise NotLowered("a function that reads a number from the run")
-        return builder.read(builder.moved(outer, device), one.index)
+        return builder.read(builder.move_to(outer, device), one.index)
 
     (result,) = rewrite((value,), visit)
     return result
@@ -439,7 +438,7 @@ def expand_other_scans(
     ]
     if not others:
         return gm
-    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     result.meta.update(gm.meta)
     for node in list(result.graph.nodes):
         if node.name in others:
@@ -488,7 +487,7 @@ def _expand_scan(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
 
 def _step(function: torch.fx.GraphModule, count: int) -> torch.fx.GraphModule:
     """`function`, which gives what is carried to the next row, and once more as the row's results."""
-    result = torch.fx.GraphModule(function, copied_graph(function.graph))
+    result = torch.fx.GraphModule(function, copy_graph(function.graph))
     output = result.graph.output_node()
     results: Any = output.args[0]
     assert len(results) == count

@@ -15,7 +15,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.quantization import require_floats
-from coilwork_lowering.numbers import condition_value
+from coilwork_lowering.python_arithmetic import condition_value
 from coilwork_lowering.scalar_math import index
 
 Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Buffer, ...]], Graph]
@@ -25,7 +25,7 @@ def pass_operand(builder: Builder, value: Value, node: torch.fx.Node) -> tuple[A
     """An operand of a region, and the whole buffer that it is, if it is a tensor."""
     match value:
         case TensorValue():
-            placed = builder.placed(value, None)
+            placed = builder.materialize(value, None)
             return Ref(placed.buffer.name), placed
         case NumberValue() | Relation() | torch.fx.GraphModule() | tuple():
             raise LoweringError(
@@ -49,7 +49,7 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
     predicate, then, otherwise, operands = arguments
     if not isinstance(predicate, TensorValue):
         # a comparison of sizes, or a number that the run tells
-        predicate = builder.stored(condition_value(predicate))
+        predicate = builder.store_number(condition_value(predicate))
     assert isinstance(then, torch.fx.GraphModule) and isinstance(otherwise, torch.fx.GraphModule)
     pairs = [pass_operand(builder, v, node) for v in _items(operands)]
     layouts = [placed for _, placed in pairs]
@@ -57,7 +57,7 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
     outputs = _outputs(builder, results)
     builder.add(
         Cond(
-            predicate=builder.placed(predicate, None).buffer.name,
+            predicate=builder.materialize(predicate, None).buffer.name,
             then=nested(then, f"{node.name}_then", layouts, outputs),
             otherwise=nested(otherwise, f"{node.name}_otherwise", layouts, outputs),
             operands=tuple(argument for argument, _ in pairs),
@@ -88,8 +88,8 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     first: list[Value] = []
     for value, output in zip(_items(carried), outputs, strict=True):
         if isinstance(value, Expr | int):
-            value = builder.stored(index(as_expr(value)))
-        first.append(builder.placed(value, output.strides) if isinstance(value, TensorValue) else value)
+            value = builder.store_number(index(as_expr(value)))
+        first.append(builder.materialize(value, output.strides) if isinstance(value, TensorValue) else value)
     carried_pairs = [pass_operand(builder, v, node) for v in first]
     extra_pairs = [pass_operand(builder, v, node) for v in _items(extra)]
     layouts = [placed for _, placed in (*carried_pairs, *extra_pairs)]

@@ -17,9 +17,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from coilwork_lowering.facts.origins import operator_name
-from coilwork_lowering.torch_compat.fakes import mode_among
-from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.torch_compat.graphs import copy_graph, mode_among
 
 # ---- Operands and copies of calls ----
 
@@ -216,7 +215,7 @@ def unroll_scans(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm` itself if it calls no `scan` and no `map`, else a copy that does without."""
     if not any(is_scan(node) for node in gm.graph.nodes):
         return gm
-    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     result.meta.update(gm.meta)
     for node in list(result.graph.nodes):
         if is_scan(node):

@@ -18,12 +18,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from coilwork_lowering.facts.origins import operator_name
-from coilwork_lowering.torch_compat.fakes import fake_mode_of
-from coilwork_lowering.torch_compat.graphs import copied_graph, traced_call
-from coilwork_lowering.torch_compat.higher_order import copy_of_storage, dense_meanings, functionalized_calls
-from coilwork_lowering.torch_compat.operators import Overload
-from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, surely
+from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of, trace_call
+from coilwork_lowering.torch_compat.operators import (
+    Overload,
+    copy_of_storage,
+    list_dense_equivalents,
+    list_functionalized_calls,
+)
+from coilwork_lowering.torch_compat.sizes import require, surely, unify_symbols
 
 # ---- Meanings ----
 
@@ -34,10 +37,10 @@ Note: TypeAlias = Callable[[torch.fx.Node], None]
 
 def expand_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it calls none of these operators, else a copy that calls what they stand for."""
-    meanings = dense_meanings()
+    meanings = list_dense_equivalents()
     if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
         return gm
-    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     result.meta.update(gm.meta)
     for node in list(result.graph.nodes):
         if node.op == "call_function" and node.target in meanings:
@@ -59,7 +62,7 @@ def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable
         kwargs = {name: _replace_nodes(argument, given) for name, argument in node.kwargs.items()}
         return meaning(*args, **kwargs)
 
-    inner = traced_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
+    inner = trace_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
     replaced = dict(zip((n for n in inner.nodes if n.op == "placeholder"), nodes, strict=True))
     with gm.graph.inserting_before(node):
         for old in inner.nodes:
@@ -89,7 +92,7 @@ def _unify_sizes(made: Any, known: Any) -> None:
     sizes: list[tuple[Any, Any]] = list(zip(made.shape, known.shape, strict=True))
     for size, same in sizes:
         if isinstance(size, torch.SymInt) and isinstance(same, torch.SymInt):
-            call_by_one_name(size, same)
+            unify_symbols(size, same)
         if not surely(size == same):
             require(size == same, lambda: "one size")
 
@@ -126,10 +129,10 @@ def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, value: Any) -> torc
 
 def expand_functionalized_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it wraps no operator, else a copy that calls them."""
-    wrappers = functionalized_calls(_copy_view)
+    wrappers = list_functionalized_calls(_copy_view)
     if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
         return gm
-    result = torch.fx.GraphModule(gm, copied_graph(gm.graph))
+    result = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     result.meta.update(gm.meta)
     for node in list(result.graph.nodes):
         if _is_wrapped(node, wrappers):
@@ -177,7 +180,7 @@ def expand_control_deps(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm` itself if it ties no calls, else a copy that makes them where they stand."""
     if not any(_is_tied(node) for node in gm.graph.nodes):
         return gm
-    result = fx.GraphModule(gm, copied_graph(gm.graph))
+    result = fx.GraphModule(gm, copy_graph(gm.graph))
     result.meta.update(gm.meta)
     # from behind: the last of them are tied to earlier ones, which they name
     for node in reversed([node for node in result.graph.nodes if _is_tied(node)]):

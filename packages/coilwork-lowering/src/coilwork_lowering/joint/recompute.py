@@ -23,7 +23,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_info
-from coilwork_lowering.extern.quantized import quantized_nodes
+from coilwork_lowering.extern.quantization import list_quantized_nodes
 from coilwork_lowering.facts.fx_nodes import (
     accepts_any_strides,
     is_pointwise,
@@ -110,7 +110,7 @@ def recompute_quantized(gm: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
     Capture shows them as floats, so a backward that got one would not know what it is given. That holds for
     values, too, that the user wants to be saved: the same floats are quantised to the same numbers.
     """
-    quantized = quantized_nodes(gm.graph)
+    quantized = list_quantized_nodes(gm.graph)
     for node in quantized:
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     return quantized

@@ -20,7 +20,7 @@ from coilwork_ir.operators import OpInfo, ScalarTypes, find_target_info
 from coilwork_ir.scalar import Const, Scalar, cast, const, index_value, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_positions import Fractions, known_fractions
+from coilwork_lowering.facts.static_tensors import Fractions, find_static_fractions
 from coilwork_lowering.ops.elementwise import (
     BOOL_TO_LONG,
     DEFAULT,
@@ -379,7 +379,7 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
     if low is None and high is None:
         raise NotLowered("clamp without limits")
     # vectors of a CPU convert floats faster than the integers that positions are
-    fractions = None if has_trait(call.device, PROCESSOR) else known_fractions(call.node)
+    fractions = None if has_trait(call.device, PROCESSOR) else find_static_fractions(call.node)
     if fractions is not None:
         return _lower_upsampling_weights(builder, call, fractions)
     if high is None:

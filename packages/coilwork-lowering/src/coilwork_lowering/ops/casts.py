@@ -24,9 +24,9 @@ from coilwork_ir.loops import Check
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Const, Scalar, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.cross_device_remat import recompute_without_memory
+from coilwork_lowering.building.cross_device_values import recompute_without_memory
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.sharing import viewed_by
+from coilwork_lowering.facts.alias_analysis import view_source
 from coilwork_lowering.ops.elementwise import elementwise, overloads, scalar_operand
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import both, either, ge, le, round_to, to_dtype
@@ -46,7 +46,7 @@ def _to_copy(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dtype = call.dtype
     if value.device != call.device:
-        again = builder.remade(value, call.device, strides=call.strides(builder))
+        again = builder.rematerialize(value, call.device, strides=call.strides(builder))
         if again is None or again.dtype is not dtype:
             raise NotLowered("a copy to another device")
         return again
@@ -83,7 +83,7 @@ def _is_wider_somewhere(node: torch.fx.Node) -> bool:
                     continue
                 if item.dtype.is_floating_point and item.dtype.itemsize > narrow.itemsize:
                     return True
-            if user not in seen and viewed_by(user) in seen:
+            if user not in seen and view_source(user) in seen:
                 seen.add(user)
                 stack.append(user)
     return False

@@ -26,16 +26,14 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Body, Convolution, Window
 from coilwork_ir.loops.convolutions import make_result
-from coilwork_ir.loops.grouped_products import make_grouped_product
-from coilwork_ir.loops.matrix_products import Activation, make_product
+from coilwork_ir.loops.matrix_products import Activation, make_grouped_product, make_product
 from coilwork_ir.operators import ProductRoles, find_info, list_operators
 from coilwork_ir.scalar import load
 from coilwork_ir.scalar.nodes import Literal_
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import TensorValue, Value, is_whole, whole
-from coilwork_lowering.facts.convolutions import FORWARD, GRADIENTS
-from coilwork_lowering.layout.padding import UNPADDED
+from coilwork_lowering.building.values import TensorValue, Value, device_text, dtype_of, is_whole, whole
+from coilwork_lowering.facts.fx_nodes import CONVOLUTION, CONVOLUTION_GRADIENTS
+from coilwork_lowering.layout.row_padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule
 
 # ---- Products ----
@@ -72,7 +70,7 @@ def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
     first, second, *summand = (
         _place(builder, row, call, name) for name in (row.left, row.right, added) if name
     )
-    scaling = None if scales is None else [builder.placed(item, None).buffer for item in scales]
+    scaling = None if scales is None else [builder.materialize(item, None).buffer for item in scales]
     output = builder.declare(
         call.shape(builder), call.dtype, call.device, strides=builder.sizes.exprs(call.fake.stride())
     )
@@ -115,11 +113,11 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
         raise NotLowered("a product on several devices")
     # a library's kernels ask how factors lie
     first, second = (
-        builder.placed(call.tensor(name), builder.sizes.exprs(call.fakes[name].stride())).buffer
+        builder.materialize(call.tensor(name), builder.sizes.exprs(call.fakes[name].stride())).buffer
         for name in (row.left, row.right)
     )
-    scales = [builder.placed(item, None).buffer for item in tensors[2:]]
-    ends = builder.placed(call.tensor(row.ends), None).buffer if has_ends else None
+    scales = [builder.materialize(item, None).buffer for item in tensors[2:]]
+    ends = builder.materialize(call.tensor(row.ends), None).buffer if has_ends else None
     output = builder.declare(
         call.shape(builder), call.dtype, call.device, strides=builder.sizes.exprs(call.fake.stride())
     )
@@ -142,7 +140,7 @@ def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
 def _place(builder: Builder, row: ProductRoles, call: Call, name: str) -> Buffer:
     """The buffer that holds the operand `name`."""
     strides = builder.sizes.exprs(call.fakes[name].stride()) if row.is_of_vector else None
-    return builder.placed(call.tensor(name), strides).buffer
+    return builder.materialize(call.tensor(name), strides).buffer
 
 
 def _weights(row: ProductRoles, call: Call) -> tuple[Literal_, Literal_]:
@@ -288,7 +286,7 @@ def _take_image(builder: Builder, call: Call, name: str) -> Buffer:
     if is_whole(value) and value.buffer.name in builder.relaid_inputs:
         return value.buffer
     strides = builder.sizes.exprs(call.fakes[name].stride())
-    return builder.placed(value, strides).buffer
+    return builder.materialize(value, strides).buffer
 
 
 def _whole(prefix: str, buffer: Buffer) -> Body:
@@ -309,6 +307,6 @@ def _declare_image(builder: Builder, call: Call, fake: Any) -> Buffer:
 
 RULES: Final[tuple[Rule, ...]] = (
     *(_product_rule(name) for name in list_operators(lambda info: info.product is not None)),
-    Rule((FORWARD,), _convolution),
-    Rule((GRADIENTS,), _convolution_backward),
+    Rule((CONVOLUTION,), _convolution),
+    Rule((CONVOLUTION_GRADIENTS,), _convolution_backward),
 )

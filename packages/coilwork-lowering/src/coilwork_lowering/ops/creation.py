@@ -52,7 +52,7 @@ def _lower_empty(builder: Builder, call: Call) -> Value:
     """Return memory with any contents. Where parts are stored into it one by one, none is stored before."""
     if call.dtype.is_opaque or not is_filled_by_updates(call.node, builder.options):
         return fill_tensor(builder, call, 0)
-    return builder.unfilled(call.shape(builder), call.dtype, call.device)
+    return builder.allocate(call.shape(builder), call.dtype, call.device)
 
 
 def _arange(builder: Builder, call: Call) -> Value:
@@ -99,7 +99,7 @@ def lower_fill(builder: Builder, call: Call) -> TensorValue:
     """`fill`: every element becomes `value`, a number or a tensor of one element."""
     value = call["value"]
     if isinstance(value, TensorValue):
-        source = builder.moved(value, call.device)
+        source = builder.move_to(value, call.device)
         return builder.pointwise(
             call.shape(builder),
             call.dtype,

@@ -23,15 +23,15 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import Const, Scalar, const
-from coilwork_lowering.building import view_maps
-from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building import values
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import Relation, TensorValue, Value
-from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
+from coilwork_lowering.facts.scalar_overflow import LEAST_SIZE
 from coilwork_lowering.ops.casts import make_conversion_checks
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 
 # ---- Concatenation, constant padding, masks ----
@@ -101,7 +101,7 @@ def _stack(builder: Builder, call: Call) -> Value:
     tensors = [t for t in call["tensors"] if isinstance(t, TensorValue)]
     rank = len(call.fake.shape)
     dim = wrap_dim(call.integer("dim"), rank)
-    raised = tuple(view_maps.insert(t, [dim]) for t in tensors)
+    raised = tuple(values.insert(t, [dim]) for t in tensors)
     return _cat(builder, replace_arguments(call, tensors=raised, dim=dim))
 
 
@@ -113,7 +113,7 @@ def replace_arguments(call: Call, **changed: Value) -> Call:
 def _pad(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
-    pads = [as_size(p) for p in call["pad"]]
+    pads = [require_size(p) for p in call["pad"]]
     before = [as_expr(0)] * rank
     after = [as_expr(0)] * rank
     for k in range(len(pads) // 2):
@@ -139,7 +139,7 @@ def _pad(builder: Builder, call: Call) -> Value:
 def _repeat(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     shape = call.shape(builder)
-    raised = view_maps.insert(value, range(len(shape) - len(value.shape)))
+    raised = values.insert(value, range(len(shape) - len(value.shape)))
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         source = [
@@ -154,12 +154,12 @@ def _repeat(builder: Builder, call: Call) -> Value:
 def _roll(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     positions = [wrap_dim(d, len(value.shape)) for d in call.integers("dims")]
-    shifts = [as_size(s) for s in call["shifts"]]
+    shifts = [require_size(s) for s in call["shifts"]]
     for shift in shifts:
         if as_int(shift) is None:
             _check_shift(builder, call, shift)
     flat = not positions
-    source = view_maps.reshape(value, (_count(value),)) if flat else value
+    source = values.reshape(value, (_count(value),)) if flat else value
     moves = {0: shifts[0]} if flat else {}
     for k, shift in zip(positions, shifts, strict=False):
         moves[k] = moves.get(k, as_expr(0)) + shift
@@ -173,7 +173,7 @@ def _roll(builder: Builder, call: Call) -> Value:
 
     if flat:
         rolled = builder.pointwise(source.shape, call.dtype, call.device, body)
-        return builder.copy(view_maps.reshape(rolled, value.shape), strides=call.strides(builder))
+        return builder.copy(values.reshape(rolled, value.shape), strides=call.strides(builder))
     return builder.pointwise(value.shape, call.dtype, call.device, body, strides=call.strides(builder))
 
 
@@ -193,7 +193,7 @@ def _count(value: TensorValue) -> Expr:
 def _triangle(keeps: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        diagonal = as_size(call["diagonal"])
+        diagonal = require_size(call["diagonal"])
 
         def body(point: tuple[Expr, ...]) -> Scalar:
             row, column = point[-2], point[-1]
@@ -251,7 +251,7 @@ def _make_border_padding(position: Callable[[Expr, Expr], Expr]) -> Lower:
 
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        pads = [as_size(amount) for amount in call["padding"]]
+        pads = [require_size(amount) for amount in call["padding"]]
         if call.dtype.is_bool:
             raise NotLowered("eager refuses booleans")
 

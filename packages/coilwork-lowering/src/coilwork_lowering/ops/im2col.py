@@ -15,7 +15,7 @@ from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, mod, product, provably_lt
 from coilwork_ir.scalar import Const, Scalar, cast, const, op
-from coilwork_lowering.building import view_maps
+from coilwork_lowering.building import values
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import Shape, TensorValue, Value
@@ -112,7 +112,7 @@ def _lower_unfold(builder: Builder, call: Call) -> Value:
         return builder.read(value, (*point[:rank], *at), mask=mask)
 
     result = builder.pointwise(shape, call.dtype, call.device, body)
-    return view_maps.reshape(result, _flat(shape, rank))
+    return values.reshape(result, _flat(shape, rank))
 
 
 def _flat(shape: Shape, rank: int) -> Shape:
@@ -131,7 +131,7 @@ def _lower_fold(builder: Builder, call: Call) -> Value:
     unfolded = (*shape[:-2], *(side.window.count for side in sides), *(side.count for side in sides))
     if value.shape != _flat(unfolded, rank):
         raise NotLowered("as many windows as no image has, for all that is known")
-    windows = view_maps.reshape(value, unfolded)
+    windows = values.reshape(value, unfolded)
     if as_int(product(t.count for t in taps)) == 1:
         # side by side: each element is of one window, which is read in any type
         wide = value.dtype

@@ -17,8 +17,7 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.building.values import TensorValue, Value, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.powers import float_power
 from coilwork_lowering.ops.reductions import (

@@ -22,21 +22,12 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.loops import Extern
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import device_text
-from coilwork_lowering.building.values import Shape, TensorValue, Value, whole
+from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, whole
 from coilwork_lowering.ops.elementwise import overloads, scalar_operand
 from coilwork_lowering.ops.scattering.elements import flatten
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, index, lt, mul, select, sub, to_dtype
-from coilwork_lowering.torch_compat.seeded import (
-    DROPOUTS,
-    HALF,
-    MULTIPLIER,
-    ROUNDS,
-    SEED_END,
-    WEYL,
-    WORD,
-)
+from coilwork_lowering.torch_compat.philox import DROPOUTS, HALF, MULTIPLIER, ROUNDS, SEED_END, WEYL, WORD
 
 # Bits of a number at random: as many as f32 holds exactly.
 _BITS: Final = 24

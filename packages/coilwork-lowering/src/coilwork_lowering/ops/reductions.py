@@ -20,12 +20,20 @@ from coilwork_ir.loops import Scan
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering.building import view_maps
-from coilwork_lowering.building.assertions import lower_nonzero
+from coilwork_lowering.building import values as view_maps
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import Shape, TensorValue, Value, coordinate_symbols, is_whole, whole
+from coilwork_lowering.building.size_assertions import lower_nonzero
+from coilwork_lowering.building.values import (
+    Shape,
+    TensorValue,
+    Value,
+    coordinate_symbols,
+    device_text,
+    dtype_of,
+    is_whole,
+    whole,
+)
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import gt, index, like, maximum, select, to_dtype, truth

@@ -28,10 +28,10 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.loops import Scatter
 from coilwork_ir.scalar import Scalar, const, op
-from coilwork_lowering.building import view_maps
-from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building import values
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import (
     Relation,
     Shape,
@@ -46,7 +46,7 @@ from coilwork_lowering.building.values import (
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.storage_aliasing import find_box, is_box_update, is_in_input_storage
 from coilwork_lowering.ops.views import find_selected_position, slice_bounds, wrap_start
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_int, require_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, lt, select, to_dtype
 
 # ---- Parts of tensors ----
@@ -67,15 +67,15 @@ def view_replaced_part(
     rank = len(value.shape)
     match operator:
         case "aten.slice_scatter.default":
-            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            dim = wrap_dim(require_int(arguments["dim"]), rank)
             start, _ = slice_bounds(arguments["start"], arguments["end"], value.shape[dim])
-            return view_maps.narrow(value, dim, start, shape[dim], as_plain_int(arguments["step"]))
+            return values.narrow(value, dim, start, shape[dim], require_int(arguments["step"]))
         case "aten.select_scatter.default":
-            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
-            return view_maps.select(value, dim, wrap_start(as_size(arguments["index"]), value.shape[dim]))
+            dim = wrap_dim(require_int(arguments["dim"]), rank)
+            return values.select(value, dim, wrap_start(require_size(arguments["index"]), value.shape[dim]))
         case "aten.diagonal_scatter.default":
-            first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
-            return view_maps.diagonal(value, first, second, as_plain_int(arguments["offset"]), shape[-1])
+            first, second = (wrap_dim(require_int(arguments[name]), rank) for name in ("dim1", "dim2"))
+            return values.diagonal(value, first, second, require_int(arguments["offset"]), shape[-1])
     raise NotLowered(f"{operator} replaces no part")
 
 
@@ -88,16 +88,16 @@ def part_shape(operator: str, value: TensorValue, arguments: Mapping[str, Value]
     sizes, rank = value.shape, len(value.shape)
     match operator:
         case "aten.slice_scatter.default":
-            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            dim = wrap_dim(require_int(arguments["dim"]), rank)
             start, end = slice_bounds(arguments["start"], arguments["end"], sizes[dim])
-            extent = ceildiv(maximum(end - start, 0), as_plain_int(arguments["step"]))
+            extent = ceildiv(maximum(end - start, 0), require_int(arguments["step"]))
             return (*sizes[:dim], extent, *sizes[dim + 1 :])
         case "aten.select_scatter.default":
-            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            dim = wrap_dim(require_int(arguments["dim"]), rank)
             return sizes[:dim] + sizes[dim + 1 :]
         case "aten.diagonal_scatter.default":
-            first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
-            offset = as_plain_int(arguments["offset"])
+            first, second = (wrap_dim(require_int(arguments[name]), rank) for name in ("dim1", "dim2"))
+            offset = require_int(arguments["offset"])
             along = minimum(sizes[first] - max(-offset, 0), sizes[second] - max(offset, 0))
             return (*(n for k, n in enumerate(sizes) if k not in (first, second)), maximum(along, 0))
     raise NotLowered(f"{operator} replaces no part")
@@ -254,7 +254,7 @@ def _make_part_replacement(computed: Lower) -> Lower:
             # it was written there before
             return value
         empty = any(as_int(extent) == 0 for extent in part.shape)
-        if empty or source.device != value.device or not call.updates.by_part(call.node, value, part):
+        if empty or source.device != value.device or not call.updates.can_replace_part(call.node, value, part):
             return computed(builder, call)
         store_part(builder, part, source)
         return builder.current(value)
@@ -271,7 +271,7 @@ def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
     if call.target != "aten.select_scatter.default":
         return
     size = value.shape[wrap_dim(call.integer("dim"), len(value.shape))]
-    chosen = wrap_start(as_size(call["index"]), size)
+    chosen = wrap_start(require_size(call["index"]), size)
     message = f"index out of range: the position of a row among {size}"
     if provably_lt(chosen, as_expr(0)) or provably_le(size, chosen):
         raise NotLowered("a row that is not there")
@@ -300,7 +300,7 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     size = value.shape[dim]
     start, end = slice_bounds(call["start"], call["end"], size)
-    step = as_plain_int(call["step"])
+    step = require_int(call["step"])
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:

@@ -25,11 +25,17 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
 from coilwork_ir.loops import Reduce, Sort
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
-from coilwork_lowering.building import view_maps
+from coilwork_lowering.building import values as view_maps
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
-from coilwork_lowering.building.torch_types import device_text
-from coilwork_lowering.building.values import Shape, TensorValue, Value, coordinate_symbols, whole
+from coilwork_lowering.building.values import (
+    Shape,
+    TensorValue,
+    Value,
+    coordinate_symbols,
+    device_text,
+    whole,
+)
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import map_elements
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim

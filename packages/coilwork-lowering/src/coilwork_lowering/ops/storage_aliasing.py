@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.generated import operator as operator_of
-from coilwork_lowering.facts.generated import owner_of, readers_of, views_of
+from coilwork_lowering.facts.fx_nodes import packet_name as operator_of
+from coilwork_lowering.facts.fx_nodes import readers_of, view_base, views_of
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
@@ -133,7 +133,7 @@ def is_store_into_new_memory(node: torch.fx.Node, options: LoweringOptions) -> b
     changed = node.args[0] if node.args else None
     if not isinstance(changed, torch.fx.Node):
         return False
-    result = owner_of(changed)
+    result = view_base(changed)
     name = str(result.target)
     if (
         not find_info(operator_of(result.target)).is_uninitialized

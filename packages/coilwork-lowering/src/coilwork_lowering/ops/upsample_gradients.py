@@ -25,7 +25,7 @@ from coilwork_ir.scalar import Const, Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.resized import CUBIC, ResizedWindow, Resizing, resized_window
+from coilwork_lowering.facts.resize_weights import CUBIC, ResizeWindow, Resizing, find_resize_window
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.pooling import UNROLLED
 from coilwork_lowering.ops.windows import is_within
@@ -60,7 +60,7 @@ class _Side:
     """One dimension, with weights in the type `wide`."""
 
     side: Resizing
-    window: ResizedWindow
+    window: ResizeWindow
     wide: DType
 
     def result(self, i: Expr, k: Expr) -> Expr:
@@ -162,7 +162,7 @@ def _sides(call: Call, grad: TensorValue, shape: Sequence[Expr], *, exact: bool)
         else:
             ratio = 1 / scale if scale is not None and scale > 0 else n / m
         side = Resizing(size=n, count=m, scale=ratio, corners=corners, cubic=cubic)
-        window = resized_window(side, getattr(torch, wide.torch_name), exact=exact)
+        window = find_resize_window(side, getattr(torch, wide.torch_name), exact=exact)
         result.append(_Side(side=side, window=window, wide=wide))
     assert len(result) == rank
     return result

@@ -18,18 +18,17 @@ from coilwork_ir.index import (
     provably_lt,
     provably_nonneg,
 )
-from coilwork_lowering.building import view_maps
-from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building import values
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import Relation, TensorValue, Value, layout_of, same_strides
+from coilwork_lowering.building.size_assertions import lower_assertion
+from coilwork_lowering.building.values import Relation, TensorValue, Value, dtype_of, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.storage_aliasing import find_storage_offset, is_in_input_storage, is_written_into
-from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, require_size, wrap_dim
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
-    return view_maps.reshape(call.tensor("self"), call.shape(builder))
+    return values.reshape(call.tensor("self"), call.shape(builder))
 
 
 def _lower_alias(builder: Builder, call: Call) -> Value:
@@ -38,7 +37,7 @@ def _lower_alias(builder: Builder, call: Call) -> Value:
 
 def _permute(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return view_maps.permute(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
+    return values.permute(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
 
 
 def _transpose(builder: Builder, call: Call) -> Value:
@@ -49,28 +48,28 @@ def _transpose(builder: Builder, call: Call) -> Value:
     order = list(range(rank))
     a, b = wrap_dim(call.integer("dim0"), rank), wrap_dim(call.integer("dim1"), rank)
     order[a], order[b] = order[b], order[a]
-    return view_maps.permute(value, order)
+    return values.permute(value, order)
 
 
 def _t(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return view_maps.permute(value, range(len(value.shape))[::-1])
+    return values.permute(value, range(len(value.shape))[::-1])
 
 
 def _expand(builder: Builder, call: Call) -> Value:
-    return view_maps.expand(call.tensor("self"), call.shape(builder))
+    return values.expand(call.tensor("self"), call.shape(builder))
 
 
 def _unsqueeze(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    return view_maps.insert(value, [wrap_dim(call.integer("dim"), len(value.shape) + 1)])
+    return values.insert(value, [wrap_dim(call.integer("dim"), len(value.shape) + 1)])
 
 
 def _squeeze(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
     chosen = [wrap_dim(d, rank) for d in call.integers("dim")] if "dim" in call.arguments else range(rank)
-    return view_maps.drop(value, [k for k in chosen if k < rank and as_int(value.shape[k]) == 1])
+    return values.drop(value, [k for k in chosen if k < rank and as_int(value.shape[k]) == 1])
 
 
 def wrap_start(index: Expr, size: Expr) -> Expr:
@@ -85,8 +84,8 @@ def wrap_start(index: Expr, size: Expr) -> Expr:
 
 def slice_bounds(start: Value, end: Value, size: Expr) -> tuple[Expr, Expr]:
     """Return start and end of a slice within `0 .. size`."""
-    low = as_expr(0) if start is None else _clamp(wrap_start(as_size(start), size), size)
-    high = size if end is None else _clamp(wrap_start(as_size(end), size), size)
+    low = as_expr(0) if start is None else _clamp(wrap_start(require_size(start), size), size)
+    high = size if end is None else _clamp(wrap_start(require_size(end), size), size)
     return low, high
 
 
@@ -105,7 +104,7 @@ def _slice(builder: Builder, call: Call) -> Value:
     _bind_storage_offset(builder, call, dim, start)
     size = call.shape(builder)[dim]
     placed = _place_empty_part(builder, call, dim, start, size, is_returned=_is_returned(call.node))
-    return view_maps.narrow(value, dim, start, size, step) if placed is None else placed
+    return values.narrow(value, dim, start, size, step) if placed is None else placed
 
 
 def _place_empty_part(
@@ -138,7 +137,7 @@ def _select(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     chosen = find_selected_position(builder, call, value, dim)
     _bind_storage_offset(builder, call, dim, chosen)
-    return view_maps.select(value, dim, chosen)
+    return values.select(value, dim, chosen)
 
 
 def _bind_storage_offset(builder: Builder, call: Call, dim: int, start: Expr) -> None:
@@ -154,7 +153,7 @@ def find_selected_position(builder: Builder, call: Call, value: TensorValue, dim
     """Return where `select` reads along `dim`, counted from the front; a position that data decides is
     checked when the program runs.
     """
-    size, position = value.shape[dim], as_size(call["index"])
+    size, position = value.shape[dim], require_size(call["index"])
     chosen = wrap_start(position, size)
     if builder.sizes.depends_on_data(position):
         message = f"index out of range: a position from data along dimension {dim} of size {size}"
@@ -176,7 +175,7 @@ def _split(builder: Builder, call: Call) -> Value:
     for fake in call.result:
         size = builder.sizes.exprs(fake.shape)[dim]
         placed = _place_empty_part(builder, call, dim, start, size, is_returned=is_returned)
-        parts.append(view_maps.narrow(value, dim, start, size) if placed is None else placed)
+        parts.append(values.narrow(value, dim, start, size) if placed is None else placed)
         start = start + size
     return tuple(parts)
 
@@ -184,14 +183,14 @@ def _split(builder: Builder, call: Call) -> Value:
 def _unbind(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    return tuple(view_maps.select(value, dim, as_expr(k)) for k in range(len(call.result)))
+    return tuple(values.select(value, dim, as_expr(k)) for k in range(len(call.result)))
 
 
 def _diagonal(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     rank = len(value.shape)
     first, second = wrap_dim(call.integer("dim1"), rank), wrap_dim(call.integer("dim2"), rank)
-    return view_maps.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
+    return values.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
 
 
 def _lower_unfold(builder: Builder, call: Call) -> Value:
@@ -200,12 +199,12 @@ def _lower_unfold(builder: Builder, call: Call) -> Value:
         raise NotLowered("unfold of a 0-dimensional tensor")
     dim = wrap_dim(call.integer("dimension"), len(value.shape))
     count = call.shape(builder)[dim]
-    return view_maps.unfold(value, dim, count, call.integer("size"), call.integer("step"))
+    return values.unfold(value, dim, count, call.integer("size"), call.integer("step"))
 
 
 def _flip(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    flipped = view_maps.flip(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
+    flipped = values.flip(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
     return builder.copy(flipped, strides=call.strides(builder)) if value.shape else builder.copy(value)
 
 
@@ -214,14 +213,14 @@ def _lower_as_strided(builder: Builder, call: Call) -> Value:
     eager.
     """
     fake = call.fakes["self"]
-    placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))
+    placed = builder.materialize(call.tensor("self"), builder.sizes.exprs(fake.stride()))
     owner, start = builder.buffers.memory(placed.buffer)
     # where the storage begins, relative to the owner's first element
     origin = start - builder.sizes.expr(fake.storage_offset() + find_storage_offset(call.node.args[0]))
     wanted = call["storage_offset"]
     if wanted is not None and is_in_input_storage(call.node.args[0]):
         raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
-    offset = start if wanted is None else origin + as_size(wanted)
+    offset = start if wanted is None else origin + require_size(wanted)
     if not provably_nonneg(offset):
         raise NotLowered("as_strided reaches memory before the tensor's buffer")
     shape, strides = call.shape(builder), builder.sizes.exprs(call.fake.stride())
@@ -243,7 +242,7 @@ def _view_dtype(builder: Builder, call: Call) -> Value:
         return value
     if target.itemsize != value.dtype.itemsize or target.is_opaque or value.dtype.is_opaque:
         raise NotLowered("a view with another element size")
-    placed = builder.placed(value, builder.sizes.exprs(call.fakes["self"].stride()))
+    placed = builder.materialize(value, builder.sizes.exprs(call.fakes["self"].stride()))
     strides = builder.sizes.exprs(call.fake.stride())
     return builder.view(placed.buffer, value.shape, strides, as_expr(0), dtype=target)
 
@@ -253,7 +252,7 @@ def _clone(builder: Builder, call: Call) -> Value:
     if is_written_into(call.node):
         layout = layout_of(value)
         kept = layout is not None and same_strides(value.shape, layout.strides, strides)
-        if kept and call.updates.by_call(call.node, value):
+        if kept and call.updates.can_skip_copy(call.node, value):
             return value
     return builder.copy(value, strides=strides)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
-from coilwork_lowering.decompositions.numbers import round_to_type
+from coilwork_lowering.decompositions.scalar_operands import round_to_type
 from coilwork_lowering.rewrites.rewrite import Rewrite, call, dtype_among, is_number, tensor, value
 
 

@@ -1,7 +1,7 @@
 """Read a program's bytes: its tables with the calls of operators, and its parts instruction by instruction.
 
 The first part is the program, the others are nested in it. Every number is checked against what its part
-has. `coilwork_wrapper.native.encoding` describes the form.
+has. `coilwork_wrapper.native.wire_format` describes the form.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from coilwork_ir.loops import (
     Reduce,
     Scatter,
 )
-from coilwork_ir.loops.access import defined, read
-from coilwork_ir.loops.attention.verify import operand_of
-from coilwork_ir.loops.attention_nodes import Weights
+from coilwork_ir.loops.access import buffers_defined_by, buffers_read_by
+from coilwork_ir.loops.nodes import Weights
+from coilwork_ir.loops.verify_attention import operand_of
 from coilwork_ir.scalar import (
     Parameter,
     Scalar,
@@ -85,8 +85,8 @@ class DecomposedAttention:
 
 def count_moved_bytes(node: Attention | AttentionGradient, context: ImplementationContext) -> tuple[int, int]:
     """Bytes of the operands of `node`, and of its results."""
-    given = sum(context.size(context.facts.buffers[name]) for name in read(node))
-    return given, sum(context.size(buffer) for buffer in defined(node))
+    given = sum(context.size(context.facts.buffers[name]) for name in buffers_read_by(node))
+    return given, sum(context.size(buffer) for buffer in buffers_defined_by(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,13 @@ from coilwork_ir.loops import (
     Pointwise,
     Reduce,
 )
-from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
-from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
+from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.matrix_products import (
+    GroupedProduct,
+    MatrixProduct,
+    grouped_product_of,
+    matrix_product_of,
+)
 from coilwork_ir.scalar import Parameter, Scalar, cast, load, loads, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
@@ -77,7 +81,7 @@ def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) 
             made, row = chooser.implement(node, targets.of(node.output.device))
             nodes += made
             if isinstance(row, NamesBlocks):
-                sums = (b for one in made if isinstance(one, Reduce) for b in defined(one))
+                sums = (b for one in made if isinstance(one, Reduce) for b in buffers_defined_by(one))
                 blocks |= {buffer.name: row for buffer in sums}
         elif isinstance(node, Convolution):
             nodes += chooser.implement_convolution(node)
@@ -138,7 +142,7 @@ class _ContractionChooser:
 
         `contractions` decides about products alone: windows of single channels are none.
         """
-        device = defined(node)[0].device
+        device = buffers_defined_by(node)[0].device
         target = self.targets.of(device)
         note = partial(self._note, "convolution", node)
         kept = self._keep(node, device)
@@ -188,7 +192,7 @@ class _ContractionChooser:
     def _note(
         self, rule: str, node: Node, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS
     ) -> None:
-        names = tuple(buffer.name for buffer in defined(node))
+        names = tuple(buffer.name for buffer in buffers_defined_by(node))
         self.remarks.note(rule, names, generated, reason, **numbers)
 
 

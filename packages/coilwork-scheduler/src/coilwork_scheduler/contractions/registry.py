@@ -19,13 +19,11 @@ from functools import partial
 from math import inf
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernels import Candidate, Kernel
-from coilwork_ir.kernels.core_nodes import CoreKind
+from coilwork_ir.kernels.nodes import CoreKind
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Node
-from coilwork_ir.loops.grouped_products import GroupedProduct
-from coilwork_ir.loops.matrix_products import MatrixProduct
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.loops.matrix_products import GroupedProduct, MatrixProduct
+from coilwork_ir.target import Capabilities, Target, Targets
 from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
 from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation, AttentionNode

@@ -13,7 +13,7 @@ from typing import Final
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, count_leading_points, loads, postorder
 from coilwork_scheduler.contractions.sum_of_products import contraction_of
 from coilwork_scheduler.fusion.alignment import Alignment
 from coilwork_scheduler.fusion_group import Bound, Group, Member, Stage
@@ -120,7 +120,7 @@ def candidate_of(stage: Stage, device: str) -> FusionCandidate:
                 ops += 1
                 cost += 1
                 reductions += 1
-                ragged += leading_points(node.kind, node.operands[0], node.axes) is not None
+                ragged += count_leading_points(node.kind, node.operands[0], node.axes) is not None
                 found = contraction_of(node.kind, node.operands[0], stage.parallel, node.axes)
                 contracted += found is not None
             case Sort(output=0):

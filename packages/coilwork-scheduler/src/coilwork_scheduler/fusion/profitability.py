@@ -10,13 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.capabilities import RowWalks
 from coilwork_ir.index import Expr, extent_of, stride_of
 from coilwork_ir.loops import Graph
 from coilwork_ir.machine.model import Memory
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, postorder
-from coilwork_ir.target import Targets
+from coilwork_ir.target import RowWalks, Targets
 from coilwork_scheduler.cost_model import KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.fusion_candidate import (

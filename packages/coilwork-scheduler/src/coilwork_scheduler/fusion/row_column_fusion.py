@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from coilwork_ir.capabilities import RowWalks
 from coilwork_ir.index import Expr, bounds, ceildiv, extent_of, extents_of, product, substitute
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, postorder
+from coilwork_ir.target import RowWalks
 from coilwork_scheduler.fusion.alignment import (
     Alignment,
     Refinement,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from coilwork_ir.index import Expr, WrittenSize, extent_of, written_size
+from coilwork_ir.index import Expr, TreeSize, extent_of, tree_size
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import IndexValue, Load, Scalar, loads, postorder, range_symbols
@@ -33,7 +33,7 @@ from coilwork_scheduler.settings import ScheduleOptions
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 """Nodes that generated loops compute."""
 
-_PLAIN: Final = WrittenSize(1, 1)
+_PLAIN: Final = TreeSize(1, 1)
 # Weighted operations per node of an index expression: about half of them are operations, divisions take
 # several instructions each, and CPUs do them for one point at a time.
 _COST: Final = 4
@@ -50,15 +50,15 @@ class BodySize:
     """
 
     scalars: int
-    longest: WrittenSize
-    written: WrittenSize
+    longest: TreeSize
+    written: TreeSize
 
     @property
     def total(self) -> int:
         """Nodes of the scalar graphs, and of the index expressions written out."""
         return self.scalars + self.written.nodes
 
-    def plus(self, producer: BodySize, most: WrittenSize) -> BodySize:
+    def plus(self, producer: BodySize, most: TreeSize) -> BodySize:
         """A bound on the size with `producer` substituted for a load whose coordinates have at most the size
         `most`.
         """
@@ -66,7 +66,7 @@ class BodySize:
         return BodySize(
             scalars=self.scalars + producer.scalars,
             longest=_larger(self.longest, producer.longest.bound_substitution(most)),
-            written=WrittenSize(self.written.nodes + moved.nodes, self.written.symbols + moved.symbols),
+            written=TreeSize(self.written.nodes + moved.nodes, self.written.symbols + moved.symbols),
         )
 
 
@@ -91,7 +91,7 @@ class Growth:
         self._us = us
         self._own: dict[int, BodySize] = {}
         # of each load of a buffer by a node: the size of the longest coordinate
-        self._places: dict[int, dict[str, list[WrittenSize]]] = {}
+        self._places: dict[int, dict[str, list[TreeSize]]] = {}
 
     def own_size(self, position: int) -> BodySize:
         """The size of the node at `position` with nothing substituted."""
@@ -103,7 +103,7 @@ class Growth:
                 if isinstance(value, Load):
                     most = _PLAIN
                     for expr in value.index:
-                        most = _larger(most, written_size(expr))
+                        most = _larger(most, tree_size(expr))
                     places.setdefault(value.buffer, []).append(most)
         return self._own[position]
 
@@ -148,7 +148,7 @@ def body_size(roots: Iterable[Scalar]) -> BodySize:
 
 def _size(values: Iterable[Scalar]) -> BodySize:
     count = nodes = symbols = 0
-    longest = WrittenSize(0, 0)
+    longest = TreeSize(0, 0)
     for value in values:
         count += 1
         if isinstance(value, Load):
@@ -158,16 +158,16 @@ def _size(values: Iterable[Scalar]) -> BodySize:
         else:
             continue
         for expr in exprs:
-            size = written_size(expr)
+            size = tree_size(expr)
             longest = _larger(longest, size)
             if size.nodes > 1:
                 nodes += size.nodes
             symbols += size.symbols
-    return BodySize(scalars=count, longest=longest, written=WrittenSize(nodes, symbols))
+    return BodySize(scalars=count, longest=longest, written=TreeSize(nodes, symbols))
 
 
-def _larger(a: WrittenSize, b: WrittenSize) -> WrittenSize:
-    return WrittenSize(max(a.nodes, b.nodes), max(a.symbols, b.symbols))
+def _larger(a: TreeSize, b: TreeSize) -> TreeSize:
+    return TreeSize(max(a.nodes, b.nodes), max(a.symbols, b.symbols))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

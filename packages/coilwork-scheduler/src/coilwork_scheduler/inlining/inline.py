@@ -18,9 +18,9 @@ from typing import Final
 from coilwork_ir.index import Expr, extent_of
 from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, defined
+from coilwork_ir.loops.access import bodies, buffers_defined_by
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Scalar, count_leading_points, find_even_parts, loads, postorder
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.cost_model import KernelWork
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of, remove_dead
@@ -256,7 +256,7 @@ class Inliner:
         return joined > target.machine.inlining.most_joined
 
     def _device(self, position: int) -> str:
-        made = defined(self._graph.nodes[position])
+        made = buffers_defined_by(self._graph.nodes[position])
         return made[0].device if made else ""
 
     def _should_inline(self, position: int, node: Pointwise) -> bool:
@@ -303,7 +303,7 @@ class Inliner:
         """
         if factor > _FEW_MORE or not self._facts[position].has_copies:
             return False
-        name = defined(self._graph.nodes[position])[0].name
+        name = buffers_defined_by(self._graph.nodes[position])[0].name
         if self._count_places(name) < 2 or not any(self._is_read_in_place(position, c) for c in consumers):
             return False
         reason = "stored: a kernel with the consumer at its points computes it once"
@@ -457,7 +457,7 @@ class Inliner:
         for consumer in consumers:
             points = self._points(consumer)
             # of a chain of pointwise nodes a kernel keeps one read and one write: about this node's result
-            moved = points * defined(self._graph.nodes[consumer])[0].dtype.itemsize
+            moved = points * buffers_defined_by(self._graph.nodes[consumer])[0].dtype.itemsize
             cost = self._own_ops[consumer][1] + self._added.get(consumer, 0)
             added[consumer] = facts.cost * self._load_counts[consumer].get(node.output.name, 1)
             before_us = self._us(moved + size, 0, points * cost)
@@ -536,7 +536,7 @@ class Inliner:
         found = self._cut.get(position)
         if found is None:
             node = self._graph.nodes[position]
-            found = isinstance(node, Pointwise) and even_parts((node.body,), node.ranges) is not None
+            found = isinstance(node, Pointwise) and find_even_parts((node.body,), node.ranges) is not None
             self._cut[position] = found
         return found
 
@@ -558,7 +558,7 @@ class Inliner:
         assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
         ranges: tuple[Expr, ...] = node.ranges + (node.axes if isinstance(node, Reduce) else ())
         points = max(self._sizes.numel(tuple(extent_of(r) for r in ranges)), 1)
-        if isinstance(node, Reduce) and leading_points(node.kind, node.body, node.axes) is not None:
+        if isinstance(node, Reduce) and count_leading_points(node.kind, node.body, node.axes) is not None:
             # rows end where data says: what they look up belongs to one of them
             looked_up = [a.buffer for a in loads((node.body,)) if a.indirect]
             most = [self._sizes.numel(self._deps.buffers[name].shape) for name in looked_up]

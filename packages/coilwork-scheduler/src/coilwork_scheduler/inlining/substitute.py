@@ -51,8 +51,8 @@ from coilwork_ir.scalar import (
     op,
     placeholder,
     postorder,
+    replace_operands,
     where,
-    with_operands,
 )
 from coilwork_scheduler.inlining.check_sinking import (
     PositionTable,
@@ -371,7 +371,7 @@ class Expander:
                     (expr,), indirect = _compose((node.expr,), operands, frame)
                     frame.done[node] = index_value(expr, indirect)
                 case _:
-                    frame.done[node] = with_operands(node, operands)
+                    frame.done[node] = replace_operands(node, operands)
             frame.at += 1
         return None
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int, extent_of
-from coilwork_ir.kernels.core_nodes import weights_with
+from coilwork_ir.kernels.nodes import weights_with
 from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import (
     Attention,
@@ -26,7 +26,7 @@ from coilwork_ir.loops import (
     Node,
     Pointwise,
 )
-from coilwork_ir.loops.access import bodies, defined
+from coilwork_ir.loops.access import bodies, buffers_defined_by
 from coilwork_ir.scalar import Load, Op, Scalar, cast, loads, parameter, postorder, rewrite, substitute_ranges
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.implementations import ImplementationContext, Quote, make_context
@@ -91,7 +91,7 @@ class _Round:
         return replace(graph, nodes=tuple(node for node in nodes if node is not None))
 
     def _find_template(self, node: CoreNode) -> tuple[Template, Quote] | None:
-        device = defined(node)[0].device
+        device = buffers_defined_by(node)[0].device
         capabilities = self.targets.capabilities_of(device)
         return find_template(node, self.targets.of(device), capabilities, self.templates)
 
@@ -135,10 +135,10 @@ class _Round:
         """The quote of `wider`, if the template claims that, for no more than `node` and `saved`."""
         options = self.context.options
         scalars = bodies(wider)
-        args = len({access.buffer for access in loads(scalars)}) + len(defined(wider))
+        args = len({access.buffer for access in loads(scalars)}) + len(buffers_defined_by(wider))
         if args > options.max_args or sum(isinstance(v, Op) for v in postorder(scalars)) > options.max_ops:
             return None
-        target = self.targets.of(defined(node)[0].device)
+        target = self.targets.of(buffers_defined_by(node)[0].device)
         if template.claims(wider, target) is not None:
             return None
         found = template.quote(wider, target)
@@ -168,7 +168,7 @@ class _Round:
         """
         if isinstance(node, AttentionGradient) or (isinstance(node, Convolution) and node.epilogue is None):
             return None
-        result, *others = defined(whole)
+        result, *others = buffers_defined_by(whole)
         readers = self.readers.get(result.name, [])
         if len(readers) != 1 or readers[0] >= len(self.context.graph.nodes) or readers[0] in self.changed:
             return None
@@ -188,7 +188,7 @@ class _Round:
         return (
             neighbour.into is None
             and not neighbour.checks
-            and neighbour.output.device == defined(node)[0].device
+            and neighbour.output.device == buffers_defined_by(node)[0].device
             and may_share_kernel(neighbour.origins, node.origins, self.context.options.apart)
         )
 

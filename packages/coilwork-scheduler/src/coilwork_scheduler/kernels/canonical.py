@@ -14,8 +14,8 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, format_expr, substitute, symbol
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Range, Store, TensorArg
-from coilwork_ir.kernels.cores.text import format_core
 from coilwork_ir.kernels.nodes import ArgRole, Numerics
+from coilwork_ir.kernels.text import format_core
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
 from coilwork_ir.operators import list_operators

@@ -51,18 +51,18 @@ from coilwork_ir.scalar import (
     cast,
     const,
     index_value,
-    joined_small,
+    join_small_float_conversions,
     load,
     narrow_to_32_bits,
     op,
     postorder,
     reduce,
+    replace_operands,
     scan,
     scan_again,
     sort,
     where,
     whole_span,
-    with_operands,
 )
 from coilwork_scheduler.contractions.sum_of_products import contraction_of
 from coilwork_scheduler.fusion_group import Group, Member
@@ -308,9 +308,9 @@ class _Composer:
                 axis = mapping.get(node.axis, node.axis)
                 return sort(operands[0], axis, output=node.output, descending=node.descending)
             case Op(op="cast") if self._wide and node not in self._exact:
-                return joined_small(cast(elide_rounding(operands[0], node.dtype), node.dtype))
+                return join_small_float_conversions(cast(elide_rounding(operands[0], node.dtype), node.dtype))
             case _:
-                return joined_small(with_operands(node, operands))
+                return join_small_float_conversions(replace_operands(node, operands))
 
     def _load(self, node: Load, operands: list[Scalar], mapping: Mapping[Expr, Expr]) -> Scalar:
         count = len(node.indirect)

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, extent_of, substitute, symbol
 from coilwork_ir.kernels import Kernel, KernelCall, Range, Store, TensorArg
-from coilwork_ir.kernels.core_nodes import (
+from coilwork_ir.kernels.nodes import (
     AttentionCore,
     AttentionGradientCore,
     ConvolutionCore,
     Core,
+    Numerics,
     ranges_of,
 )
-from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loops import Attention, Body, Convolution
-from coilwork_ir.loops.attention.verify import operand_of
 from coilwork_ir.loops.convolutions import Role, extents_summed, roles_of
+from coilwork_ir.loops.verify_attention import operand_of
 from coilwork_ir.scalar import (
     IndexValue,
     Load,
@@ -29,12 +29,12 @@ from coilwork_ir.scalar import (
     Scalar,
     cast,
     index_value,
-    joined_small,
+    join_small_float_conversions,
     load,
     loads,
     parameter,
     postorder,
-    with_operands,
+    replace_operands,
 )
 from coilwork_scheduler.contractions.registry import CoreNode, kind_of_node
 from coilwork_scheduler.kernels.canonical import make_readable_name
@@ -271,7 +271,9 @@ def _rename(
             case IndexValue():
                 done[node] = index_value(substitute(node.expr, mapping), operands)
             case Op(op="cast") if exact is not None and node not in exact:
-                done[node] = joined_small(cast(elide_rounding(operands[0], node.dtype), node.dtype))
+                done[node] = join_small_float_conversions(
+                    cast(elide_rounding(operands[0], node.dtype), node.dtype)
+                )
             case _:
-                done[node] = with_operands(node, operands)
+                done[node] = replace_operands(node, operands)
     return tuple(done[root] for root in roots)

@@ -13,9 +13,9 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.index import Expr, extent_of, stride_of
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.aliasing import Timing, time_accesses
+from coilwork_ir.kernels.alias_analysis import Timing, time_accesses
 from coilwork_ir.kernels.nodes import Store
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, replace_roots
 from coilwork_ir.scalar import IndexValue, Load, Scalar, const, placeholder, postorder, range_symbols, rewrite
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.sum_of_products import contraction_in
@@ -244,4 +244,4 @@ def contract_kernel(kernel: Kernel) -> Kernel:
     if found is None:
         return kernel
     node, factors = found
-    return with_roots(kernel, rewrite(roots, lambda value: factors.node if value is node else value))
+    return replace_roots(kernel, rewrite(roots, lambda value: factors.node if value is node else value))

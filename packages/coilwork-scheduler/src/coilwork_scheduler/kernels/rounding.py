@@ -16,11 +16,10 @@ from functools import partial
 from typing import Final
 
 from coilwork_ir.buffers import references
-from coilwork_ir.dtypes import DType
+from coilwork_ir.dtypes import DType, round_to_dtype
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.loops.access import bodies, buffers_defined_by
 from coilwork_ir.operators import Decision, find_target_info
-from coilwork_ir.rounding import rounded
 from coilwork_ir.scalar import Const, Op, Scalar, cast, const, loads, postorder, where
 
 # ---- Rounding barriers ----
@@ -265,5 +264,5 @@ def _widen(value: Scalar, dtype: DType, choices: list[Scalar | None]) -> Scalar 
 
 def _convert(value: Scalar, dtype: DType) -> Scalar:
     if isinstance(value, Const):
-        return const(rounded(float(value.value), value.dtype), dtype)
+        return const(round_to_dtype(float(value.value), value.dtype), dtype)
     return cast(value, dtype)

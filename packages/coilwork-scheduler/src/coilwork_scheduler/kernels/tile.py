@@ -15,12 +15,11 @@ from functools import cmp_to_key
 from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.capabilities import TURNED_SHARE
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, extent_of, substitute, symbol
 from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
-from coilwork_ir.target import Target
+from coilwork_ir.target import TURNED_SHARE, Target
 from coilwork_scheduler.cost_model import SizeHints
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.draft_analysis import (

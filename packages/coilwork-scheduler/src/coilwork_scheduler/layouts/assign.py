@@ -15,9 +15,8 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
-from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.layouts import Fixed, Free, Layout, layouts_of, memory_roots
-from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
+from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.layouts import Fixed, Free, Layout, Strides, ViewsOf, layouts_of, memory_roots, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.sum_of_products import contraction_of_node
 from coilwork_scheduler.cost_model import SizeHints
@@ -134,7 +133,7 @@ def _find_free_memory(context: LayoutContext, sites: Mapping[int, Sequence[Site]
             free.discard(facts.root[node.output.name])
         if free and contraction_of_node(node) is not None:
             free.difference_update(facts.root[name] for name in facts.reads[position])
-            free.difference_update(facts.root[buffer.name] for buffer in defined(node))
+            free.difference_update(facts.root[buffer.name] for buffer in buffers_defined_by(node))
     return frozenset(free)
 
 
@@ -417,7 +416,7 @@ def _restride(node: Node, context: LayoutContext, chosen: Mapping[str, Strides])
             found = context.views.remake(node.output.name, chosen[context.roots[node.output.name]])
             assert found is not None, f"%{node.output.name} cannot show what it shows"
             return remade(node, found)
-        case Extern() if any(context.roots[b.name] in chosen for b in defined(node)):
+        case Extern() if any(context.roots[b.name] in chosen for b in buffers_defined_by(node)):
             return replace(
                 node, outputs=tuple(restride(b) if isinstance(b, Buffer) else b for b in node.outputs)
             )
@@ -454,7 +453,7 @@ def explain_layouts(
     copies = {d.subjects[0]: d for d in decisions if d.rule == "layout-copy"}
     roots = memory_roots(after)
     rows = [("buffer", "shape", "strides", "layout", "why")]
-    for buffer in (b for node in after.nodes for b in defined(node)):
+    for buffer in (b for node in after.nodes for b in buffers_defined_by(node)):
         if roots[buffer.name] != buffer.name or len(buffer.shape) < 2:
             continue
         layout, decision = layouts.get(buffer.name), chosen.get(buffer.name)

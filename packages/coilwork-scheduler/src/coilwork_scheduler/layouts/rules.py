@@ -24,10 +24,9 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node
-from coilwork_ir.loops.attention.library_form import ATTENTION_GRADIENT
-from coilwork_ir.loops.layouts import dense_order, nested_strides
+from coilwork_ir.loops.attention import ATTENTION_GRADIENT
+from coilwork_ir.loops.layouts import Strides, dense_order, nested_strides
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
-from coilwork_ir.loops.view_strides import Strides
 from coilwork_scheduler.contractions.attention import Kernels, find_kernels
 from coilwork_scheduler.layouts.convolutions import (
     weigh_blocked_convolution,

@@ -16,9 +16,8 @@ from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_int, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise
-from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.layouts import nested_strides
-from coilwork_ir.loops.view_strides import Strides, ViewsOf
+from coilwork_ir.loops.access import buffers_defined_by
+from coilwork_ir.loops.layouts import Strides, ViewsOf, nested_strides
 from coilwork_ir.scalar import load
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import SizeHints
@@ -298,7 +297,7 @@ def insert_copies(graph: Graph, copied: Iterable[Copy], names: FreshNames) -> Gr
             current = copy.buffer
             if copy.is_result:
                 # as it is laid out by now
-                current = next(b for b in defined(node) if b.name == copy.buffer.name)
+                current = next(b for b in buffers_defined_by(node) if b.name == copy.buffer.name)
             other = replace(current, name=names.close_to(current.name), strides=copy.strides)
             if copy.is_result:
                 node = replace(node, outputs=tuple(_rename(b, current.name, other) for b in node.outputs))

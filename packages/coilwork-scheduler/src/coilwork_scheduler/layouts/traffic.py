@@ -15,9 +15,8 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, substitute, total
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, defined
-from coilwork_ir.loops.layouts import dense_order, nested_strides
-from coilwork_ir.loops.view_strides import Strides
+from coilwork_ir.loops.access import bodies, buffers_defined_by
+from coilwork_ir.loops.layouts import Strides, dense_order, nested_strides
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost_model import SizeHints
@@ -67,7 +66,7 @@ def touches_of(
     if isinstance(node, Scatter):
         index = node.index
         indirect = range_symbols(node.indirect) if node.indirect else indirect
-    for buffer in defined(node):
+    for buffer in buffers_defined_by(node):
         found.setdefault(Touch(roots[buffer.name], buffer, index, indirect))
     return tuple(found)
 
@@ -90,7 +89,7 @@ class NodeTraffic:
         self, node: Computation, reads: Iterable[str], context: LayoutContext, *, keeps_rows: bool = False
     ) -> None:
         sizes, roots = context.sizes, context.roots
-        names = [*reads, *[buffer.name for buffer in defined(node)]]
+        names = [*reads, *[buffer.name for buffer in buffers_defined_by(node)]]
         self.memory = tuple(dict.fromkeys([roots[name] for name in names]))
         """Memory that it reads and writes."""
         axes = node.axes if isinstance(node, Reduce) else ()
@@ -99,7 +98,7 @@ class NodeTraffic:
         self.extents = tuple(extents[r] for r in self.ranges)
         along = [k for k, r in enumerate(self.ranges) if r in axes] if keeps_rows else []
         self._along = along or list(range(len(self.ranges)))
-        self._sector = context.targets.of(defined(node)[0].device).machine.memory.strided_bytes
+        self._sector = context.targets.of(buffers_defined_by(node)[0].device).machine.memory.strided_bytes
         self._most = TILED if isinstance(node, Pointwise) else self._sector
         self._node = node
         self._context = context
@@ -345,7 +344,7 @@ def list_row_reductions(
             if count == points and points > rows:
                 return True
             onward = count == rows and steps and isinstance(reader, Pointwise)
-            if onward and goes_back((b.name for b in defined(reader)), rows, points, steps - 1):
+            if onward and goes_back((b.name for b in buffers_defined_by(reader)), rows, points, steps - 1):
                 return True
         return False
 
@@ -355,12 +354,12 @@ def list_row_reductions(
             rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
             length = sizes.numel(tuple(extent_of(r) for r in node.axes))
             points = rows * length
-            walks = targets.capabilities_of(defined(node)[0].device).rows
+            walks = targets.capabilities_of(buffers_defined_by(node)[0].device).rows
             # of a generator that does not say it, rows of any length are
             is_kept = walks.kept_points == 0 or walks.keeps(length)
             if not is_kept or _has_results_between(node, facts.buffers, sizes):
                 continue
-            if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
+            if goes_back((b.name for b in buffers_defined_by(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, references
-from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import (
     Expr,
     IndexArithmeticError,
@@ -23,6 +22,7 @@ from coilwork_ir.index import (
     product,
     provably_le,
 )
+from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
 from coilwork_ir.streams import OWN, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host

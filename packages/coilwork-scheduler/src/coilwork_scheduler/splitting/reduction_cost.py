@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of, stride_of, substitute
 from coilwork_ir.loops import Reduce
-from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, loads, postorder
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.target import Capabilities, RowWalks, Target, Targets
 from coilwork_scheduler.cost_model import CostModel, KernelWork, SizeHints
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.kernels.draft_analysis import nearest
@@ -224,11 +223,11 @@ class ReductionCost:
 
     def target(self, node: Reduce) -> Target:
         """Return what `node` is computed on."""
-        return self.targets.of(defined(node)[0].device)
+        return self.targets.of(buffers_defined_by(node)[0].device)
 
     def capabilities(self, node: Reduce) -> Capabilities:
         """Return what the generator of the kernel of `node` can do."""
-        return self.targets.capabilities_of(defined(node)[0].device)
+        return self.targets.capabilities_of(buffers_defined_by(node)[0].device)
 
     def rows(self, node: Reduce) -> RowWalks:
         """How kernels go through the rows that `node` reduces."""

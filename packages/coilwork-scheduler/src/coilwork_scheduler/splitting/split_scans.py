@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
-from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import (
@@ -39,7 +38,7 @@ from coilwork_ir.kernels.workspace import scan_words
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Combine, Scalar, const, index_value, load, loads, op, substitute_ranges, where
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.target import Capabilities, RowWalks, Target, Targets
 from coilwork_scheduler.cost_model import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings

@@ -21,9 +21,9 @@ from coilwork_frontend.calling_convention.aten_graph import AtenGraph
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
 from coilwork_frontend.capture.eager_fallback import box_graph, warn_of_graph, warn_of_parts
 from coilwork_frontend.errors import describe
-from coilwork_frontend.torch_compat.autograd import forget_tracing
+from coilwork_frontend.torch_compat.aot_autograd import forget_tracing
 from coilwork_frontend.torch_compat.operators import (
-    called_with_effects,
+    get_effectful_operator,
     has_effects,
     make_token,
     makes_token,
@@ -197,7 +197,7 @@ def _is_token(node: fx.Node) -> bool:
     if makes_token(node):
         return True
     source = node.args[0] if node.target is operator.getitem else None
-    is_tied = isinstance(source, fx.Node) and called_with_effects(source) is not None
+    is_tied = isinstance(source, fx.Node) and get_effectful_operator(source) is not None
     return is_tied and bool(node.args[1] == 0)
 
 
@@ -324,7 +324,7 @@ class _Driver:
             elif makes_token(one):
                 self.copies[one] = None
         self.called.add(node)
-        target = called_with_effects(node)
+        target = get_effectful_operator(node)
         if target is None:
             self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
             return

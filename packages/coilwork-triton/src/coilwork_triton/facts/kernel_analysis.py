@@ -32,7 +32,7 @@ from coilwork_ir.scalar import (
     Scalar,
     Scan,
     Sort,
-    leading_points,
+    count_leading_points,
     loads,
     postorder,
 )
@@ -289,7 +289,7 @@ def load_chain_length(roots: Iterable[Scalar]) -> int:
 
 def segment_length(node: Reduce) -> Scalar | None:
     """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
-    return leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
+    return count_leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
 
 
 def is_segmented_reduction(roots: Iterable[Scalar]) -> bool:

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.capabilities import TURNED_SHARE
 from coilwork_ir.index import Expr, as_int, bounds, evaluate, product, stride_of
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Sort, postorder, range_symbols
-from coilwork_ir.target import Target
+from coilwork_ir.target import TURNED_SHARE, Target
 from coilwork_triton.facts.kernel_analysis import roots_of
 
 # Unit strides

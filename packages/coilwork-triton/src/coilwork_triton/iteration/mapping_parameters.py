@@ -42,7 +42,7 @@ from coilwork_ir.mapping import (
     Warps,
     find_all,
 )
-from coilwork_ir.mapping.numbers import Open, values_of
+from coilwork_ir.mapping.directive import Open, values_of
 from coilwork_triton.facts.kernel_analysis import is_segmented_reduction, roots_of
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.launch.parameters import (

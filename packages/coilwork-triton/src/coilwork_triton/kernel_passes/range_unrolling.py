@@ -39,7 +39,7 @@ from coilwork_ir.scalar import (
     Op,
     Scalar,
     const,
-    even_parts,
+    find_even_parts,
     postorder,
     rewrite,
     substitute_ranges,
@@ -62,7 +62,7 @@ def split_concat(kernel: Kernel, grids: Grids) -> Kernel | None:
         or any(r.kind != "parallel" for r in kernel.ranges)
     ):
         return None
-    found = even_parts([store.value for store in kernel.stores], [r.symbol for r in kernel.ranges])
+    found = find_even_parts([store.value for store in kernel.stores], [r.symbol for r in kernel.ranges])
     if found is None:
         return None
     whole, count = found

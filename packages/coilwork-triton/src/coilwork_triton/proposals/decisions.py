@@ -16,7 +16,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, product, provably_le
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Range
-from coilwork_ir.kernels.overwriting import loads_ahead
+from coilwork_ir.kernels.alias_analysis import loads_ahead
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.scalar import Load
 from coilwork_triton.capabilities import capabilities_of

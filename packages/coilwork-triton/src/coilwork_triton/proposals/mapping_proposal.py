@@ -51,7 +51,7 @@ from coilwork_ir.mapping import (
     Warps,
     find_all,
 )
-from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.directive import values_of
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.mapping_parameters import (

@@ -16,7 +16,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.overwriting import overwritten
+from coilwork_ir.kernels.alias_analysis import arguments_overwritten_by
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Const, Load, Reduce, Scalar, Sort, loads
@@ -278,7 +278,7 @@ def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable
     return any(
         not _owns_elements(store, found.get(source, ()), shape, levels)
         for store in stores
-        for source in overwritten(kernel, store)
+        for source in arguments_overwritten_by(kernel, store)
     )
 
 

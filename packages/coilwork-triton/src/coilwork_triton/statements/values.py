@@ -30,8 +30,17 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
 )
-from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Text, Unary, method
-from coilwork_ir.syntax.python_printer import print_expression
+from coilwork_ir.syntax.python import (
+    Binary,
+    Expression,
+    List,
+    Name,
+    Number,
+    Text,
+    Unary,
+    method,
+    print_expression,
+)
 from coilwork_triton.facts.kernel_analysis import Levels, users_of
 from coilwork_triton.facts.precision_analysis import (
     find_denormal_tolerant_exps,

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.dtypes import DType
+from coilwork_ir.dtypes import DType, float_bits, round_to_dtype
 from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.kernels.conversions import wrap_integer
-from coilwork_ir.rounding import float_bits, rounded
+from coilwork_ir.kernels.rewrite import wrap_integer
 from coilwork_ir.scalar import Literal_
 from coilwork_ir.syntax.python import (
     EVERYTHING,
@@ -44,8 +43,8 @@ from coilwork_ir.syntax.python import (
     call,
     method,
     number,
+    print_module,
 )
-from coilwork_ir.syntax.python_printer import print_module
 
 # Calls, loops and functions
 
@@ -189,10 +188,12 @@ def free_constant(value: Literal_, dtype: DType) -> Expression:
 
 def coerce_constant(value: Literal_, dtype: DType) -> Expression:
     """A literal beside comparisons and masked loads, where Triton makes an f32 of a bare float first."""
-    if dtype is DType.F64 and not (_is_f32_by_itself(value) and rounded(float(value), DType.F32) == value):
+    if dtype is DType.F64 and not (
+        _is_f32_by_itself(value) and round_to_dtype(float(value), DType.F32) == value
+    ):
         return exact_constant(value, dtype)
     if dtype.is_low_precision and value == value:
-        value = rounded(float(value), dtype)
+        value = round_to_dtype(float(value), dtype)
     return plain_constant(value, dtype)
 
 
@@ -265,7 +266,7 @@ def _pattern(value: Literal_, dtype: DType) -> int | None:
     """The bits, as a signed integer, of a float that no literal makes: of 8 bits, -0.0, odd NaNs."""
     if not dtype.is_float:
         return None
-    number = rounded(float(value), dtype)
+    number = round_to_dtype(float(value), dtype)
     if dtype.format is not None:
         return wrap_integer(float_bits(number, dtype), DType.I8)
     if not (number == 0 or math.isnan(number)) or float_bits(number, dtype) == float_bits(abs(number), dtype):
@@ -275,7 +276,7 @@ def _pattern(value: Literal_, dtype: DType) -> int | None:
 
 def _is_f32_by_itself(value: Literal_) -> bool:
     """True unless a bare `value` is an f64 to Triton, as subnormal f32 numbers are."""
-    size = abs(rounded(float(value), DType.F32))
+    size = abs(round_to_dtype(float(value), DType.F32))
     return size == 0 or math.isnan(size) or size >= _LEAST_NORMAL
 
 
@@ -294,12 +295,12 @@ def _single(value: float, dtype: DType) -> float:
 
     What f32 does not hold is an f64 to Triton, and its interpreter rounds to f16 at once.
     """
-    wide = rounded(value, DType.F32)
+    wide = round_to_dtype(value, DType.F32)
     if math.isinf(wide) or wide == 0:
         return wide
-    if dtype is DType.F16 and not math.isinf(rounded(value, dtype)):
+    if dtype is DType.F16 and not math.isinf(round_to_dtype(value, dtype)):
         (at_once,) = struct.unpack("<e", struct.pack("<e", value))
-        return value if math.isnan(value) or at_once == rounded(value, dtype) else wide
+        return value if math.isnan(value) or at_once == round_to_dtype(value, dtype) else wide
     return value
 
 

@@ -29,10 +29,9 @@ from coilwork_ir.program.regions import (
     find_device,
     inline_nested_regions,
     make_region,
+    outline_regions,
 )
-from coilwork_ir.program.subprograms import outline_regions
-from coilwork_ir.program.symbols import check_bound
-from coilwork_ir.program.walk import all_kernels, buffers, distinct_programs
+from coilwork_ir.program.walk import all_kernels, buffers, check_bound, distinct_programs
 from coilwork_wrapper.native.instructions import write_instruction
 from coilwork_wrapper.native.operands import Part, Shared
 from coilwork_wrapper.native.wire_format import MAGIC, VERSION, Strings, encode_list, u32

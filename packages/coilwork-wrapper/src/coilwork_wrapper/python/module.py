@@ -16,10 +16,17 @@ from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernel_source import Config, KernelSource, SourceArg
 from coilwork_ir.mapping import Version, format_mapping
 from coilwork_ir.program.nodes import BindSymbol, ExternCall, Launch, Program
-from coilwork_ir.program.regions import inline_regions
-from coilwork_ir.program.subprograms import outline_regions
-from coilwork_ir.program.symbols import bound_symbols, check_bound, outer_symbols
-from coilwork_ir.program.walk import all_kernels, buffers, defined_values, distinct_programs, walk
+from coilwork_ir.program.regions import inline_regions, outline_regions
+from coilwork_ir.program.walk import (
+    all_kernels,
+    buffers,
+    check_bound,
+    distinct_programs,
+    outer_symbols,
+    symbols_bound_in,
+    values_defined_by,
+    walk,
+)
 from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
@@ -47,8 +54,9 @@ from coilwork_ir.syntax.python import (
     Tuple,
     Unpack,
     method,
+    print_expression,
+    print_module,
 )
-from coilwork_ir.syntax.python_printer import print_expression, print_module
 from coilwork_wrapper.python.instructions import emit_fixed_checks, emit_instruction, find_fixed_checks
 from coilwork_wrapper.python.sample_inputs import make_constants, make_inputs
 from coilwork_wrapper.python.scope import TORCH, Scope, identifiers, quote
@@ -100,7 +108,7 @@ def _make_scope(
 ) -> Scope:
     # Symbols come first: they keep their names, which comments and error messages mention.
     symbols = identifiers(
-        (symbol.name for symbol in (*bound_symbols(part), *outer[id(part)], *part.symbols)), taken
+        (symbol.name for symbol in (*symbols_bound_in(part), *outer[id(part)], *part.symbols)), taken
     )
     own = {constant.buffer.name: constants[constant.key] for constant in part.constants}
     local = identifiers(
@@ -167,7 +175,7 @@ def _write_function(part: Program, scope: Scope) -> Function:
 def _local_names(program: Program) -> Iterator[str]:
     yield from buffers(program)
     for instruction in program.instructions:
-        yield from defined_values(instruction)
+        yield from values_defined_by(instruction)
 
 
 # ---- kernels ----

@@ -14,7 +14,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
-from coilwork_lowering.facts.known_order import is_in_order
+from coilwork_lowering.facts.static_tensors import is_nondecreasing
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.gathers import AdvancedIndex, check_in_range, read_position
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
@@ -210,7 +210,7 @@ def index_add_in_fixed_order(
         value=element,
         dtype=wide,
         checks=lambda flat: (check_in_range(key(flat), value.shape[dim], call),),
-        ordered=is_in_order(call.node.args[2]),
+        ordered=is_nondecreasing(call.node.args[2]),
     )
     return _add_elements(
         builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :])
@@ -220,7 +220,7 @@ def index_add_in_fixed_order(
 def _is_one_sorted_index(indices: Any) -> bool:
     """Tell if there is one index tensor among `indices`, FX values or None, and it never decreases."""
     results = [given for given in indices if given is not None]
-    return len(results) == 1 and is_in_order(results[0])
+    return len(results) == 1 and is_nondecreasing(results[0])
 
 
 def _add_elements(

@@ -19,9 +19,8 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_order import is_in_order, step_from_zero
+from coilwork_lowering.building.values import TensorValue, Value, dtype_of
+from coilwork_lowering.facts.static_tensors import is_nondecreasing, step_from_zero
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.gathers import check_in_range, read_position
 from coilwork_lowering.ops.scattering.deterministic_scatter import needs_fixed_order
@@ -37,7 +36,7 @@ from coilwork_lowering.ops.scattering.segment_bag import (
     number_bags,
 )
 from coilwork_lowering.ops.scattering.segment_sums import sum_rows
-from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
+from coilwork_lowering.rules import Call, NotLowered, Rule, require_int, require_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
 from coilwork_lowering.torch_compat.operators import Overload
 
@@ -48,7 +47,7 @@ def _dense_backward(builder: Builder, call: Call) -> Value:
     gradient, indices = call.tensor("grad_output"), call.tensor("indices")
     if call["scale_grad_by_freq"] or not gradient.dtype.is_float:
         raise NotLowered("gradients scaled by how often an index occurs")
-    rows, padding = as_size(call["num_weights"]), as_size(call["padding_idx"])
+    rows, padding = require_size(call["num_weights"]), require_size(call["padding_idx"])
     sums = _sum_sorted if needs_fixed_order(builder, call.device, gradient.dtype) else _add_in_memory
     result = sums(builder, call, gradient, indices, rows, padding)
     return builder.pointwise(
@@ -90,7 +89,7 @@ def _sum_sorted(
             value=element,
             dtype=wide,
             checks=lambda flat: (check_in_range(find_row(flat), rows, call),),
-            ordered=as_int(padding) == -1 and is_in_order(call.node.args[1]),
+            ordered=as_int(padding) == -1 and is_nondecreasing(call.node.args[1]),
         ),
     ).values
 
@@ -154,7 +153,7 @@ def _read_bags(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
             OffsetRules(elements=indices.shape[0], count=count, in_order=in_order, error=error),
         ),
         count=count,
-        padding=as_plain_int(call["padding_idx"]),
+        padding=require_int(call["padding_idx"]),
         device=indices.device,
         in_bounds=_are_in_bounds(call, indices, offsets),
         error=error,
@@ -179,7 +178,7 @@ def _walks_in_order(call: Call) -> bool:
         and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and weight.stride(-1) == 1
         and Mode(call.integer("mode")) is not Mode.MAX
-        and as_plain_int(call["padding_idx"]) < 0
+        and require_int(call["padding_idx"]) < 0
         and (not isinstance(by_sample, torch.Tensor) or by_sample.stride(0) == 1)
     )
 
@@ -297,7 +296,7 @@ def _backward(builder: Builder, call: Call) -> Value:
         raise NotLowered("gradients scaled by how often an index occurs, or sparse ones")
     if not gradient.dtype.is_float or as_int(gradient.shape[1]) == 0:
         raise NotLowered("gradients of a table without columns")
-    rows = as_size(call["num_weights"])
+    rows = require_size(call["num_weights"])
     bags = _read_bags(builder, call, rows, gradient.shape[0])
     given = _give_largest if mode is Mode.MAX else _give_elements
     result = given(builder, call, bags, gradient, mode)

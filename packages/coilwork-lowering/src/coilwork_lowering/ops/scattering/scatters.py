@@ -20,9 +20,9 @@ from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, placeholder
-from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplify
+from coilwork_lowering.building.size_assertions import lower_assertion
 from coilwork_lowering.building.values import (
     Relation,
     Shape,
@@ -208,8 +208,8 @@ def _destination(
     if not is_in_place(call):
         stored = mode == "store" and all(as_int(size) != 0 for size in (*points, *value.shape))
         if stored and is_store_into_new_memory(call.node, builder.options):
-            return builder.unfilled(value.shape, value.dtype, value.device, strides=call.strides(builder))
-        if call.updates.by_position(call.node, value):
+            return builder.allocate(value.shape, value.dtype, value.device, strides=call.strides(builder))
+        if call.updates.can_scatter_into(call.node, value):
             return value
         return builder.copy(value, strides=call.strides(builder))
     current = builder.current(value)

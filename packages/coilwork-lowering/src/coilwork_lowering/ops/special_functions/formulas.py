@@ -21,8 +21,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.building.values import TensorValue, Value, dtype_of
 from coilwork_lowering.ops.arithmetic import make_row_function
 from coilwork_lowering.ops.elementwise import (
     DEFAULT,
