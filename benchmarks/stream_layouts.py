@@ -36,12 +36,11 @@ from coilwork_ir.loops.access import buffers_defined_by
 from coilwork_ir.passes import Pass
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, pipeline, schedule
-from coilwork_scheduler.cost_model import hints_of
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import SCALE
-from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.settings import Settings, make_size_hints
 
 # Calls of a compiled model that are timed, after some that are not.
 _REPEATS: Final = 20
@@ -192,13 +191,13 @@ def predict(case: Case, layers: int) -> list[Row]:
 
 def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str, float]:
     """MB that each node of `graph` moves by the rules of the pass, by the first buffer that it makes."""
-    hints = hints_of(options)
-    around = survey(graph, analyse(graph), targets=targets, sizes=hints)
+    hints = make_size_hints(options)
+    context = survey(graph, analyse(graph), targets=targets, sizes=hints)
     found: dict[str, float] = {}
-    for position, sites in list_sites(around, RULES, options).items():
+    for position, sites in list_sites(context, RULES, options).items():
         made = buffers_defined_by(graph.nodes[position])
         if made:
-            found[made[0].name] = sum(site.cost(around.as_captured) for site in sites) / SCALE / 1e6
+            found[made[0].name] = sum(site.cost(context.strides_of_capture) for site in sites) / SCALE / 1e6
     return found
 
 

@@ -43,7 +43,7 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *, prints: list[str]
     return noted
 
 
-def test_counters_of_every_launch_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(VALUES) == set(METRICS)
     noted = stand_in(tmp_path, monkeypatch, prints=[*OUTPUT, *launch(0, "add_12"), *launch(1, "mul_7")])
     first, second = count(["--case=softmax"], "coilwork", tmp_path, timeout_s=60)
@@ -54,13 +54,13 @@ def test_counters_of_every_launch_are_read(tmp_path: Path, monkeypatch: pytest.M
     assert "--print-units=base" in called
 
 
-def test_kernel_names_may_hold_commas() -> None:
+def test_names_of_kernels_may_hold_commas() -> None:
     lines = [HEADER, *launch(3, "void at::k<4, A>(int, T2)")]
     (found,) = parse_counters(lines)
     assert found.kernel == "void at::k<4, A>(int, T2)" and found.registers == 16
 
 
-def test_missing_counters_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoCountersError, match="not on the PATH"):
         count([], "coilwork", tmp_path, timeout_s=60)
@@ -69,7 +69,7 @@ def test_missing_counters_are_explained(tmp_path: Path, monkeypatch: pytest.Monk
         count([], "coilwork", tmp_path, timeout_s=60)
 
 
-def test_the_page_shows_counters_or_explains_their_absence(tmp_path: Path) -> None:
+def test_the_page_has_them_or_says_why_not(tmp_path: Path) -> None:
     counters = {"coilwork": parse_counters([HEADER, *launch(0, "add_12")])}
     rows = (
         Row(

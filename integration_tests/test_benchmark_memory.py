@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.memory_bound.judging import Judge
 from torch import Tensor
 
 from benchmarks.__main__ import main
@@ -18,6 +17,7 @@ from benchmarks.backends import family, mode_of
 from benchmarks.memory_bound.case import Case, FewestBytes, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import CASES, find_case, select
 from benchmarks.memory_bound.choices import forget_choices, format_searches, searches
+from benchmarks.memory_bound.judge import Judge
 from benchmarks.memory_bound.plan import plan_of, sort_rows, table
 from benchmarks.memory_bound.report import compute_standing, markdown
 from benchmarks.memory_bound.results import Figure, MemoryRun, Row, read_json, to_json
@@ -37,15 +37,15 @@ NAMES = [case.name for case in CASES]
 def judge_of(name: str) -> Judge:
     torch.manual_seed(0)
     case = find_case(name)
-    return Judge.of(case, case.make(MAKE, tiny=True))
+    return Judge.for_case(case, case.make(MAKE, tiny=True))
 
 
-def test_case_names_are_unique() -> None:
+def test_names_are_unique() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_case_passes_its_own_check(name: str) -> None:
+def test_a_case_is_right_by_its_own_standards(name: str) -> None:
     judge = judge_of(name)
     verdict = judge.verdict(judge.case.function)
     assert not verdict.wrong
@@ -56,7 +56,7 @@ def test_every_case_passes_its_own_check(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES if not case.mutates])
-def test_wrong_results_are_detected(name: str) -> None:
+def test_wrong_results_are_seen(name: str) -> None:
     judge = judge_of(name)
 
     def spoiled(*inputs: Tensor) -> object:
@@ -77,7 +77,7 @@ def moved(value: Tensor) -> Tensor:
     return value * 3 + 1
 
 
-def test_fewest_bytes_count_second_reads() -> None:
+def test_fewest_bytes_count_what_is_read_again() -> None:
     case = find_case("layer norm fwd+bwd 16384x4096")
     inputs = case.make(MAKE, tiny=True)
     x, weight, bias = (value.nbytes for value in inputs)
@@ -86,7 +86,7 @@ def test_fewest_bytes_count_second_reads() -> None:
     assert fewest == FewestBytes(read=x + weight + bias + x, written=x + x + weight + bias, again=x)
 
 
-def test_unused_embedding_rows_are_not_counted() -> None:
+def test_rows_that_no_token_names_are_not_counted() -> None:
     case = find_case("embedding fwd 128256x4096, 32768 tokens")
     ids, weight = torch.tensor([3, 3, 1]), torch.zeros(50, 8)
     results = call_of(case, case.function, (ids, weight))()
@@ -94,7 +94,7 @@ def test_unused_embedding_rows_are_not_counted() -> None:
     assert fewest == FewestBytes(read=ids.nbytes + 2 * 32, written=3 * 32, again=0)
 
 
-def test_expanded_results_count_once() -> None:
+def test_expanded_results_are_stored_once() -> None:
     case = Case(
         name="", function=lambda x: x.expand(5, 8), inputs=lambda make: (make.normal(8),), size=(), tiny=()
     )
@@ -102,7 +102,7 @@ def test_expanded_results_count_once() -> None:
     assert fewest_bytes(case, inputs, call_of(case, case.function, inputs)()).total == 16 + 16
 
 
-def test_cases_are_selected_by_words_and_sets() -> None:
+def test_select_by_words_and_sets() -> None:
     assert [case.name for case in select(["ARGMAX"], ["main"])] == ["argmax 8192x32768"]
     assert select([], ["cached"]) == tuple(case for case in CASES if case.set == "cached")
 
@@ -123,7 +123,7 @@ def test_a_looped_reduction_reads_its_rows_again() -> None:
     assert 2 * x <= step.read < 2.1 * x
 
 
-def test_cases_with_aten_calls_come_first() -> None:
+def test_what_falls_to_aten_comes_first() -> None:
     generated = find_case("SwiGLU 2048x2048 in cache")
     called = replace(generated, name="a product", function=lambda x, y: torch.relu(x @ y.t()))
     first, second = sort_rows([plan_of(generated, tiny=True), plan_of(called, tiny=True)])
@@ -131,7 +131,7 @@ def test_cases_with_aten_calls_come_first() -> None:
     assert "ATen" in table([first])
 
 
-def test_plans_are_for_a_gpu() -> None:
+def test_plans_are_those_of_a_gpu() -> None:
     planner = Planner(target="sm_90")
     torch._dynamo.reset()
     torch.compile(lambda x: x + torch.arange(8, device=x.device), backend=planner)(torch.zeros(8))
@@ -139,7 +139,7 @@ def test_plans_are_for_a_gpu() -> None:
     assert {buffer.device for buffer in buffers(program).values()} == {"cuda:0"}
 
 
-def test_tuning_is_forgotten_and_kernels_are_kept(tmp_path: Path) -> None:
+def test_choices_are_forgotten_and_kernels_stay(tmp_path: Path) -> None:
     inductor, store = tmp_path / "inductor" / "ab", LocalStore(tmp_path / "coilwork")
     inductor.mkdir(parents=True)
     (inductor / "kernel.best_config").write_text("{}")
@@ -211,14 +211,14 @@ def wide() -> MemoryRun:
     )
 
 
-def test_the_fastest_rival_is_of_another_family(wide: MemoryRun) -> None:
+def test_the_fastest_other_backend_may_have_searched_and_is_of_another_family(wide: MemoryRun) -> None:
     assert [round(compute_standing(row, "coilwork"), 3) for row in wide.rows] == [1.25, 0.833, 1.25]
     text = markdown(wide)
     assert "times as fast as inductor-max (geomean)" in text
     assert "inductor-max / coilwork" in text and "coilwork-max / coilwork" not in text
 
 
-def test_the_page_compares_defaults_with_the_best_found(wide: MemoryRun) -> None:
+def test_how_far_defaults_are_from_the_best_found(wide: MemoryRun) -> None:
     text = markdown(wide)
     section = text[text.index("## Default configurations and the best found") :]
     assert "- coilwork is within 3% of coilwork-max, or faster, in 1 of 2 cases" in section
@@ -229,7 +229,7 @@ def test_the_page_compares_defaults_with_the_best_found(wide: MemoryRun) -> None
     assert "best found" not in markdown(replace(wide, backends=wide.backends[:-1]))
 
 
-def test_backend_names_carry_a_mode() -> None:
+def test_names_of_backends_with_a_mode() -> None:
     assert [family(n) for n in ("inductor", "inductor-max", "coilwork:reduce-overhead", "eager")] == [
         "inductor",
         "inductor",
@@ -240,7 +240,7 @@ def test_backend_names_carry_a_mode() -> None:
     assert mode_of("inductor:reduce-overhead") == "reduce-overhead" and mode_of("coilwork") is None
 
 
-def test_tuning_trials_are_read_from_the_cache_and_forgotten(tmp_path: Path) -> None:
+def test_what_searches_tried_is_read_from_the_cache_and_forgotten(tmp_path: Path) -> None:
     spec = TritonKernel(
         name="k",
         source="",
@@ -271,7 +271,7 @@ def test_tuning_trials_are_read_from_the_cache_and_forgotten(tmp_path: Path) -> 
     assert searches(store.root) == [] and json.loads(format_searches([])) == []
 
 
-def test_shares_and_speedups_are_relative_to_the_fewest_bytes(run: MemoryRun) -> None:
+def test_shares_and_speedups(run: MemoryRun) -> None:
     winner, _, broken = run.rows
     assert winner.fewest_bytes == 200
     assert winner.share("coilwork") == 0.8 and winner.speedup("coilwork", "eager") == 1.6

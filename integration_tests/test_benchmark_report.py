@@ -66,7 +66,7 @@ def run() -> Run:
     )
 
 
-def test_ratios_above_one_are_faster(run: Run) -> None:
+def test_ratios_speak_for_the_faster_one(run: Run) -> None:
     groups = group_measurements(run.measurements)
     assert ratios(groups["winner", "infer", "f32"], "coilwork")["speedup_vs_eager"] == 2.0
     assert compile_seconds(groups["winner", "infer", "f32"], "coilwork") == 5.0
@@ -79,14 +79,14 @@ def test_json_round_trip(run: Run, tmp_path: Path) -> None:
     assert read_json(path) == run
 
 
-def test_the_batch_is_saved_and_reported(run: Run, tmp_path: Path) -> None:
+def test_the_batch_is_kept_and_said(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(to_json(replace(run, batch=2)))
     assert read_json(path).batch == 2
     assert "- batch: 2\n" in markdown(read_json(path))
 
 
-def test_files_without_a_batch_have_the_model_default(run: Run, tmp_path: Path) -> None:
+def test_files_from_before_batches_are_of_the_models_own(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     data = json.loads(to_json(run))
     del data["batch"]
@@ -121,14 +121,14 @@ def test_a_backend_that_cannot_compile_is_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
-def test_a_worker_measures_and_checks_at_the_batch(mode: str) -> None:
+def test_a_worker_measures_and_judges_at_the_batch(mode: str) -> None:
     arguments = ["--case=resnet50_channels_last", "--size=reduced", "--device=cpu", "--dtype=f32"]
     bench = worker.Bench(worker.parse([*arguments, f"--mode={mode}", "--backend=eager", "--batch=2"]))
     assert [value.shape for value in bench.instance.inputs] == [(2, 3, 64, 64)]
     assert bench.prepare()["correct"]
 
 
-def test_a_too_large_batch_is_a_failed_row(tmp_path: Path) -> None:
+def test_a_batch_too_large_is_a_row_that_says_so(tmp_path: Path) -> None:
     arguments = ["run", "--device=cpu", "--size=reduced", "--models=lstm", "--modes=infer"]
     arguments += ["--backends=eager", "--quick", "--batch=5", f"--out={tmp_path}"]
     assert main(arguments) == 1
@@ -137,13 +137,13 @@ def test_a_too_large_batch_is_a_failed_row(tmp_path: Path) -> None:
     assert "lstm has a batch of 4, fewer than 5" in found.measurements[0].failure
 
 
-def test_an_empty_batch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_has_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["run", "--batch", "0"])
     assert "at least one row" in capsys.readouterr().err
 
 
-def test_all_inputs_are_cut_to_the_batch() -> None:
+def test_all_inputs_are_cut() -> None:
     setting = Setting(size=Size.REDUCED, device=torch.device("cpu"), dtype=torch.float32)
     whole = instantiate(find_case("unet"), setting, training=False)
     images, steps = first_rows(whole, 1).inputs
@@ -161,7 +161,7 @@ def test_all_inputs_are_cut_to_the_batch() -> None:
         ("coilwork:reduce-overhead", False),
     ],
 )
-def test_replayed_graphs_begin_a_step_per_call(backend: str, replayed: bool) -> None:
+def test_a_call_that_replays_graphs_begins_a_step(backend: str, replayed: bool) -> None:
     assert replays_graphs(backend) == replayed
     arguments = ["--case=lstm", "--size=reduced", "--device=cpu", "--dtype=f32", "--mode=infer"]
     bench = worker.Bench(worker.parse([*arguments, f"--backend={backend}"]))

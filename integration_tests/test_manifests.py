@@ -143,9 +143,7 @@ PROGRAMS: Mapping[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_every_reader_agrees_on_manifests_of_programs(
-    dynamic: bool, monkeypatch: pytest.MonkeyPatch, extension: Any
-) -> None:
+def test_manifests_of_programs(dynamic: bool, monkeypatch: pytest.MonkeyPatch, extension: Any) -> None:
     """Every kernel of a broad sample, forward and backward, is read alike by all."""
     seen: list[Compiled] = []
     run = coilwork.stages.run_stages
@@ -168,7 +166,7 @@ def test_every_reader_agrees_on_manifests_of_programs(
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_every_reader_agrees_on_manifests_of_triton_kernels(dynamic: bool, extension: Any) -> None:
+def test_manifests_of_triton_kernels(dynamic: bool, extension: Any) -> None:
     planner = Planner(target="sm_90")
     for function, tensors in PROGRAMS.values():
         torch._dynamo.reset()
@@ -210,7 +208,7 @@ def expressions() -> st.SearchStrategy[Expr]:
 
 @settings(max_examples=400, deadline=None)
 @given(expr=expressions(), n0=st.integers(0, 300), n1=st.integers(0, 9), block=st.sampled_from((1, 64, 1024)))
-def test_size_code_evaluates_to_its_expression(expr: Expr, n0: int, n1: int, block: int) -> None:
+def test_code_has_the_values_of_expressions(expr: Expr, n0: int, n1: int, block: int) -> None:
     extension = executor_extension(open_local_store(None))
     parameters: list[str] = []
     data = size_code(expr, SIZES, parameters)

@@ -277,12 +277,12 @@ def save_artifact(
 ) -> None:
     """Write a program with all it needs to `path`, for `load_artifact`.
 
-    `program` and `kernels` are bytes as `coilwork_wrapper.encode_program` and `coilwork_ir.kernel_source` write
-    them; `refusal` says why the native executor does not run the program, if it does not. `roles` are those
-    of its inputs and results, as `coilwork_ir.calling_convention` writes them. `module_text` is the same program for
-    people to read: nothing runs by it. With `rounds_freely`, libraries that the native executor calls itself
-    may differ from ATen in the last bits of results. Kernels are built through `builder`, and so come out of
-    its store where they are there. Constants are copied.
+    `program` and `kernels` are bytes as `coilwork_wrapper.encode_program` and `coilwork_ir.kernel_source`
+    write them; `refusal` says why the native executor does not run the program, if it does not. `roles` are
+    those of its inputs and results, as `coilwork_ir.calling_convention` writes them. `module_text` is the
+    same program for people to read: nothing runs by it. With `rounds_freely`, libraries that the native
+    executor calls itself may differ from ATen in the last bits of results. Kernels are built through
+    `builder`, and so come out of its store where they are there. Constants are copied.
 
     Raises:
         ArtifactError: the file cannot be written, or a role needs a callable of Python.

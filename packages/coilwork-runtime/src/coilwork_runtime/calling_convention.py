@@ -343,7 +343,8 @@ def bind_roles(
 ) -> Bound:
     """`call`, and `direct`, which does the same with the inputs one by one, with `roles` around them.
 
-    `roles` are text, as `coilwork_ir.calling_convention` writes them; `functions` the callables that they name.
+    `roles` are text, as `coilwork_ir.calling_convention` writes them; `functions` are the callables that they
+    name.
 
     Raises:
         ValueError: the text is damaged, or speaks of what torch has not.

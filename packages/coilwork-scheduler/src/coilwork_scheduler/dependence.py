@@ -337,7 +337,7 @@ def remove_dead(graph: Graph, facts: Dependence) -> Graph:
         if not needed[position]:
             continue
         node = graph.nodes[position]
-        for name in (*facts.reads[position], *(old for old, _ in overwritten(node))):
+        for name in (*facts.reads[position], *(old for old, _ in buffers_overwritten_by(node))):
             if name in facts.definer:
                 needed[facts.definer[name]] = True
         if facts.symbol_definer:
@@ -355,8 +355,8 @@ def _drop_unused_results(nodes: tuple[Node, ...], graph: Graph) -> tuple[Node, .
     """
     used = {output.name for output in graph.outputs if isinstance(output, Ref)}
     for node in nodes:
-        used.update(read(node))
-        used.update(old for old, _ in overwritten(node))
+        used.update(buffers_read_by(node))
+        used.update(old for old, _ in buffers_overwritten_by(node))
     return tuple(_trim_results(node, used) if isinstance(node, Extern) else node for node in nodes)
 
 
@@ -378,4 +378,4 @@ def must_run(node: Node, facts: Dependence) -> bool:
         return True
     if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter) and node.checks:
         return True
-    return any(facts.root[old] in facts.external for old, _ in overwritten(node))
+    return any(facts.root[old] in facts.external for old, _ in buffers_overwritten_by(node))

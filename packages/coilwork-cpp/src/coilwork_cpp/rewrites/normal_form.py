@@ -63,7 +63,7 @@ from coilwork_ir.scalar import (
 
 def expand_reductions(kernel: Kernel) -> Kernel:
     """`kernel` without `welford`, `online_softmax` and contractions."""
-    return with_roots(kernel, rewrite(kernel_roots(kernel), _expand_reduction))
+    return replace_roots(kernel, rewrite(kernel_roots(kernel), _expand_reduction))
 
 
 def _expand_reduction(node: Scalar) -> Scalar:

@@ -254,7 +254,8 @@ def _make_part_replacement(computed: Lower) -> Lower:
             # it was written there before
             return value
         empty = any(as_int(extent) == 0 for extent in part.shape)
-        if empty or source.device != value.device or not call.updates.can_replace_part(call.node, value, part):
+        elsewhere = source.device != value.device
+        if empty or elsewhere or not call.updates.can_replace_part(call.node, value, part):
             return computed(builder, call)
         store_part(builder, part, source)
         return builder.current(value)

@@ -1,7 +1,7 @@
 """The calling convention of a program, read from text: what is done around a call, row by row.
 
-`coilwork_ir.calling_convention` writes the text and says what each role means; `calling_convention.py` applies the
-rows. This module knows no tensors.
+`coilwork_ir.calling_convention` writes the text and says what each role means; `calling_convention.py`
+applies the rows. This module knows no tensors.
 """
 
 from __future__ import annotations

@@ -338,11 +338,14 @@ class Expander:
     def __init__(self, producers: Mapping[str, Producer], buffers: Mapping[str, Buffer]) -> None:
         self._producers = producers
         self._known: dict[Key, Scalar] = {}
+        # what the graph that is being expanded computes at all of its points
+        self._everywhere: set[Key] = set()
         self._guards = Guards(buffers)
 
     def expand(self, roots: Sequence[Scalar], inlined: frozenset[str]) -> tuple[Scalar, ...]:
         """`roots` with the loads of the `inlined` buffers replaced."""
-        outer = _Frame(tuple(postorder(roots)), inlined, {}, (), None, None)
+        self._everywhere.clear()
+        outer = _Frame(_order_unmasked_first(roots), inlined, {}, (), None, None)
         stack = [outer]
         while stack:
             frame = stack[-1]
@@ -388,10 +391,16 @@ class Expander:
             return load(node.buffer, index, node.dtype, indirect=indirect, mask=mask, other=node.other), None
         key: Key = (node.buffer, index, indirect, mask)
         value = self._known.get(key)
+        if mask is None:
+            self._everywhere.add(key)
+        elif value is None and (bare := (node.buffer, index, indirect, None)) in self._everywhere:
+            # computed at all points in any case: a second copy behind a mask would be work for nothing, and
+            # where each step reads the one before twice, copies would double with every step
+            value = self._known.get(bare)
         if value is None:
             producer = self._producers[node.buffer]
             mapping = dict(zip(producer.ranges, index, strict=True))
-            order = tuple(postorder((producer.body,)))
+            order = _order_unmasked_first((producer.body,))
             return None, _Frame(order, producer.inlined, mapping, indirect, mask, key)
         if own_mask is None:
             return value, None
@@ -409,6 +418,17 @@ class Expander:
                 None,
             )
         return where(own_mask, value, const(node.other, node.dtype)), None
+
+
+def _order_unmasked_first(roots: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    """Return the nodes of `roots`, operands first; loads that need nothing else stand in front.
+
+    A producer that is loaded with a mask and without one is thus expanded without it first.
+    """
+    order = tuple(postorder(roots))
+    leaves = tuple(node for node in order if isinstance(node, Load) and not node.operands)
+    early = frozenset(leaves)
+    return leaves + tuple(node for node in order if node not in early)
 
 
 def _and_masks(first: Scalar | None, second: Scalar | None) -> Scalar | None:

@@ -423,7 +423,7 @@ def compile_cut(
             driver.add_part(level.part)
         for node in level.calls:
             driver.add_call(node)
-    return CompiledGraph(graph.as_captured(driver.finish()), _join_reports(whole, driver.reports, cuts))
+    return CompiledGraph(graph.bind_captured(driver.finish()), _join_reports(whole, driver.reports, cuts))
 
 
 def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cuts) -> CompileReport:
@@ -451,7 +451,7 @@ def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cu
 def run_in_eager(graph: AtenGraph, report: CompileReport, error: Exception) -> CompiledGraph:
     """The captured graph as it is, because of `error`, with a warning; `report` is what is known of it."""
     warn_of_graph(error, report.graph_id)
-    return CompiledGraph(graph.as_captured(box_graph(graph.gm)), report)
+    return CompiledGraph(graph.bind_captured(box_graph(graph.gm)), report)
 
 
 def _describe_call(call: Origin, reason: str) -> dict[str, str]:
