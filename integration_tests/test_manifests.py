@@ -28,7 +28,7 @@ from coilwork_runtime.manifest.kernel_manifest import (
     KernelArgument,
     KernelManifest,
     KernelSpec,
-    Reader,
+    ManifestReader,
     encode_kernels,
     encode_manifest,
 )
@@ -212,7 +212,7 @@ def test_code_has_the_values_of_expressions(expr: Expr, n0: int, n1: int, block:
     extension = executor_extension(open_local_store(None))
     parameters: list[str] = []
     data = size_code(expr, SIZES, parameters)
-    code = Reader(data).code()
+    code = ManifestReader(data).code()
     values = tuple({"XBLOCK": block}[name] for name in parameters)
     expected = evaluate(expr, {"n0": n0, "n1": n1, "XBLOCK": block})
     assert code.evaluate((n0, n1), values) == expected
