@@ -270,7 +270,7 @@ def test_a_fault_of_the_readable_module_costs_nothing(
 
 REWRITES: dict[str, tuple[str, Any]] = {
     "of the captured graph": ("rewrite_captured", backends),
-    "of the ATen graph": ("cleaned_up", pipeline),
+    "of the ATen graph": ("clean_up_copy", pipeline),
     "layouts": ("lay_out_convolutions", pipeline),
     "padding": ("pad_products", pipeline),
 }
@@ -337,7 +337,7 @@ def test_backward_graphs(stage: str, leniently: Compile, monkeypatch: Patch, tmp
 PARTITION = {
     "joint rewrites": "clean_up",
     "joint layouts": "lay_out_convolutions",
-    "dropouts": "write_out_dropouts",
+    "dropouts": "expand_dropouts",
     "recomputing": "recompute_from_memory",
 }
 

@@ -1,6 +1,6 @@
 """Which mappings of a kernel are legal: those that a user gives, and those that loops can be written for.
 
-`settle_given` takes one mapping for each piece of a launch. What these say of the whole launch may be
+`settle_user_mappings` takes one mapping for each piece of a launch. What these say of the whole launch may be
 stricter than proposed, never freer: exact functions and the order in which rows combine follow from what is
 computed and promised. `check_loops` and `check_passes` refuse directives that are known one by one, but not
 together, or not for this kernel, by the directive's name. A mapping that they pass, and that is legal by the

@@ -6,7 +6,7 @@ copy. Approximate operations, such as the root in `torch.sqrt(torch.tensor(64.0)
 numbers alone torch computes them here, as eager would.
 
 A number that Python reads from a tensor (`item()`) stays on its device until a node on another one computes
-with it. `move_numbers_nearby` then copies it.
+with it. `move_scalars_to_reader` then copies it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Random numbers in joint graphs: redraw dropout masks in the backward, and save other draws.
 
 A dropout mask is a byte per element that lives from forward to backward. Generated code draws it as a
-function of a seed, the dropout's number and the position. `write_out_dropouts` makes the seed a value of the
+function of a seed, the dropout's number and the position. `expand_dropouts` makes the seed a value of the
 joint graph, eight bytes in all, and both halves compute the mask where they use it.
 
-`keep_random_numbers` deals with draws of ATen's inside checkpoints, which ask for recomputation. For those
+`save_random_draws` deals with draws of ATen's inside checkpoints, which ask for recomputation. For those
 torch's partitioner would save and set the generator's state by host operators between kernels, which no
 program can contain. Their results are saved instead.
 """

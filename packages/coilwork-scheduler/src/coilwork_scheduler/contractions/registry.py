@@ -3,7 +3,7 @@
 Most implementations replace a node by other nodes. A template is a kernel that computes a convolution,
 attention or its gradient as one node, and leaves it in the graph. Pointwise neighbours then become its
 prologues and its epilogue, as far as it claims the node with them (`inlining/template_fusion.py`), and the
-node becomes a kernel with a core (`coilwork_ir.kernels.cores`), which a generator has the text for. A target
+node becomes a kernel with a core (`coilwork_ir.kernels.nodes`), which a generator has the text for. A target
 whose generator declares no cores of that kind is asked about none.
 
 A back end with a method `implementations` returns a `Registry` for its own devices. Its rows stand before

@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionCandidate:
-    """Stages in dependence order over one space. Made by `cluster_of` and `merged`, which derive the other
+    """Stages in dependence order over one space. Made by `candidate_of` and `merged`, which derive the other
     fields.
 
     Attributes:

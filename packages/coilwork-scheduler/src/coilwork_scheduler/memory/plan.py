@@ -154,7 +154,7 @@ class PlanOptions:
         donated_inputs: inputs that the caller gives away, gaps between their elements included, whose memory
             nothing else shares: it is handed on like the program's own.
         pools: place buffers that never leave the program in shared blocks.
-        pool_slack_bytes: how much higher the peak may be for that, at most (`with_pools`).
+        pool_slack_bytes: how much higher the peak may be for that, at most (`place_in_pools`).
         small_pool_slack_bytes: the same of programs of little memory, where it saves most of the allocations.
         marked_results: how many of the first results the caller takes with torch's marks, as an operator gave
             them; `None`: all.
