@@ -82,9 +82,9 @@ class Levels:
         GraphStages(self.options).rewrite(gm, example_inputs)
         compiler = partial(
             compile_with_aot_autograd,
-            forward=assertions.noting(partial(self._compile, role="forward")),
+            forward=assertions.watch_compiler(partial(self._compile, role="forward")),
             backward=partial(self._compile, role="backward"),
-            inference=assertions.noting(partial(self._compile, role="inference")),
+            inference=assertions.watch_compiler(partial(self._compile, role="inference")),
             decompositions=decompositions(LoweringOptions(numerics=self.options.numerics)),
             partition=partition,
         )

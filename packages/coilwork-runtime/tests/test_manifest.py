@@ -35,17 +35,14 @@ from coilwork_runtime.manifest.kernel_manifest import (
     KernelArgument,
     KernelManifest,
     KernelSpec,
-    block,
     decode_kernels,
     decode_manifest,
     encode_kernels,
     encode_manifest,
-    text,
-    u32,
-    write_list,
 )
 from coilwork_runtime.manifest.readable import cpp_kernel as CppKernel
 from coilwork_runtime.manifest.size_bytecode import Op, SizeBytecode
+from coilwork_runtime.manifest.wire_format import block, text, u32, write_list
 
 LIMITED = rewrite(
     triton_kernel(blocks=(64, 128)),
