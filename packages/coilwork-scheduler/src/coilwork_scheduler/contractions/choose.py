@@ -1,7 +1,8 @@
-"""The passes that replace contractions, convolutions and attention by their cheapest implementation.
+"""The passes that replace contractions, convolutions and attention by an implementation, chosen by cost.
 
-That is a call of a library, or loops, which fusion treats like any others. A convolution or attention may
-also stay as it is, for a template. The registry holds the implementations, by the form of what they compute.
+The first kernel that gains enough over the cheapest call of a library is taken, and otherwise that call. A
+kernel is loops, which fusion treats like any others. A convolution or attention may also stay as it is, for a
+template. The registry holds the implementations, by the form of what they compute.
 """
 
 from __future__ import annotations
