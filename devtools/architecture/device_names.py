@@ -33,7 +33,7 @@ EXCEPTIONS: Mapping[str, str] = {
     "coilwork_runtime.triton_kernels.worker": "Triton's words for what it compiles for",
     "coilwork_tools.demo.worker": "measures by the clock of CUDA's events",
     "coilwork_tools.bench.worker": "measures by the clock of CUDA's events",
-    "coilwork_tools.bench.command": "names the device that was measured as CUDA does",
+    "coilwork_tools.bench.comparison": "names the device that was measured as CUDA does",
 }
 
 

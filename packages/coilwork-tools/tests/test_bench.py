@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from coilwork_tools.bench.command import measure_backends, reason, share, speedup, to_json, to_markdown
+from coilwork_tools.bench.comparison import measure_backends, reason, share, speedup, to_json, to_markdown
 from coilwork_tools.bench.worker import Finding
 
 EAGER = Finding(backend="eager", device="cpu", busy_us=4.0, copy_us=2.0, fewest_bytes=1000, error=1e-7)
