@@ -283,7 +283,7 @@ def test_the_pass_chooses_convolution_layouts_as_lowering_does(monkeypatch: pyte
         assert decision.channels_last
         return move(laid_out)
 
-    monkeypatch.setattr(benchmarks.planner, "on_gpu", lay_out_and_move)
+    monkeypatch.setattr(benchmarks.planner, "move_to_gpu", lay_out_and_move)
     assert planned(plan()) == by_pass
     assert any(", 1, " in call for call in by_pass[1])
 
