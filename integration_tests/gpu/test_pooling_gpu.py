@@ -43,7 +43,7 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch, channels: int, choice: int) 
     def chosen(trials: Sequence[Any], *_: Any, **__: Any) -> int:
         return min(choice, len(trials) - 1)
 
-    monkeypatch.setattr("coilwork_runtime.triton_kernels.launch.choose", chosen)
+    monkeypatch.setattr("coilwork_runtime.triton_kernels.launch.select_candidate", chosen)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(5)
     module = Stem(channels).cuda()
