@@ -275,7 +275,7 @@ class CompileOptions(Options):
 
     @property
     def chosen_executor(self) -> Executor | None:
-        """What runs the wrapper's program; None if the wrapper makes neither a module nor bytes."""
+        """The executor of the wrapper's program; None if the wrapper makes neither a module nor bytes."""
         return choose_executor(WRAPPERS.find(self.wrapper), self.executor)
 
     @property
@@ -290,7 +290,7 @@ class CompileOptions(Options):
 
     @property
     def promises(self) -> Promises:
-        """What the compilation guarantees."""
+        """The guarantees of the compilation."""
         return Promises(strict=self.strict, is_batch_invariant=self.batch_invariant)
 
     @property

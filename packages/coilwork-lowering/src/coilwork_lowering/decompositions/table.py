@@ -505,7 +505,9 @@ def _truncate(value: Any, dtype: torch.dtype) -> Any:
 # ---- The table ----
 
 
-def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Callable[..., Any]]:  # noqa: B008
+def decompositions(
+    options: LoweringOptions = LoweringOptions(),  # noqa: B008
+) -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: torch's core decompositions and more, less what is kept whole. It is the
     caller's own.
     """

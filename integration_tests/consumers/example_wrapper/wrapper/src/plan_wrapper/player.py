@@ -63,7 +63,7 @@ class Frame:
                 return argument
 
     def work(self, stream: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What `function` returns, its work put on a stream; "" is the call's own."""
+        """Call `function` with its work put on a stream; "" is the call's own."""
         if not stream:
             return function(*args, **kwargs)
         return rt.on_stream(self.streams[stream], function, *args, **kwargs)
