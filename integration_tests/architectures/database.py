@@ -89,6 +89,13 @@ class Architecture(nn.Module):
         found: tuple[Any, ...] = self.model(**given).to_tuple()
         return found
 
+    def double(self) -> Architecture:
+        """The model in f64, its experts one after the other: grouped products are not for that type."""
+        if hasattr(self.model, "set_experts_implementation"):
+            self.model.set_experts_implementation("eager")
+        super().double()
+        return self
+
 
 def sample(name: str, *, training: bool) -> Sample:
     """The architecture's model and one call of it; a model that predicts the next token where

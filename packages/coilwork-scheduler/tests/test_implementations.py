@@ -251,3 +251,45 @@ def test_a_product_is_read_back_from_its_node() -> None:
     inputs = parse_graph(FREE).inputs
     assert isinstance(free, Contraction)
     assert matrix_product_of(free, {b.name: b for b in inputs if isinstance(b, Buffer)}) is None
+
+
+NARROW = """
+graph @g {
+  input %x: TYPE[ROWS, 96]
+  input %q: i8[96, 80]{1, 96}
+  %w: TYPE[96, 80]{1, 96} = pointwise [i0: 96, i1: 80] {
+    t0 = load %q[i0, i1] : i8
+    t1 = cast(t0) : TYPE
+    yield t1
+  }
+  %y: TYPE[ROWS, 80] = contract f32 [i0: ROWS, i1: 80 | r0: 96] {
+    t0 = load %x[i0, r0] : TYPE
+    t1 = load %w[r0, i1] : TYPE
+    t2 = parameter 0 : f32
+    t3 = cast(t2) : TYPE
+    multiply t0, t1
+    yield t3
+  }
+  return (%y)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "called"),
+    [("bf16", 1, 0), ("bf16", 2, 0), ("bf16", 3, 1), ("f32", 1, 0), ("f32", 8, 0), ("f32", 9, 1)],
+)
+def test_a_narrow_weight_is_widened_by_a_kernel_of_few_rows_on_cpus(
+    dtype: str, rows: int, called: int
+) -> None:
+    text = NARROW.replace("TYPE", dtype).replace("ROWS", str(rows))
+    if dtype == "f32":
+        text = text.replace("t3 = cast(t2) : f32\n", "").replace("yield t3", "yield t2")
+    made = scheduled(text, "x86-64-avx512")
+    assert len(calls(made)) == called
+    types = {"bf16": torch.bfloat16, "f32": torch.float32}
+    x, q = drawn(rows, 96).to(types[dtype]), (drawn(80, 96) * 100).to(torch.int8).T
+    (found,) = interpret_schedule(made, [x, q])
+    assert isinstance(found, Tensor)
+    exact = x.double() @ q.double()
+    torch.testing.assert_close(found.double(), exact, rtol=1e-2 if dtype == "bf16" else 1e-5, atol=1e-4)

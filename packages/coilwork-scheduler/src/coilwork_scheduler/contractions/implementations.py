@@ -157,6 +157,25 @@ class ImplementationContext:
         """The factors that are computed from fewer bytes than they have."""
         return [b for b in (product.left, product.right) if self.narrow_size(b) < self.size(b)]
 
+    def widens_whole_bytes(self, buffer: Buffer) -> bool:
+        """True if `buffer` is computed from inputs alone, which are a byte or more for each of its numbers."""
+        if self.narrow_size(buffer) < self.sizes.numel(buffer.shape):
+            return False
+        pending = [buffer.name]
+        while pending:
+            name = pending.pop()
+            if (view := self.views.get(name)) is not None:
+                pending.append(view.source)
+            elif (position := self.facts.definer.get(name)) is not None:
+                made = self.graph.nodes[position]
+                if not isinstance(made, Pointwise):
+                    return False
+                accesses = loads((made.body,))
+                if any(a.indirect or a.mask is not None for a in accesses):
+                    return False
+                pending += [a.buffer for a in accesses]
+        return True
+
     def widen_us(self, product: MatrixProduct) -> float:
         """Time to lay out in memory the factors that are computed from fewer bytes; 0 if none is."""
         copied = sum(self.narrow_size(b) + self.size(b) for b in self.find_widened(product))
@@ -393,23 +412,33 @@ class WideningSums(SumsOfProducts):
         return self._memory_quote(product, target, "widens what it reads, and moves fewer bytes")
 
     def _unknown(self, product: MatrixProduct, target: Target) -> str:
-        context = self.context
-        if not target.has(CUBLAS) or context.options.numerics == "strict":
+        context, dtype = self.context, product.output.dtype
+        if context.options.numerics == "strict" or (target.is_gpu and not target.has(CUBLAS)):
             return "no kernel is known to be faster"
         widened = context.find_widened(product)
         rows, columns = (context.sizes.value(size) for size in product.sizes[:2])
-        skinny = target.machine.products.skinny_rows
+        skinny = self._most_rows(dtype, target)
         if not widened or min(rows, columns) > skinny:
             return "reads what lies in memory, as a library's product does"
         most = bounds(product.sizes[0 if rows <= columns else 1]).hi
         if most is None or most > skinny:
             # with many of them a kernel made for few reads the weight again and again
             return "how many rows there will be is open"
-        if product.output.dtype is DType.F32 and min(rows, columns) > 1:
+        if target.is_gpu and dtype is DType.F32 and min(rows, columns) > 1:
             return "matrix units do not multiply in f32"
-        if (product.left if rows > columns else product.right) not in widened:
+        larger = product.left if rows > columns else product.right
+        if larger not in widened:
             return "what is widened is the smaller factor"
+        if not (target.is_gpu or context.widens_whole_bytes(larger)):
+            return "CPUs take bytes apart one by one"
         return ""
+
+    def _most_rows(self, dtype: DType, target: Target) -> int:
+        """Rows up to which reading the weight bounds the kernel, or which a CPU multiplies fast enough."""
+        machine = target.machine
+        if target.is_gpu:
+            return machine.products.skinny_rows
+        return machine.loops.widened_rows_16 if dtype.itemsize == 2 else machine.loops.widened_rows_32
 
 
 @dataclass(frozen=True, slots=True)
