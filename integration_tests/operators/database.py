@@ -83,7 +83,6 @@ def operators() -> dict[str, Any]:
     with mock.patch.object(torch.backends, "disable_global_flags"):
         from torch.testing._internal import common_methods_invocations as database
         from torch.testing._internal import common_utils
-
         from torch.testing._internal.opinfo import core
 
     # Random operators are wrapped in a function that sets a seed, which Dynamo does not trace; callers set
