@@ -2,7 +2,8 @@
 
 Environments are made from wheels, never from the source folders, so that what is tested is what would be
 released. The environment variable NOX_WHEELHOUSE names a folder of wheels built before (`nox -s build` fills
-`dist/`); without it a session builds those that it needs.
+`dist/`); without it a session builds those that it needs. NOX_LIBRARIES names a folder into which the
+session `libraries` has installed torch and Triton: environments link those files instead of unpacking them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ import tomllib
 from pathlib import Path
 
 import nox
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "devtools"))
+
+from linked_libraries import link_distributions
 
 nox.needs_version = ">=2024.4.15"
 nox.options.sessions = ["tests"]
@@ -41,6 +46,17 @@ os.environ.pop("PYTHONPATH", None)
 # Bytecode is made of what is imported, when it is: pip would compile all of torch in every environment.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 QUIETLY = ("-q", "--no-compile")
+# What takes most of the time of an installation, to unpack and to make bytecode of.
+LIBRARIES = ("torch", "triton", "numpy")
+# Imports most of what tests import of them.
+USE_OF_LIBRARIES = """
+import sys
+import torch
+if sys.platform == "linux":
+    import triton.compiler
+function = torch.compile(lambda x: (x.sin() + 1).sum(), backend="aot_eager")
+function(torch.ones(3, requires_grad=True)).backward()
+"""
 
 
 # ---- the packages and their wheels
@@ -61,6 +77,30 @@ def distribution_of(requirement: str) -> str:
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert match is not None, requirement
     return match.group()
+
+
+def extras_of(requirement: str) -> tuple[str, ...]:
+    """The extras that it asks for: `("sympy",)` of `coilwork-ir[sympy]>=0.1`."""
+    match = re.match(r"[A-Za-z0-9._-]+\[([^]]*)\]", requirement)
+    return tuple(re.findall(r"[\w-]+", match.group(1))) if match is not None else ()
+
+
+def declared_by(*requested: str) -> list[str]:
+    """What the requested packages of ours, and those that they need with the extras that they name, declare
+    of others.
+    """
+    found: dict[str, None] = {}
+    pending = list(requested)
+    seen = set[str]()
+    while pending:
+        request = pending.pop()
+        name = distribution_of(request)
+        if name not in PACKAGES:
+            found[request] = None
+        elif request not in seen:
+            seen.add(request)
+            pending += requirements_of(name, extras=extras_of(request))
+    return list(found)
 
 
 def closure(name: str, *, extras: tuple[str, ...] = ()) -> list[str]:
@@ -123,10 +163,22 @@ def install_ours(session: nox.Session, *requested: str) -> None:
     """
     names: list[str] = []
     for request in requested:
-        extras = tuple(re.findall(r"[\w-]+", request.partition("[")[2]))
-        names += [n for n in closure(distribution_of(request), extras=extras) if n not in names]
+        names += [n for n in closure(distribution_of(request), extras=extras_of(request)) if n not in names]
+    link_libraries(session, declared_by(*requested))
     folder = wheelhouse(session, names)
     session.install(*QUIETLY, *requested, *pinned_to_wheels(session, folder, names))
+
+
+def link_libraries(session: nox.Session, declared: list[str]) -> None:
+    """Put those of LIBRARIES that are `declared`, and what they need themselves, into the session's
+    environment, if NOX_LIBRARIES has them. pip finds them installed.
+    """
+    shared = os.environ.get("NOX_LIBRARIES")
+    wanted = [one for one in declared if distribution_of(one) in LIBRARIES]
+    if shared and wanted:
+        ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        site = str(session.run("python", "-c", ask, silent=True)).strip()
+        link_distributions(Path(shared), Path(site), wanted)
 
 
 def use_present_environment(session: nox.Session) -> dict[str, str]:
@@ -189,17 +241,29 @@ def tests(session: nox.Session) -> None:
     closing = REPORTS / "closing_line.txt"
     # Last of all, after nox's own messages, so that whoever reads only the end of the log sees the count.
     atexit.register(lambda: print(closing.read_text(), flush=True) if closing.exists() else None)
-    # The longest first, so that nothing waits for it alone at the end.
-    packages = sorted(PACKAGES, key=lambda name: name not in ("coilwork-triton", "coilwork-cpp"))
+    # The longest first, so that nothing waits for it alone at the end. The integration tests use two cores
+    # by themselves: they are the last, and the packages' tests beside them fill what they leave.
+    long = ("coilwork-triton", "coilwork", "coilwork-lowering")
+    packages = (*long, *(name for name in PACKAGES if name not in long))
     stages = (
-        ("lint", "build", "api"),
-        ("typecheck", *(f"package({name})" for name in packages)),
-        ("integration", "consumers"),
+        ("build", "libraries", "lint", "api"),
+        (*(f"package({name})" for name in packages), "typecheck", "consumers", "integration"),
     )
     arguments = [word for stage in stages for word in ("--stage", *stage)]
     varied = draw_circumstances()
     session.log("again like this: " + " ".join(f"{name}={value}" for name, value in varied.items()))
     session.run(sys.executable, "devtools/run_sessions.py", "--reports", str(REPORTS), *arguments, env=varied)
+
+
+@nox.session
+def libraries(session: nox.Session) -> None:
+    """Installs torch and Triton into the folder NOX_LIBRARIES, from where other sessions link them."""
+    folder = os.environ.get("NOX_LIBRARIES")
+    if not folder:
+        session.error("NOX_LIBRARIES names no folder")
+    declared = [one for one in third_party(extras=("gpu", "test")) if distribution_of(one) in LIBRARIES]
+    session.install(*QUIETLY, "--target", folder, *declared, *CONSTRAINTS)
+    session.run("python", "-c", USE_OF_LIBRARIES, env={"PYTHONPATH": folder})
 
 
 @nox.session
@@ -327,7 +391,9 @@ def consumers(session: nox.Session) -> None:
 @nox.session
 def typecheck(session: nox.Session) -> None:
     """mypy --strict on every package's source, and on this repository's own tools."""
-    session.install(*QUIETLY, "mypy", "nox", *third_party(extras=("redis", "test", "cli")), *CONSTRAINTS)
+    needed = third_party(extras=("redis", "test", "cli"))
+    link_libraries(session, needed)
+    session.install(*QUIETLY, "mypy", "nox", *needed, *CONSTRAINTS)
     sources = [f"packages/{name}/src" for name in PACKAGES]
     session.run("mypy", *sources, "noxfile.py", "devtools", "benchmarks", *session.posargs)
 

@@ -2,16 +2,17 @@
 
     python devtools/run_sessions.py --reports FOLDER --stage build lint --stage "package(coilwork-ir)" ...
 
-A stage starts when the one before it has ended. The output of a session goes to a log, which is shown if the
-session fails. When the session `build` fails, the sessions after it are not started: they install what it
-builds.
+A stage starts when the one before it has ended; within one, the sessions start in their order. The output of
+a session goes to a log, which is shown if the session fails. When the session `build` fails, the sessions
+after it are not started: they install what it builds.
 
 FOLDER receives one pytest report per session that runs tests (the sessions write it), the logs, and
 `closing_line.txt` with the sum: `N passed, N failed`. A session without tests (lint, say) counts as one.
 
 Each session has an environment and a folder for temporary files of its own, and both go when it has passed:
 an environment with torch takes a gigabyte, and there are some twenty. Those of a session that failed are
-kept.
+kept. All sessions share a folder for large libraries, which the session `libraries` fills
+(`noxfile.py`); it goes at the end.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,10 +90,11 @@ def outcome_of(session: str, code: int, seconds: float, report: Path, log: str =
     # fmt: on
 
 
-def run_session(session: str, reports: Path, running: set[int]) -> Outcome:
+def run_session(session: str, reports: Path, libraries: Path, running: set[int]) -> Outcome:
     """Run one nox session to its end, or to the time limit; print a line about it.
 
-    While it runs, its process group is in `running`.
+    `libraries` is the folder of libraries that sessions share. While the session runs, its process group is
+    in `running`.
     """
     # Near the root of the file system: paths of sockets must be short.
     folder = Path(tempfile.mkdtemp(prefix="nox-"))
@@ -99,6 +102,7 @@ def run_session(session: str, reports: Path, running: set[int]) -> Outcome:
     environment = {
         **os.environ,
         "NOX_WHEELHOUSE": str(ROOT / "dist"),
+        "NOX_LIBRARIES": str(libraries),
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(folder / "tmp"),
     }
@@ -160,18 +164,26 @@ def run_stages(stages: Sequence[Sequence[str]], reports: Path) -> list[Outcome]:
     """Run the stages in order; `build` failing ends the run. An interrupt ends what is running."""
     outcomes: list[Outcome] = []
     running: set[int] = set()
-    for stage in stages:
-        with ThreadPoolExecutor(SESSIONS_AT_A_TIME) as pool:
-            try:
-                outcomes += pool.map(lambda session: run_session(session, reports, running), stage)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for group in tuple(running):
-                    os.killpg(group, signal.SIGKILL)
-                raise
-        if any(o.session == "build" and o.failed for o in outcomes):
-            break
+    # beside the environments: files are linked within a file system
+    with tempfile.TemporaryDirectory(prefix="nox-libraries-", ignore_cleanup_errors=True) as libraries:
+        run = partial(run_session, reports=reports, libraries=Path(libraries), running=running)
+        for stage in stages:
+            outcomes += run_stage(stage, run, running)
+            if any(o.session == "build" and o.failed for o in outcomes):
+                break
     return outcomes
+
+
+def run_stage(stage: Sequence[str], run: Callable[[str], Outcome], running: set[int]) -> list[Outcome]:
+    """Run the sessions of one stage; an interrupt ends the process groups in `running`."""
+    with ThreadPoolExecutor(SESSIONS_AT_A_TIME) as pool:
+        try:
+            return list(pool.map(run, stage))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for group in tuple(running):
+                os.killpg(group, signal.SIGKILL)
+            raise
 
 
 def main() -> int:

@@ -82,11 +82,21 @@ def operators() -> dict[str, Any]:
     # The import would forbid every later change of torch.backends' flags in this process.
     with mock.patch.object(torch.backends, "disable_global_flags"):
         from torch.testing._internal import common_methods_invocations as database
+        from torch.testing._internal import common_utils
+        from torch.testing._internal.opinfo import core
 
     # Random operators are wrapped in a function that sets a seed, which Dynamo does not trace; callers set
     # seeds.
     vars(database)["wrapper_set_seed"] = _call
+    # For every iteration over samples the whole stack is searched, with its source lines, for a test of
+    # torch's own that might leave samples out. None is there; below pytest the search takes most of the time.
+    for module in (core, common_utils):
+        vars(module)["extract_test_fn"] = _find_no_test
     return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in database.op_db}
+
+
+def _find_no_test() -> None:
+    return None
 
 
 def _call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
