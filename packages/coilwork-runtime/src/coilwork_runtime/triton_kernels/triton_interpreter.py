@@ -330,8 +330,23 @@ def run_interpreted(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> Non
         kernel = kernel.fn
     function = interpret_function(kernel.fn)
     extents = tuple(grid(given) if callable(grid) else grid)
+    values = {
+        one.name: _truth(given[one.name]) if isinstance(given[one.name], bool) else given[one.name]
+        for one in kernel.params
+        if one.name in given and not one.is_constexpr
+    }
+    values |= {one.name: given[one.name] for one in kernel.params if one.is_constexpr and one.name in given}
     with _ONE_AT_A_TIME, repair_interpreter(InterpreterOptions()):
-        function[extents](**{name: given[name] for name in kernel.arg_names if name in given})
+        function[extents](**values)
+
+
+def _truth(value: bool) -> Any:
+    """A truth value as the interpreter's own, which it would take for an integer of 32 bits."""
+    import numpy
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    return tl.tensor(TensorHandle(numpy.array([value], dtype=bool), tl.int1), tl.int1)
 
 
 def interpret_function(function: types.FunctionType) -> Any:
