@@ -61,6 +61,13 @@ def double_rows(x, out, x_step, out_step, columns, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def both(first, second, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(first + at, at.to(tl.float32), mask=at < n)
+    tl.store(second + at, -at.to(tl.float32), mask=at < n)
+
+
+@triton.jit
 def choose(x, bias, out, n, kind: tl.constexpr, dtype: tl.constexpr, negate, factor, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + at, mask=at < n)
@@ -263,6 +270,19 @@ def _slices(x: Tensor, y: Tensor) -> Tensor:
     return whole
 
 
+def two_parts(x: Tensor, y: Tensor) -> Tensor:
+    whole = torch.zeros(2, 2, N, device=x.device)
+    combine[(3,)](x, y, whole[0, 1], N, BLOCK=16)
+    combine[(3,)](y, x, whole[1, 0], N, BLOCK=16)
+    both[(3,)](whole[1, 1], whole[0, 0], N, 16)
+    return whole
+
+
+def _two_parts(x: Tensor, y: Tensor) -> Tensor:
+    numbers = torch.arange(N, dtype=x.dtype, device=x.device)
+    return torch.stack([torch.stack([-numbers, x * 2 + 1 + y]), torch.stack([y * 2 + 1 + x, numbers])])
+
+
 def product_operand(x: Tensor, y: Tensor) -> Tensor:
     product, columns = x @ y, (x @ y).t()
     first, second = torch.empty(6, 8, device=x.device), torch.empty(8, 6, device=x.device)
@@ -358,6 +378,7 @@ CASES: Final = {
         run=slice_of_input, eager=_slice_of_input, inputs=vectors, kernels=1, launches=1
     ),
     "slices": Case(run=slices, eager=_slices, inputs=matrices, kernels=1, launches=1),
+    "parts of parts": Case(run=two_parts, eager=_two_parts, inputs=vectors, kernels=1, launches=3),
     "a product's layout": Case(
         run=product_operand,
         eager=lambda x, y: (x @ y) * 4,

@@ -10,16 +10,19 @@ stays, and Python makes it between two programs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import fx
 
+from coilwork_frontend.capture.written_parts import WrittenPart, find_written_parts
 from coilwork_frontend.torch_compat.user_kernels import (
     FUNCTIONAL_CALL,
     FUNCTIONAL_LAUNCH,
     LAUNCH,
+    describe_written,
     find_constants,
     find_kernel,
     list_written,
@@ -138,27 +141,95 @@ def _call_operator(graph: fx.Graph, launch: _Launch, define: DefineOperator) -> 
     )
     if made is None:
         return
-    arguments: dict[str, Any] = {name: launch.arguments[parameter] for parameter, name in made.arguments.items()}
+    arguments: dict[str, Any] = {
+        name: launch.arguments[parameter] for parameter, name in made.arguments.items()
+    }
     if launch.descriptors:
         arguments[made.descriptor_argument] = [
             number for _, lists in launch.descriptors.values() for one in lists for number in one
         ]
     arguments[made.grid_argument] = [extent for grid in launch.grids for extent in grid]
-    # results of the functional call come in the order of the operator's arguments, behind its own
     written = [parameter for parameter in made.arguments if parameter in launch.written]
-    is_functional = node.target is FUNCTIONAL_LAUNCH and bool(written)
-    with graph.inserting_before(node):
-        if is_functional:
-            call = graph.call_function(FUNCTIONAL_CALL, (made.overload,), arguments)
-        else:
+    if node.target is FUNCTIONAL_LAUNCH and written:
+        _call_over_copies(graph, launch, made, arguments, written)
+    else:
+        with graph.inserting_before(node):
             call = graph.call_function(made.overload, (), arguments)
-    values: Any = node.meta.get("val")
-    call.meta.update(node.meta)
-    call.meta["val"] = (None, *(values[name] for name in written)) if is_functional else None
-    for user in list(node.users):
-        assert user.target is operator.getitem, "torch takes results by name"
-        user.args = (call, 1 + written.index(str(user.args[1])))
+        call.meta.update(node.meta, val=None)
     graph.erase_node(node)
+
+
+def _call_over_copies(
+    graph: fx.Graph,
+    launch: _Launch,
+    made: LaunchOperator,
+    arguments: dict[str, Any],
+    written: Sequence[str],
+) -> None:
+    """Add the call of the operator of `launch` over copies of tensors, and give its results to users."""
+    node = launch.node
+    results: dict[str, fx.Node] = {str(user.args[1]): user for user in node.users}
+    parts = find_written_parts(launch.arguments, written, results)
+    tensors: list[fx.Node] = []
+    places: dict[str, int] = {}
+    keywords: dict[str, Any] = {}
+    for parameter in written:
+        part = parts.get(parameter)
+        operand: fx.Node = arguments.pop(made.arguments[parameter])
+        # of a tensor that several arguments are parts of, there is one copy
+        shared = [
+            places[other]
+            for other, one in parts.items()
+            if part is not None and other in places and one.whole is part.whole
+        ]
+        places[parameter] = shared[0] if shared else len(tensors)
+        if not shared:
+            tensors.append(operand if part is None else part.whole)
+        view = {} if part is None else _describe_view(operand)
+        keywords |= describe_written(made.arguments[parameter], places[parameter], view)
+    with graph.inserting_before(node):
+        call = graph.call_function(
+            FUNCTIONAL_CALL, (made.overload,), {**arguments, **keywords, "_all_bases": tensors}
+        )
+        call.meta.update(node.meta, val=(None, *(one.meta["val"] for one in tensors)))
+        changed = [graph.call_function(operator.getitem, (call, 1 + k)) for k in range(len(tensors))]
+        for new, old in zip(changed, tensors, strict=True):
+            new.meta.update(node.meta, val=old.meta["val"])
+    for parameter, result in results.items():
+        part = parts.get(parameter)
+        new = changed[places[parameter]]
+        if part is None:
+            result.replace_all_uses_with(new)
+            graph.erase_node(result)
+        else:
+            _replace_parts(graph, part, new)
+
+
+def _describe_view(operand: fx.Node) -> dict[str, Any]:
+    value: torch.Tensor = operand.meta["val"]
+    return {
+        "size": list(value.shape),
+        "stride": list(value.stride()),
+        "storage_offset": value.storage_offset(),
+    }
+
+
+def _replace_parts(graph: fx.Graph, part: WrittenPart, new: fx.Node) -> None:
+    """Let users of the replaced nodes read the tensor `new`, which was `part.whole`, instead."""
+    for old, count in part.replaced:
+        shown = new
+        with graph.inserting_before(old):
+            for view in part.views[:count]:
+                shown = _view_again(graph, view, shown)
+        old.replace_all_uses_with(shown)
+    for old, _ in reversed(part.replaced):
+        graph.erase_node(old)
+
+
+def _view_again(graph: fx.Graph, view: fx.Node, source: fx.Node) -> fx.Node:
+    again = graph.call_function(view.target, (source, *view.args[1:]))
+    again.meta.update(view.meta)
+    return again
 
 
 def _examples(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from torch._higher_order_ops.auto_functionalize import auto_functionalized
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch._higher_order_ops.triton_kernel_wrap import (
     get_mutated_tensors,
     kernel_side_table,
@@ -17,8 +17,15 @@ FUNCTIONAL_LAUNCH: Final[Any] = triton_kernel_wrapper_functional
 """Launches a kernel over copies of what it writes, and returns these by parameter."""
 LAUNCH: Final[Any] = triton_kernel_wrapper_mutation
 """Launches a kernel."""
-FUNCTIONAL_CALL: Final[Any] = auto_functionalized
-"""Calls an operator over copies of what it writes, and returns its results, then these."""
+FUNCTIONAL_CALL: Final[Any] = auto_functionalized_v2
+"""Calls an operator over copies of the tensors in which it writes, and returns its results, then these."""
+
+
+def describe_written(argument: str, base: int, view: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of `FUNCTIONAL_CALL` for an argument that is written: tensor number `base` or, with
+    a size, a stride and a storage offset in `view`, a part of it.
+    """
+    return {f"_{argument}_base_index": base, **{f"_{argument}_{name}": value for name, value in view.items()}}
 
 
 def find_kernel(number: int) -> Any:
