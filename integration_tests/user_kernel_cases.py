@@ -503,10 +503,31 @@ def stand_in_for_a_device() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+def check_cache() -> str:
+    """Return what is wrong with a second compilation, in which torch numbers kernels otherwise."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    case = CASES["fused around"]
+    with tempfile.TemporaryDirectory() as folder:
+        for kernel in (twice, combine):
+            torch._dynamo.reset()
+            kernel_side_table.reset_table()
+            kernel_side_table.add_kernel(kernel)
+            compiled = torch.compile(case.run, backend="coilwork", options={"strict": True, "trace": folder})
+            inputs = case.inputs("cpu")
+            torch.testing.assert_close(compiled(*inputs), case.eager(*inputs))
+        (report,) = Path(folder).glob("*/report.json")
+        return "" if json.loads(report.read_text())["cache_hit"] else "it is compiled again"
+
+
+DRIVERS: Final = {"in Python": {"executor": "python"}, "in FX": {"wrapper": "fx"}, "in C++": {"wrapper": "cpp"}}
+
+
 def main() -> None:
     stand_in_for_a_device()
-    names = sys.argv[2:] or [name for name, case in CASES.items() if not case.needs_gpu]
-    print(json.dumps({name: check(CASES[name], "cpu") for name in names}))
+    answers = {name: check(case, "cpu") for name, case in CASES.items() if not case.needs_gpu}
+    answers |= {name: check(CASES["fused around"], "cpu", **options) for name, options in DRIVERS.items()}
+    print(json.dumps({**answers, "from the cache": check_cache()}))
 
 
 if __name__ == "__main__":

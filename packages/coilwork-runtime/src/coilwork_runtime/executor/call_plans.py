@@ -25,6 +25,7 @@ from coilwork_runtime.executor.vendor_libraries import (
     product_bytes,
 )
 from coilwork_runtime.manifest.wire_format import join_items, text, u32
+from coilwork_runtime.triton_kernels.user_kernels import find_kernel
 
 Callback = Callable[[list[torch.Tensor], list[int]], Any]
 
@@ -60,7 +61,11 @@ def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
 
 def find_operator(target: str) -> Callable[[], Callable[..., Any]]:
     """A function that looks an operator overload up when it is called: those of a library may be registered
-    later."""
+    later. What launches a kernel of the user's does so without the dispatcher."""
+    kernel = find_kernel(target)
+    if kernel is not None:
+        launch = kernel.launch
+        return lambda: launch
     parts = target.split(".")
     if len(parts) != 3:
         root: Any = torch.ops

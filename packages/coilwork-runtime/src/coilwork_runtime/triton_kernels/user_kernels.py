@@ -73,9 +73,12 @@ class UserKernel:
         """The operator."""
         return getattr(getattr(torch.ops, NAMESPACE), self.name).default
 
-    def launch(self, *values: Any) -> None:
+    def launch(self, *values: Any, **named: Any) -> None:
         """Launch the kernel with the operator's arguments: the parameters' values, the numbers of
         descriptors if it has any, and the grids, three extents each."""
+        if named:
+            order = [*self.arguments.values(), self.descriptor_argument, self.grid_argument]
+            values += tuple(named[name] for name in order[len(values) :] if name in named)
         given = dict(zip(self.arguments, values, strict=False))
         extents = values[-1]
         if self.descriptors:
@@ -83,7 +86,8 @@ class UserKernel:
         given |= self.constants
         grid = _choose_grid(self.kernel, extents) if self.grids > 1 else tuple(extents)
         tensor = next((one for one in values if isinstance(one, torch.Tensor)), None)
-        if is_interpreting() and tensor is not None and tensor.device.type == "cpu":
+        device = None if tensor is None else tensor.device
+        if device is not None and device.type == "cpu" and is_interpreting():
             run_interpreted(self.kernel, grid, given)
             return
         # an autotuner's hooks are given what is passed by name twice
@@ -92,15 +96,11 @@ class UserKernel:
             if name not in given:
                 break
             positional.append(given.pop(name))
-        if tensor is None or tensor.device.type != "cuda" or _is_current(tensor):
+        if device is None or device.type != "cuda" or device.index == torch.cuda.current_device():
             self.kernel[grid](*positional, **given)
             return
-        with torch.cuda.device_of(tensor):
+        with torch.cuda.device(device):
             self.kernel[grid](*positional, **given)
-
-
-def _is_current(tensor: torch.Tensor) -> bool:
-    return tensor.device.index == torch.cuda.current_device()
 
 
 def _choose_grid(kernel: Any, extents: Sequence[int]) -> Callable[[Mapping[str, Any]], tuple[int, ...]]:
@@ -268,9 +268,11 @@ def _items(value: object) -> Iterator[object]:
 
 def _find_function(kernel: Any) -> types.FunctionType | None:
     """The user's own function in a kernel; None if it is no kernel of Triton's."""
-    from triton.runtime.autotuner import Autotuner, Heuristics
-    from triton.runtime.jit import JITFunction
-
+    try:
+        from triton.runtime.autotuner import Autotuner, Heuristics
+        from triton.runtime.jit import JITFunction
+    except ImportError:
+        return None
     while isinstance(kernel, Autotuner | Heuristics):
         kernel = kernel.fn
     if not isinstance(kernel, JITFunction):
