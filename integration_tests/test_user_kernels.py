@@ -5,8 +5,6 @@ One process runs all cases over CPU tensors: what torch captures for a device, T
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from integration_tests.interpreting import answers_of

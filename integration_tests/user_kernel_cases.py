@@ -1,15 +1,14 @@
 """Programs that launch Triton kernels of their own, each with what eager PyTorch says of it.
 
 On a GPU these are called in the test's process. Elsewhere `python -m integration_tests.user_kernel_cases`
-runs them over CPU tensors: torch captures launches only if there is a driver of Triton's, so it makes one that
-tells of a device, and what captures is run by Triton's interpreter. It prints what is wrong with each.
+runs them over CPU tensors. Torch captures launches only if Triton has a driver, so there is one that tells of
+a device, and Triton's interpreter runs what is captured. The process prints what is wrong with each case.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -401,9 +400,7 @@ CASES: Final = {
         dynamic=True,
     ),
     "pruned": Case(run=pruned, eager=lambda x, y: x + 1, inputs=vectors, kernels=2, launches=1),
-    "heuristics": Case(
-        run=by_heuristics, eager=lambda x, y: x + 1, inputs=vectors, kernels=0, launches=1
-    ),
+    "heuristics": Case(run=by_heuristics, eager=lambda x, y: x + 1, inputs=vectors, kernels=0, launches=1),
     "an operator, trained": Case(run=operator_step, eager=_step, inputs=trained, kernels=4, launches=2),
     "an operator, trained, open sizes": Case(
         run=operator_step, eager=_step, inputs=trained, kernels=4, launches=2, dynamic=True
@@ -429,7 +426,7 @@ CASES: Final = {
 
 
 def check(case: Case, device: str, **options: Any) -> str:
-    """Return what is wrong with the results, the gradients, the inputs or the program; empty if nothing is."""
+    """Return what is wrong with results, gradients, inputs or the program; empty if nothing is."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     inputs = case.inputs(device)
@@ -445,7 +442,8 @@ def check(case: Case, device: str, **options: Any) -> str:
         try:
             for _ in range(2):
                 _compare(compiled(*inputs), case.eager(*copies), inputs, copies)
-        except Exception as error:
+        # the other cases are to be heard as well
+        except Exception as error:  # noqa: BLE001
             return f"{type(error).__name__}: {error}"
         reports = [json.loads(path.read_text()) for path in Path(folder).glob("*/report.json")]
     kernels, calls = (sum(one[name] for one in reports) for name in ("kernels", "extern_calls"))
@@ -520,7 +518,11 @@ def check_cache() -> str:
         return "" if json.loads(report.read_text())["cache_hit"] else "it is compiled again"
 
 
-DRIVERS: Final = {"in Python": {"executor": "python"}, "in FX": {"wrapper": "fx"}, "in C++": {"wrapper": "cpp"}}
+DRIVERS: Final = {
+    "in Python": {"executor": "python"},
+    "in FX": {"wrapper": "fx"},
+    "in C++": {"wrapper": "cpp"},
+}
 
 
 def main() -> None:

@@ -227,7 +227,7 @@ def _replace_parts(graph: fx.Graph, part: WrittenPart, new: fx.Node) -> None:
 
 
 def _view_again(graph: fx.Graph, view: fx.Node, source: fx.Node) -> fx.Node:
-    again = graph.call_function(view.target, (source, *view.args[1:]))
+    again = graph.create_node("call_function", view.target, (source, *view.args[1:]))
     again.meta.update(view.meta)
     return again
 

@@ -1,8 +1,8 @@
 """Find the parts of tensors that a launch writes, and that the captured graph puts back into the tensors.
 
 AOTAutograd makes of a launch that writes into `whole[8:24]` one that returns the new part, and a
-`slice_scatter` of that into `whole`. A launch over `whole` as it is, which writes into the part, needs neither
-a copy of the part nor the scatter.
+`slice_scatter` of that into `whole`. A launch over `whole` as it is, which writes into the part, needs
+neither a copy of the part nor the scatter.
 """
 
 from __future__ import annotations
@@ -133,9 +133,7 @@ def _put_back(
         if len(views) == 1 and into is current:
             yield ((user, 0),)
         elif len(views) > 1 and isinstance(into, fx.Node) and _shows(into, views[:-1], current):
-            yield from (
-                ((user, len(views) - 1), *rest) for rest in _put_back(user, views[:-1], current)
-            )
+            yield from (((user, len(views) - 1), *rest) for rest in _put_back(user, views[:-1], current))
 
 
 def _fill(given: Sequence[Any], defaults: Sequence[Any]) -> tuple[Any, ...]:

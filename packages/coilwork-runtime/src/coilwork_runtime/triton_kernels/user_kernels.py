@@ -12,7 +12,6 @@ Where Triton is told to interpret (TRITON_INTERPRET=1), kernels over CPU tensors
 from __future__ import annotations
 
 import hashlib
-import inspect
 import threading
 import types
 import uuid
@@ -105,9 +104,7 @@ class UserKernel:
 
 def _choose_grid(kernel: Any, extents: Sequence[int]) -> Callable[[Mapping[str, Any]], tuple[int, ...]]:
     """A function of a launch's arguments that returns the grid of the configuration which these are of."""
-    pairs = [
-        (config.kwargs, tuple(extents[3 * k : 3 * k + 3])) for k, config in enumerate(kernel.configs)
-    ]
+    pairs = [(config.kwargs, tuple(extents[3 * k : 3 * k + 3])) for k, config in enumerate(kernel.configs)]
 
     def find(arguments: Mapping[str, Any]) -> tuple[int, ...]:
         return next(
@@ -325,10 +322,11 @@ def _describe_kernel(kernel: Any) -> object:
     return describe(kernel)
 
 
-def describe(value: object) -> str:
+def describe(value: object, known: frozenset[types.FunctionType] = frozenset()) -> str:
     """Return a text that is the same for equal values, in every process.
 
     A value without such a text, an object of the user's in a closure for one, gets one that no other has.
+    Functions among `known` are being described.
     """
     from triton.language import constexpr
     from triton.language import dtype as TritonType
@@ -338,32 +336,46 @@ def describe(value: object) -> str:
         case None | bool() | int() | float() | str() | bytes() | torch.dtype() | torch.device():
             return f"{type(value).__name__} {value!r}"
         case list() | tuple():
-            return f"{type(value).__name__}({', '.join(map(describe, value))})"
+            return f"{type(value).__name__}({', '.join(describe(one, known) for one in value)})"
         case dict():
-            return f"{{{', '.join(f'{describe(key)}: {describe(one)}' for key, one in value.items())}}}"
+            items = (f"{describe(key, known)}: {describe(one, known)}" for key, one in value.items())
+            return f"{{{', '.join(items)}}}"
         case constexpr():
-            return f"constexpr({describe(value.value)})"
+            return f"constexpr({describe(value.value, known)})"
         case TritonType():
             return f"type {value}"
         case JITFunction():
             return str(_describe_kernel(value))
         case types.FunctionType():
-            return _describe_function(value)
+            return "itself" if value in known else _describe_function(value, known | {value})
         case types.BuiltinFunctionType() | type() | types.ModuleType():
             return f"{getattr(value, '__module__', '')}.{value.__name__}"
     return f"{type(value).__name__} {uuid.uuid4()}"
 
 
-def _describe_function(function: types.FunctionType) -> str:
+def _describe_function(function: types.FunctionType, known: frozenset[types.FunctionType]) -> str:
     """A text of what `function` does: its code, and the values that it finds outside."""
-    try:
-        outside = inspect.getclosurevars(function)
-    except ValueError:
-        return f"function {uuid.uuid4()}"
-    code = function.__code__
-    found = {**outside.globals, **outside.nonlocals}
-    used = {name: describe(value) for name, value in sorted(found.items()) if value is not function}
-    constants = [one for one in code.co_consts if not isinstance(one, types.CodeType)]
-    inner = [one.co_code for one in code.co_consts if isinstance(one, types.CodeType)]
-    parts = (code.co_code, code.co_names, constants, inner, used, describe(function.__defaults__))
+    codes = tuple(_list_codes(function.__code__))
+    names = sorted({name for code in codes for name in code.co_names})
+    outside = [(name, function.__globals__[name]) for name in names if name in function.__globals__]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            outside.append((name, cell.cell_contents))
+        except ValueError:
+            # it is not bound yet
+            outside.append((name, object()))
+    parts = (
+        [(code.co_code, code.co_names, code.co_varnames) for code in codes],
+        [describe(one) for code in codes for one in code.co_consts if not isinstance(one, types.CodeType)],
+        [(name, describe(value, known)) for name, value in outside],
+        describe((function.__defaults__, function.__kwdefaults__), known),
+    )
     return f"function {hashlib.sha256(repr(parts).encode()).hexdigest()}"
+
+
+def _list_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """`code`, and that of the functions inside it."""
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _list_codes(one)
