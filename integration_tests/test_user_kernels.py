@@ -28,6 +28,7 @@ NAMES = (
     "an operator, trained, open sizes",
     "a function, trained",
     "an empty grid",
+    "numbers from data",
     "branches",
     "in Python",
     "in FX",

@@ -334,6 +334,19 @@ def empty_grid(x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def numbers_from_data(x: Tensor, y: Tensor) -> Tensor:
+    out, count = x + 1, (y > 0).sum().item()
+    torch._check(count <= N)
+    scale[(3,)](out, count, y.abs().sum().item(), 16)
+    return out
+
+
+def _numbers_from_data(x: Tensor, y: Tensor) -> Tensor:
+    out, count = x + 1, int((y > 0).sum())
+    out[:count] *= y.abs().sum()
+    return out
+
+
 def in_branches(x: Tensor, y: Tensor) -> Tensor:
     def scale_by(factor: float) -> Callable[[Tensor], Tensor]:
         def branch(value: Tensor) -> Tensor:
@@ -407,6 +420,9 @@ CASES: Final = {
     ),
     "a function, trained": Case(run=function_step, eager=_step, inputs=trained, kernels=4, launches=2),
     "an empty grid": Case(run=empty_grid, eager=lambda x, y: x + 1, inputs=vectors, kernels=1, launches=1),
+    "numbers from data": Case(
+        run=numbers_from_data, eager=_numbers_from_data, inputs=vectors, kernels=3, launches=1
+    ),
     "branches": Case(
         run=in_branches,
         eager=lambda x, y: torch.where(y.sum() > 0, (x + 1) * 2, (x + 1) * 3),
@@ -431,7 +447,8 @@ def check(case: Case, device: str, **options: Any) -> str:
     torch.manual_seed(0)
     inputs = case.inputs(device)
     copies = [value.detach().clone().requires_grad_(value.requires_grad) for value in inputs]
-    with tempfile.TemporaryDirectory() as folder:
+    numbers = torch._dynamo.config.patch(capture_scalar_outputs=True)
+    with tempfile.TemporaryDirectory() as folder, numbers:
         compiled = torch.compile(
             case.run,
             backend="coilwork",

@@ -143,7 +143,7 @@ def test_launches_over_cpu_tensors_are_interpreted(
     kernel.overload(*values.values(), grids)
     torch.testing.assert_close(out, x * 2 * 1.5 + 3)
     values["flag"] = False
-    kernel.launch(*values.values(), launch_grid=grids)
+    kernel.launch(*values.values(), grids)
     torch.testing.assert_close(out, -(x * 2 * 1.5 + 3))
 
 

@@ -36,11 +36,17 @@ def make_callback(call: RecordedCall) -> Callback:
 
     Results that lie in lists are returned as one list, in the call's order.
     """
-    find = find_operator(call.target)
     places = _Places()
-    positional = _Row([places.find(value) for value in call.args])
-    named = _Row([places.find(value) for value in call.kwargs.values()])
-    names = tuple(call.kwargs)
+    by_place = [places.find(value) for value in call.args]
+    by_name = {name: places.find(value) for name, value in call.kwargs.items()}
+    kernel = find_kernel(call.target)
+    if kernel is not None:
+        # a launch does without the dispatcher, and takes all arguments by place
+        launch = kernel.launch
+        row = _Row([*by_place, *(by_name[name] for name in kernel.order[len(by_place) :])])
+        return lambda tensors, sizes: launch(*row.fill(tensors, sizes))
+    find = find_operator(call.target)
+    positional, named, names = _Row(by_place), _Row(list(by_name.values())), tuple(by_name)
     fixed = dict(zip(names, named.fill([], []), strict=True)) if named.is_fixed else None
 
     def call_operator(tensors: list[torch.Tensor], sizes: list[int]) -> Any:
@@ -61,11 +67,7 @@ def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
 
 def find_operator(target: str) -> Callable[[], Callable[..., Any]]:
     """A function that looks an operator overload up when it is called: those of a library may be registered
-    later. What launches a kernel of the user's does so without the dispatcher."""
-    kernel = find_kernel(target)
-    if kernel is not None:
-        launch = kernel.launch
-        return lambda: launch
+    later."""
     parts = target.split(".")
     if len(parts) != 3:
         root: Any = torch.ops
@@ -113,7 +115,8 @@ class _Places:
                 self._sizes += 1
                 return _Integer(self._sizes - 1)
             case list():
-                return _Row([self.find(item) for item in value])
+                row = _Row([self.find(item) for item in value])
+                return _Fixed(row.fill([], [])) if row.is_fixed else row
             case _:
                 return _Fixed(value)
 

@@ -17,11 +17,13 @@ import types
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
+from coilwork_runtime.torch_compat import current_cuda_device
 from coilwork_runtime.triton_kernels.triton_interpreter import is_interpreting, run_interpreted
 
 NAMESPACE: Final = "coilwork_kernels"
@@ -35,7 +37,7 @@ list has that it takes: the block's extents; with the older API the tensor's, th
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UserKernel:
     """A kernel of the user's with the operator that launches it.
 
@@ -72,34 +74,57 @@ class UserKernel:
         """The operator."""
         return getattr(getattr(torch.ops, NAMESPACE), self.name).default
 
-    def launch(self, *values: Any, **named: Any) -> None:
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The operator's arguments in order."""
+        lists = (self.descriptor_argument,) * bool(self.descriptors) + (self.grid_argument,)
+        return (*self.arguments.values(), *lists)
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """True if a launch takes the operator's arguments as they come, and one grid."""
+        names = tuple(self.kernel.arg_names[: len(self.arguments)])
+        is_one = self.grids == 1 and not self.constants and not self.descriptors
+        return is_one and tuple(self.arguments) == names
+
+    def launch(self, *values: Any) -> None:
         """Launch the kernel with the operator's arguments: the parameters' values, the numbers of
         descriptors if it has any, and the grids, three extents each."""
-        if named:
-            order = [*self.arguments.values(), self.descriptor_argument, self.grid_argument]
-            values += tuple(named[name] for name in order[len(values) :] if name in named)
-        given = dict(zip(self.arguments, values, strict=False))
-        extents = values[-1]
-        if self.descriptors:
-            _make_descriptors(self.descriptors, given, values[-2])
-        given |= self.constants
-        grid = _choose_grid(self.kernel, extents) if self.grids > 1 else tuple(extents)
         tensor = next((one for one in values if isinstance(one, torch.Tensor)), None)
-        device = None if tensor is None else tensor.device
-        if device is not None and device.type == "cpu" and is_interpreting():
-            run_interpreted(self.kernel, grid, given)
+        if tensor is not None and tensor.is_cuda:
+            device = tensor.get_device()
+            if device != current_cuda_device():
+                with torch.cuda.device(device):
+                    self._launch_here(values)
+                return
+        elif tensor is not None and tensor.device.type == "cpu" and is_interpreting():
+            run_interpreted(self.kernel, self._choose_grid(values[-1]), self._name_values(values))
             return
+        self._launch_here(values)
+
+    def _launch_here(self, values: tuple[Any, ...]) -> None:
+        """Launch on the current device."""
+        if self._is_plain:
+            self.kernel.run(*values[:-1], grid=tuple(values[-1]), warmup=False)
+            return
+        given = self._name_values(values)
         # an autotuner's hooks are given what is passed by name twice
         positional = []
         for name in self.kernel.arg_names:
             if name not in given:
                 break
             positional.append(given.pop(name))
-        if device is None or device.type != "cuda" or device.index == torch.cuda.current_device():
-            self.kernel[grid](*positional, **given)
-            return
-        with torch.cuda.device(device):
-            self.kernel[grid](*positional, **given)
+        self.kernel.run(*positional, grid=self._choose_grid(values[-1]), warmup=False, **given)
+
+    def _name_values(self, values: Sequence[Any]) -> dict[str, Any]:
+        """What the kernel is given, by parameter."""
+        given = dict(zip(self.arguments, values, strict=False))
+        if self.descriptors:
+            _make_descriptors(self.descriptors, given, values[-2])
+        return given | self.constants
+
+    def _choose_grid(self, extents: Sequence[int]) -> Any:
+        return tuple(extents) if self.grids == 1 else _choose_grid(self.kernel, extents)
 
 
 def _choose_grid(kernel: Any, extents: Sequence[int]) -> Callable[[Mapping[str, Any]], tuple[int, ...]]:
@@ -233,8 +258,11 @@ def _schema_type(value: object) -> str | None:
             return "Tensor"
         case torch.SymBool() | bool():
             return "bool"
-        case torch.SymFloat() | float():
+        case float():
             return "float"
+        case torch.SymFloat():
+            # of floats, schemas know only those that are known
+            return "Scalar"
         case torch.SymInt():
             return "SymInt"
         case int() if -_INT64 <= value < _INT64:
