@@ -121,7 +121,7 @@ class UserKernel:
         given = dict(zip(self.arguments, values, strict=False))
         if self.descriptors:
             _make_descriptors(self.descriptors, given, values[-2])
-        return given | self.constants
+        return {**given, **self.constants}
 
     def _choose_grid(self, extents: Sequence[int]) -> Any:
         return tuple(extents) if self.grids == 1 else _choose_grid(self.kernel, extents)
