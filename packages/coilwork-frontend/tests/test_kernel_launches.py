@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,9 +33,13 @@ class Operator:
 
 
 @pytest.fixture(scope="module")
-def copying() -> Iterator[Operator]:
+def library() -> torch.library.Library:
+    return torch.library.Library("coilwork_frontend_kernels", "FRAGMENT")
+
+
+@pytest.fixture(scope="module")
+def copying(library: torch.library.Library) -> Operator:
     """An operator that copies its first argument into the others."""
-    library = torch.library.Library("coilwork_frontend_kernels", "FRAGMENT")
     library.define("fill(Tensor source, Tensor(a!) out, Tensor(b!) rest, SymInt[] grid) -> ()")
 
     def fill(source: torch.Tensor, out: torch.Tensor, rest: torch.Tensor, grid: list[int]) -> None:
@@ -43,7 +47,7 @@ def copying() -> Iterator[Operator]:
         rest.copy_(-source)
 
     library.impl("fill", fill, "CompositeExplicitAutograd")
-    yield Operator(overload=torch.ops.coilwork_frontend_kernels.fill.default)
+    return Operator(overload=torch.ops.coilwork_frontend_kernels.fill.default)
 
 
 class Writer:
