@@ -97,7 +97,7 @@ class UserKernel:
                 with torch.cuda.device(device):
                     self._launch_here(values)
                 return
-        elif tensor is not None and tensor.device.type == "cpu" and is_interpreting():
+        elif tensor is not None and tensor.is_cpu and is_interpreting():
             run_interpreted(self.kernel, self._choose_grid(values[-1]), self._name_values(values))
             return
         self._launch_here(values)
