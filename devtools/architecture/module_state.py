@@ -37,6 +37,10 @@ ALLOWED: Mapping[tuple[str | None, str], str] = {
         "coilwork.backend",
         "_AROUND",
     ): "what the blocks `with coilwork.options(...)` say that a thread is in",
+    (
+        "coilwork_runtime.triton_kernels.user_kernels",
+        "_DEFINED",
+    ): "what is behind operators that launches defined in torch's table, which keeps them for the process",
 }
 # Ours that hold no values, as those of `threading`.
 LOCKS = frozenset({"ForkedLock"})

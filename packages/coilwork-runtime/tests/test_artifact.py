@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from executor_assembly import sample_program
+from executor_assembly import Assembly, sample_program
 from runtime_sample_kernels import cpp_kernel, triton_kernel
 
 from coilwork_runtime import (
@@ -64,6 +64,22 @@ def test_round_trip(artifact: Path) -> None:
 
 def test_equal_programs_give_equal_files(artifact: Path, tmp_path: Path) -> None:
     assert save(tmp_path / "again.coil").read_bytes() == artifact.read_bytes()
+
+
+def test_launches_of_the_users_kernels_are_not_saved(tmp_path: Path) -> None:
+    assembly = Assembly()
+    assembly.input("x")
+    assembly.call("coilwork_kernels.scale_0123456789ab.default", [assembly.ref("x")], results=[])
+    with pytest.raises(ArtifactError, match="scale_0123456789ab") as caught:
+        save_artifact(
+            tmp_path / "launch.coil",
+            program=assembly.returns("x"),
+            kernels=encode_kernels([]),
+            name="launch",
+            builder=Builder(),
+            constants={},
+        )
+    assert caught.value.code == "user-kernels"
 
 
 def test_inputs_are_checked(artifact: Path) -> None:

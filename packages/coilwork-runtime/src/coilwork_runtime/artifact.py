@@ -42,13 +42,14 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
 )
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
-from coilwork_runtime.executor.program_reader import read_program
+from coilwork_runtime.executor.program_reader import Tables, read_program
 from coilwork_runtime.launch_descriptor import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec, decode_kernels
 from coilwork_runtime.manifest.roles import parse_roles
 from coilwork_runtime.module_loader import Call, load_kernels
 from coilwork_runtime.triton_kernels.compilation import GpuBinary, decode_binary, encode_binary
 from coilwork_runtime.triton_kernels.triton_interpreter import is_interpreting
+from coilwork_runtime.triton_kernels.user_kernels import NAMESPACE
 from coilwork_runtime.version import __version__
 
 
@@ -285,11 +286,13 @@ def save_artifact(
     `builder`, and so come out of its store where they are there. Constants are copied.
 
     Raises:
-        ArtifactError: the file cannot be written, or a role needs a callable of Python.
+        ArtifactError: the file cannot be written, a role needs a callable of Python, or the program launches
+            a kernel of the user's.
         ProgramBytesError: the program or the kernels are damaged.
         KernelBuildError, MissingCompilerError, MissingTritonError: as when loading the program.
     """
-    _, parts = read_program(program)
+    tables, parts = read_program(program)
+    _check_calls(tables)
     specs = load_kernels(kernels)
     contents: dict[str, bytes] = {PROGRAM: program, KERNELS: kernels}
     if module_text:
@@ -322,6 +325,17 @@ def save_artifact(
         "constants": described,
     }
     write_records(Path(path), Records(runtime=__version__, facts=facts, contents=contents))
+
+
+def _check_calls(tables: Tables) -> None:
+    launches = {call.target for call in tables.calls if call.target.startswith(f"{NAMESPACE}.")}
+    if launches:
+        raise ArtifactError(
+            "user-kernels",
+            f"a program that launches kernels of the user's cannot be saved: {', '.join(sorted(launches))}",
+            reason="the kernels are objects of this process",
+            remedy="leave these launches out of the graph",
+        )
 
 
 def _check_roles(text: str) -> None:

@@ -28,6 +28,7 @@ from coilwork_frontend.calling_convention.lazy_conjugation import resolve_consta
 from coilwork_frontend.calling_convention.result_aliasing import SharedMemory
 from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.eager_trial import RefusedCallError
+from coilwork_frontend.capture.user_kernels import call_kernel_operators
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.walk import all_kernels
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, LoweringError, MistracedError
@@ -45,6 +46,7 @@ from coilwork_runtime import (
 from coilwork_runtime.executor.choice import Driven, Loadable, load
 from coilwork_runtime.module_loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
+from coilwork_runtime.triton_kernels.user_kernels import define_kernel
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.report import CompiledGraph, CompileReport, announce, read_report, report_program
 from coilwork_tools.explain.trace import Trace, log_progress, log_search
@@ -145,6 +147,7 @@ def compile_graph(
         CompileError: the graph cannot be compiled and `options.strict` is on.
         MistracedError: `gm` is not what the program does: what Dynamo captured has to run instead.
     """
+    call_kernel_operators(gm, define_kernel)
     job = open_job(
         gm,
         example_inputs,

@@ -109,6 +109,14 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
                 _reduce(bias, memory)
         case View():
             memory.view(node.output, memory.tensors[node.source], memory.size(node.offset))
+        case Extern() if node.out_overload == node.target:
+            # it has no other form
+            given = {name: Ref(output.name) for name, output in _list_given(node)}
+            for _, output in _list_given(node):
+                memory.allocate(output)
+            call(node.target, node.args, {**dict(node.kwargs), **given}, memory, node.single, node.paths)
+            for mutation in node.mutates:
+                memory.view(mutation.output, memory.tensors[mutation.source], 0)
         case Extern():
             returned = call(node.target, node.args, dict(node.kwargs), memory, node.single, node.paths)
             take_results(node.outputs, node.binds, returned, memory)
@@ -123,6 +131,12 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
             _loop(node, memory, constants)
         case AssertSize():
             check_size(memory.size(node.lhs), node.relation, memory.size(node.rhs), node.message)
+
+
+def _list_given(node: Extern) -> tuple[tuple[str, Buffer], ...]:
+    """The results that `node` writes into given memory, by the keywords that take it."""
+    pairs = zip(node.out_names, node.outputs, strict=True)
+    return tuple((name, output) for name, output in pairs if isinstance(output, Buffer))
 
 
 def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:

@@ -216,6 +216,7 @@ class Builder:
         if isinstance(node, Scatter):
             self._unfilled.discard(node.output.name)
         if isinstance(node, Extern):
+            self._unfilled.difference_update(o.name for o in node.outputs if isinstance(o, Buffer))
             self._follow_flights(node)
 
     def _follow_flights(self, call: Extern) -> None:

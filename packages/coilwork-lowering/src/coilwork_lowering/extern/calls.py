@@ -78,6 +78,7 @@ class Passed:
         named: buffers that each argument mentions, by its name.
         sources: buffers by the alias label that the schema gives the argument.
         written: buffers of each argument that is written into, by its name.
+        filled: arguments that are written into and hold nothing before: the call makes these buffers.
     """
 
     positional: tuple[Argument, ...]
@@ -86,6 +87,7 @@ class Passed:
     named: Mapping[str, Sequence[str]]
     sources: Mapping[str, Sequence[str]]
     written: Mapping[str, Sequence[Buffer]]
+    filled: tuple[tuple[str, Buffer], ...] = ()
 
 
 def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: bool) -> Passed:
@@ -103,12 +105,16 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
     named: dict[str, list[str]] = {}
     sources: dict[str, list[str]] = {}
     written: dict[str, list[Buffer]] = {}
+    filled: list[tuple[str, Buffer]] = []
     silently = undeclared_writes(target)
     for formal in schema_of(target).arguments:
         value, fake = call.arguments[formal.name], call.fakes[formal.name]
         writes = formal.name in silently or (formal.alias_info is not None and formal.alias_info.is_write)
         if writes:
             value = _writable(builder, value, call, formal.name)
+        if writes and isinstance(value, TensorValue) and builder.is_unfilled(value.buffer):
+            filled.append((formal.name, value.buffer))
+            continue
         dense = torch.Tag.needs_contiguous_strides in target.tags and not writes
         argument, used = _argument(builder, value, fake, call, exact=exact, dense=dense)
         if writes:
@@ -119,7 +125,10 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
         if formal.alias_info is not None:
             for label in formal.alias_info.before_set:
                 sources.setdefault(label, []).extend(b.name for b in used)
-        if formal.kwarg_only:
+        if filled:
+            # memory that the call makes is given by name, and so is all that comes after it
+            keywords.append((formal.name, argument))
+        elif formal.kwarg_only:
             if formal.name in call.node.kwargs:
                 keywords.append((formal.name, argument))
         else:
@@ -131,6 +140,7 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
         named=named,
         sources=sources,
         written=written,
+        filled=tuple(filled),
     )
 
 
@@ -302,6 +312,10 @@ def call_extern(
     outputs, values, aliases, binds = _outputs(
         builder, call, target, results, passed, given=bool(out_overload)
     )
+    if passed.filled:
+        # only operators without results of their own are given such memory
+        out_overload, out_names = call.target, tuple(name for name, _ in passed.filled)
+    made = tuple(buffer for _, buffer in passed.filled) or outputs
     in_flight, until = find_flight(
         target, passed.named, [_handle(o, v) for o, v in zip(outputs, values, strict=True)]
     )
@@ -309,8 +323,8 @@ def call_extern(
         target=call.target,
         args=passed.positional,
         kwargs=passed.keywords,
-        outputs=outputs,
-        single=not isinstance(call.result, list | tuple),
+        outputs=made,
+        single=len(made) == 1 if passed.filled else not isinstance(call.result, list | tuple),
         paths=list_result_paths(call.result),
         out_overload=out_overload,
         out_names=out_names,
@@ -320,7 +334,7 @@ def call_extern(
         family=_family(target),
         implements=_name_implemented(call),
         random=torch.Tag.nondeterministic_seeded in target.tags,
-        effect=effect or _has_effect(target, results, passed.mutated),
+        effect=effect or _has_effect(target, [*results, *made], passed.mutated),
         fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
         in_flight=in_flight,
         until=until,
@@ -584,6 +598,5 @@ def _family(target: Overload) -> ExternFamily:
 def _has_effect(target: Overload, results: list[Any], mutated: Sequence[Mutation]) -> bool:
     if target.namespace in COLLECTIVES:
         return True
-    return not mutated and not any(
-        isinstance(r, torch.Tensor | torch.SymInt | torch.SymFloat) for r in results
-    )
+    kinds = (torch.Tensor, torch.SymInt, torch.SymFloat, Buffer)
+    return not mutated and not any(isinstance(r, kinds) for r in results)

@@ -34,8 +34,8 @@ _STREAMS: Final = "streams"
 # Libraries that come with torch, or are ours: done with their operands, as far as order on a stream goes,
 # when they return.
 _DONE_AT_RETURN: Final = frozenset(
-    "aten prims coilwork mkldnn mkl onednn quantized quantized_decomposed _quantized prepacked fbgemm sparse "
-    "rngprims torchvision torchaudio inductor _inductor_test".split()
+    "aten prims coilwork coilwork_kernels mkldnn mkl onednn quantized quantized_decomposed _quantized "
+    "prepacked fbgemm sparse rngprims torchvision torchaudio inductor _inductor_test".split()
 )
 
 

@@ -16,7 +16,7 @@ from coilwork_ir.scalar import Scalar, cast, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
-from coilwork_lowering.ops.storage_aliasing import is_filled_by_updates
+from coilwork_lowering.ops.storage_aliasing import is_filled_by_calls, is_filled_by_updates
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, eq, index, lt, mul, round_to, select, sub, to_dtype
 
@@ -49,7 +49,12 @@ def _constant(number: int, targets: str) -> Rule:
 
 
 def _lower_empty(builder: Builder, call: Call) -> Value:
-    """Return memory with any contents. Where parts are stored into it one by one, none is stored before."""
+    """Return memory with any contents. Where parts are stored into it one by one, or a call stores into it,
+    none is stored before."""
+    if is_filled_by_calls(call.node):
+        return builder.allocate(
+            call.shape(builder), call.dtype, call.device, strides=builder.result_strides(call.fake)
+        )
     if call.dtype.is_opaque or not is_filled_by_updates(call.node, builder.options):
         return fill_tensor(builder, call, 0)
     return builder.allocate(call.shape(builder), call.dtype, call.device)

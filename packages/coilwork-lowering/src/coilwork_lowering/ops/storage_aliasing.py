@@ -18,6 +18,9 @@ from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
+_CLONE: Final = torch.ops.aten.clone.default
+# The operators of the user's kernels, which a launch defines.
+_KERNELS: Final = "coilwork_kernels"
 
 
 def find_box(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
@@ -121,6 +124,36 @@ def is_filled_by_updates(node: torch.fx.Node, options: LoweringOptions) -> bool:
     if len(users) != 1 or not is_box_update(users[0], node, options):
         return False
     return int(node.meta["val"].numel()) > 0
+
+
+def is_filled_by_calls(node: torch.fx.Node) -> bool:
+    """Tell if all that reads `node`, memory of any contents, are operators that write into it, or into copies
+    of it, before anybody reads these.
+
+    These are launches of the user's kernels.
+    """
+    return all(
+        _is_filled_by(user, node) or (user.target is _CLONE and _is_filled_first(user)) for user in node.users
+    )
+
+
+def _is_filled_first(copy: torch.fx.Node) -> bool:
+    """Tell if the first operator that takes `copy` fills it. Users are in no order, but the graph is."""
+    later = copy.next
+    while copy not in later.all_input_nodes:
+        if later.op == "output":
+            return False
+        later = later.next
+    return _is_filled_by(later, copy)
+
+
+def _is_filled_by(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Tell if `user` writes into `node`, once among its operands, and returns nothing."""
+    if not isinstance(user.target, Overload) or schema_of(user.target).returns:
+        return False
+    operands: list[torch.fx.Node] = []
+    torch.fx.node.map_arg((user.args, user.kwargs), operands.append)
+    return user.target.namespace == _KERNELS and operands.count(node) == 1 and _writes(user, node)
 
 
 def is_store_into_new_memory(node: torch.fx.Node, options: LoweringOptions) -> bool:

@@ -249,6 +249,9 @@ def _view_dtype(builder: Builder, call: Call) -> Value:
 
 def _clone(builder: Builder, call: Call) -> Value:
     value, strides = call.tensor("self"), call.strides(builder)
+    if builder.is_unfilled(value.buffer):
+        # `is_filled_by_calls` has seen that a call stores into this copy
+        return builder.allocate(value.shape, value.dtype, value.device, strides=strides)
     if is_written_into(call.node):
         layout = layout_of(value)
         kept = layout is not None and same_strides(value.shape, layout.strides, strides)

@@ -25,6 +25,7 @@ from coilwork_runtime.executor.vendor_libraries import (
     product_bytes,
 )
 from coilwork_runtime.manifest.wire_format import join_items, text, u32
+from coilwork_runtime.triton_kernels.user_kernels import find_kernel
 
 Callback = Callable[[list[torch.Tensor], list[int]], Any]
 
@@ -35,11 +36,17 @@ def make_callback(call: RecordedCall) -> Callback:
 
     Results that lie in lists are returned as one list, in the call's order.
     """
-    find = find_operator(call.target)
     places = _Places()
-    positional = _Row([places.find(value) for value in call.args])
-    named = _Row([places.find(value) for value in call.kwargs.values()])
-    names = tuple(call.kwargs)
+    by_place = [places.find(value) for value in call.args]
+    by_name = {name: places.find(value) for name, value in call.kwargs.items()}
+    kernel = find_kernel(call.target)
+    if kernel is not None:
+        # a launch does without the dispatcher, and takes all arguments by place
+        launch = kernel.launch
+        row = _Row([*by_place, *(by_name[name] for name in kernel.order[len(by_place) :])])
+        return lambda tensors, sizes: launch(*row.fill(tensors, sizes))
+    find = find_operator(call.target)
+    positional, named, names = _Row(by_place), _Row(list(by_name.values())), tuple(by_name)
     fixed = dict(zip(names, named.fill([], []), strict=True)) if named.is_fixed else None
 
     def call_operator(tensors: list[torch.Tensor], sizes: list[int]) -> Any:
@@ -108,7 +115,8 @@ class _Places:
                 self._sizes += 1
                 return _Integer(self._sizes - 1)
             case list():
-                return _Row([self.find(item) for item in value])
+                row = _Row([self.find(item) for item in value])
+                return _Fixed(row.fill([], [])) if row.is_fixed else row
             case _:
                 return _Fixed(value)
 

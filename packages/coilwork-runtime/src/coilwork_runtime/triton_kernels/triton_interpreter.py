@@ -9,8 +9,10 @@ commutative.
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -300,3 +302,75 @@ def _raise_failed_check(spec: KernelSpec, error: BaseException) -> None:
                 if message in str(cause):
                     raise_check(spec.name, spec.checks, number)
         cause = cause.__cause__
+
+
+# ---- kernels of the user's ----
+
+
+def run_interpreted(kernel: Any, grid: Any, arguments: Mapping[str, Any]) -> None:
+    """Launch a kernel of the user's over CPU tensors, in its first configuration.
+
+    `grid` are three extents, or a function that returns them for a launch's arguments. An autotuner's
+    measuring is left out, and so are the hooks around it; a configuration's own hook runs.
+    """
+    # Only here: what is compiled ahead needs no Triton in this process.
+    from triton.runtime.autotuner import Autotuner, Heuristics
+    from triton.runtime.interpreter import InterpreterOptions
+
+    given = dict(arguments)
+    while isinstance(kernel, Autotuner | Heuristics):
+        if isinstance(kernel, Heuristics):
+            for name, choose in kernel.values.items():
+                given[name] = choose(given)
+        else:
+            config = kernel.configs[0]
+            given |= config.all_kwargs()
+            if config.pre_hook is not None:
+                config.pre_hook(given)
+        kernel = kernel.fn
+    function = interpret_function(kernel.fn)
+    extents = tuple(grid(given) if callable(grid) else grid)
+    values = {
+        one.name: _truth(given[one.name]) if isinstance(given[one.name], bool) else given[one.name]
+        for one in kernel.params
+        if one.name in given and not one.is_constexpr
+    }
+    values |= {one.name: given[one.name] for one in kernel.params if one.is_constexpr and one.name in given}
+    with _ONE_AT_A_TIME, repair_interpreter(InterpreterOptions()):
+        function[extents](**values)
+
+
+def _truth(value: bool) -> Any:
+    """A truth value as the interpreter's own, which it would take for an integer of 32 bits."""
+    import numpy
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    return tl.tensor(TensorHandle(numpy.array([value], dtype=bool), tl.int1), tl.int1)
+
+
+def interpret_function(function: types.FunctionType) -> Any:
+    """Return `function`, as the user wrote it, for Triton's interpreter, with all device functions that it
+    calls."""
+    return _interpret_function(function, {})
+
+
+def _interpret_function(function: types.FunctionType, known: dict[types.FunctionType, Any]) -> Any:
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    if function in known:
+        return known[function]
+    # a namespace of its own: the interpreter changes it, and sees no closures
+    namespace = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    copy = types.FunctionType(
+        function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__annotations__ = function.__annotations__
+    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+    interpreted = known[function] = InterpretedFunction(copy)
+    for name in (*function.__code__.co_names, *function.__code__.co_freevars):
+        callee = namespace.get(name)
+        if isinstance(callee, JITFunction):
+            namespace[name] = _interpret_function(callee.fn, known)
+    return interpreted
