@@ -346,7 +346,7 @@ class _Lowering:
             raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
         call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
-        if (name, node.name) in self.options.fallback_nodes:
+        if self.options.falls_back(name, node.name):
             skip_stream(self.builder, call)
         if rule is not None and not self._is_for_aten(call, target):
             mark = self.builder.mark()
