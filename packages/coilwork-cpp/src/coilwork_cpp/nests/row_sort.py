@@ -34,9 +34,9 @@ _RECORD_BITS: Final = 64
 
 def group_sorts(sorts: Iterable[Sort]) -> list[list[Sort]]:
     """`sorts` by what they have in order: values and positions of one row are two of them."""
-    rows: dict[tuple[Scalar, bool], list[Sort]] = {}
+    rows: dict[tuple[Scalar, bool, int], list[Sort]] = {}
     for sort in sorts:
-        rows.setdefault((sort.operands[0], sort.descending), []).append(sort)
+        rows.setdefault((sort.operands[0], sort.descending, sort.topk), []).append(sort)
     return list(rows.values())
 
 
@@ -85,7 +85,9 @@ def sort_rows(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Seq
         records, key = kept[sort], word_type(sort.operands[0].dtype)
         row = (records, spare_name(records), block.index(extent_of(sort.axis)))
         first = count_read_elements(sort, passes)
-        if first is None:
+        if sort.topk:
+            in_order = Call(f"topk_records<{key}>", (*row, Literal(str(sort.topk))))
+        elif first is None:
             in_order = Call(f"sort_records<{key}>", row)
         else:
             in_order = Call(f"first_records<{key}>", (*row, Literal(str(first))))
