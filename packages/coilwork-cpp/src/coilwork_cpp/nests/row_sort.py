@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from coilwork_cpp.planning.passes import Pass, count_read_elements
+from coilwork_cpp.prelude.sort_functions import LONGEST_TOPK
 from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.element_types import value_type, word_type
 from coilwork_ir.dtypes import DType
@@ -86,12 +87,20 @@ def sort_rows(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Seq
         row = (records, spare_name(records), block.index(extent_of(sort.axis)))
         first = count_read_elements(sort, passes)
         if sort.topk:
+            _require_short_row(sort)
             in_order = Call(f"topk_records<{key}>", (*row, Literal(str(sort.topk))))
         elif first is None:
             in_order = Call(f"sort_records<{key}>", row)
         else:
             in_order = Call(f"first_records<{key}>", (*row, Literal(str(first))))
         block.add(Declare(f"const {record_type(sort)}* const", result_name(records).text, in_order))
+
+
+def _require_short_row(sort: Sort) -> None:
+    """Raise EmitError unless `topk_records` has room for the row."""
+    longest = bounds(extent_of(sort.axis)).hi
+    if longest is None or longest > LONGEST_TOPK:
+        raise EmitError("sort", f"topk's choice among equals in rows of more than {LONGEST_TOPK} elements")
 
 
 def spare_name(records: Name) -> Name:
