@@ -220,7 +220,7 @@ static Record* first_records(Record* records, Record* spare, i64 count, i64 want
 """,
     "topk_records": f"""
 #include <algorithm>
-// As `first_records`, of at most {LONGEST_TOPK}. Among equal keys the functions of the standard library choose
+// As `first_records`, of at most {LONGEST_TOPK}. Among equal keys functions of the standard library choose
 // that torch calls.
 template <class Key, class Record>
 static Record* topk_records(Record* records, Record* spare, i64 count, i64 wanted) {{

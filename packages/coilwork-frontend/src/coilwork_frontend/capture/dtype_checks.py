@@ -115,6 +115,11 @@ def _move_to_meta(argument: object) -> Any:
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     if isinstance(value, torch.SymInt):
         return _require_known(value)
+    # an open number, whose kind alone decides the result's dtype
+    if isinstance(value, torch.SymFloat):
+        return 1.5
+    if isinstance(value, torch.SymBool):
+        return True
     if isinstance(argument, fx.Node) and not isinstance(value, bool | int | float):
         raise _Unknown
     return value
