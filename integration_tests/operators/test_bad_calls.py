@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from integration_tests.operators.bad_calls import (
     ask_eager,
@@ -81,12 +82,14 @@ def test_what_programs_compute(calls: Mapping[str, Call]) -> None:
 
 
 _INTEGERS = torch.ones(4, 6, dtype=torch.int32)
+_CLASSES = torch.ones(2, dtype=torch.int8)
 _TRUTH = torch.ones(4, 3, dtype=torch.bool)
 # Calls that tracing takes under open sizes and numbers.
 OPEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "a product with a fraction": (lambda x, y: x.mul_(y), (_INTEGERS, 1.5)),
     "a power of a fraction": (lambda x, y: x.pow_(y), (_INTEGERS, 1.5)),
     "a product by assignment": (operator.imul, (_INTEGERS, 0.5)),
+    "classes of another type": (lambda k, n: functional.one_hot(k * 1, n), (_CLASSES, 4)),
     "a cross product of truth values": (lambda x, y: torch.linalg.cross(x, y), (_TRUTH, _TRUTH)),
 }
 
