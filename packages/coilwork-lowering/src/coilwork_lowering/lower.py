@@ -347,7 +347,7 @@ class _Lowering:
         call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
         if self.options.falls_back(name, node.name):
-            skip_stream(self.builder, call)
+            skip_stream(self.builder, call, None if rule is None else rule.lower)
         if rule is not None and not self._is_for_aten(call, target):
             mark = self.builder.mark()
             try:

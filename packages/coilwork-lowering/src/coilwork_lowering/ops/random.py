@@ -13,9 +13,8 @@ distribution function (Devroye, "Non-Uniform Random Variate Generation", 1986, c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from coilwork_ir.buffers import DeviceValue, ListValue
@@ -197,29 +196,29 @@ def take_stream(builder: Builder, drawing: Drawing) -> Stream:
     return Stream(builder, seed, builder.streams - 1)
 
 
-def skip_stream(builder: Builder, call: Call) -> None:
+@dataclass(frozen=True, slots=True)
+class DrawingRule:
+    """The rule that makes what `plan` says, from a stream of the operator's own."""
+
+    plan: PlanDrawing
+
+    def __call__(self, builder: Builder, call: Call) -> Value:
+        drawing = self.plan(builder, call)
+        return drawing.make(take_stream(builder, drawing))
+
+
+def skip_stream(builder: Builder, call: Call, lower: Lower | None) -> None:
     """Leave out the stream of `call`, which falls back to ATen, so that other operators keep theirs.
 
-    The graph draws its seed here, as it would if code were generated for `call`.
+    `lower` would lower it. The graph draws its seed here, as it would if code were generated for `call`.
     """
-    plan = _PLANS.get(call.target)
-    if plan is None:
+    if not isinstance(lower, DrawingRule):
         return
     try:
-        drawing = plan(builder, call)
+        drawing = lower.plan(builder, call)
     except NotLowered:
         return
     take_stream(builder, drawing)
-
-
-def _draw(plan: PlanDrawing) -> Lower:
-    """Return the rule that makes what `plan` says."""
-
-    def lower(builder: Builder, call: Call) -> Value:
-        drawing = plan(builder, call)
-        return drawing.make(take_stream(builder, drawing))
-
-    return lower
 
 
 def _probability(value: Value) -> float:
@@ -436,28 +435,18 @@ def _integers(builder: Builder, call: Call) -> Drawing:
     return _plan_tensor(builder, call, draw, (DType.I64, DType.I32))
 
 
-# How each operator draws that has a stream of its own.
-_PLANS: Final[Mapping[str, PlanDrawing]] = MappingProxyType(
-    {
-        target: plan
-        for names, plan in (
-            ("native_dropout", _native_dropout),
-            ("rand rand_like", _rand),
-            ("bernoulli.p", _bernoulli),
-            ("randn randn_like", _standard_normal),
-            ("normal_functional normal.float_float normal.Tensor_float", _normal),
-            ("log_normal", _log_normal),
-            ("uniform", _uniform),
-            ("exponential", _exponential),
-            ("cauchy", _cauchy),
-            ("geometric", _geometric),
-            ("randint randint.low randint_like randint_like.low_dtype", _integers),
-        )
-        for target in overloads(names)
-    }
-)
 RULES: Final[tuple[Rule, ...]] = (
-    *(Rule((target,), _draw(plan)) for target, plan in _PLANS.items()),
+    Rule(overloads("native_dropout"), DrawingRule(_native_dropout)),
+    Rule(overloads("rand rand_like"), DrawingRule(_rand)),
+    Rule(overloads("bernoulli.p"), DrawingRule(_bernoulli)),
+    Rule(overloads("randn randn_like"), DrawingRule(_standard_normal)),
+    Rule(overloads("normal_functional normal.float_float normal.Tensor_float"), DrawingRule(_normal)),
+    Rule(overloads("log_normal"), DrawingRule(_log_normal)),
+    Rule(overloads("uniform"), DrawingRule(_uniform)),
+    Rule(overloads("exponential"), DrawingRule(_exponential)),
+    Rule(overloads("cauchy"), DrawingRule(_cauchy)),
+    Rule(overloads("geometric"), DrawingRule(_geometric)),
+    Rule(overloads("randint randint.low randint_like randint_like.low_dtype"), DrawingRule(_integers)),
     Rule(("coilwork.seed.default",), _lower_seed),
     Rule(("coilwork.kept.default",), _recompute_mask),
 )
