@@ -34,6 +34,41 @@ def test_triton_sorts_agree(answers: dict[str, str], name: str) -> None:
 
 Function = Callable[[Tensor], tuple[Tensor, ...]]
 
+# Elements of a row, and how many are chosen: routers of experts.
+ROUTERS = ((8, 2), (16, 1), (64, 6), (128, 2), (128, 8))
+
+
+def rows_with_ties(length: int) -> Tensor:
+    """Rows of zeros, and of few, more and many different numbers."""
+    generator = torch.Generator().manual_seed(length)
+    numbers = [torch.randint(most, (6, length), generator=generator) for most in (1, 3, length, 1 << 20)]
+    return torch.cat(numbers).float()
+
+
+def test_routers_choose_eagers_experts_among_equals() -> None:
+    def choose(*gates: Tensor) -> list[Tensor]:
+        return [x.softmax(-1).topk(k).indices for x, (_, k) in zip(gates, ROUTERS, strict=True)]
+
+    gates = [rows_with_ties(length) for length, _ in ROUTERS]
+    with no_fallback():
+        found = compile_with(choose, "coilwork")(*gates)
+    for mine, its in zip(found, choose(*gates), strict=True):
+        assert torch.equal(mine, its)
+
+
+@pytest.mark.parametrize("numerics", ["eager", "strict"])
+def test_eagers_choice_among_equals_is_kept_where_numerics_are_eagers(numerics: str) -> None:
+    def choose(x: Tensor) -> tuple[Tensor, ...]:
+        long = x.topk(9).indices, x.topk(9, sorted=False).indices, x.kthvalue(40).indices
+        return *long, x.sort().indices, x.median(-1).indices, x.nanmedian(-1).indices, x.mode(-1).indices
+
+    x = rows_with_ties(700)
+    with no_fallback():
+        found = torch.compile(choose, backend="coilwork", options={"numerics": numerics})(x)
+    for mine, its in zip(found, choose(x), strict=True):
+        assert torch.equal(mine, its)
+
+
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,

@@ -90,7 +90,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_frontend.capture.operator_fixes", "_RESIZE_OPERATORS"): _SPELLING,
     ("coilwork_frontend.capture.unbacked_sizes", "_SQUEEZES"): "the overloads of one operator",
     ("coilwork_frontend.capture.runtime_checks", "_ASSERTIONS"): _SPELLING,
-    ("coilwork_frontend.capture.runtime_checks", "_ONE_HOT"): _SPELLING,
+    ("coilwork_frontend.capture.runtime_checks", "ONE_HOT"): _SPELLING,
     ("coilwork_frontend.capture.runtime_checks", "_QUANTILES"): _SPELLING,
 }
 

@@ -6,12 +6,21 @@ Many are traced and lowered, as that is cheap; a few are compiled and run.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
-from integration_tests.operators.bad_calls import bad_calls, check_bad_calls, judged_program
+from integration_tests.operators.bad_calls import (
+    ask_eager,
+    bad_calls,
+    check_bad_calls,
+    judge_call,
+    judged_program,
+)
 from integration_tests.operators.bad_values import MEMORY, NUMBERS, POSITIONS, WORDS, Call
 from integration_tests.operators.database import Sample
 from integration_tests.operators.exceptions import KNOWN_REFUSALS, refusal_reason
@@ -70,6 +79,28 @@ def test_what_programs_compute(calls: Mapping[str, Call]) -> None:
         for k, (name, (function, given)) in enumerate(calls.items())
     }
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+_INTEGERS = torch.ones(4, 6, dtype=torch.int32)
+_CLASSES = torch.ones(2, dtype=torch.int8)
+_TRUTH = torch.ones(4, 3, dtype=torch.bool)
+# Calls that tracing takes under open sizes and numbers.
+OPEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "a product with a fraction": (lambda x, y: x.mul_(y), (_INTEGERS, 1.5)),
+    "a power of a fraction": (lambda x, y: x.pow_(y), (_INTEGERS, 1.5)),
+    "a product by assignment": (operator.imul, (_INTEGERS, 0.5)),
+    "classes of another type": (lambda k, n: functional.one_hot(k * 1, n), (_CLASSES, 4)),
+    "a cross product of truth values": (lambda x, y: torch.linalg.cross(x, y), (_TRUTH, _TRUTH)),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_calls_with_open_numbers_are_refused(name: str) -> None:
+    function, given = OPEN[name]
+    sample = Sample(arguments=given, keywords={})
+    (wanted,) = ask_eager(function, [sample])
+    assert wanted.kind is not None
+    assert judge_call(function, sample, wanted, dynamic=True) == ("ok", "")
 
 
 def test_what_torch_differs_in_itself_is_left_out() -> None:

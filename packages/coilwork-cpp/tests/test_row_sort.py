@@ -173,6 +173,32 @@ def test_first_elements(load_kernel: Callable, torch_dtype: Callable, dtype: DTy
         assert torch.equal(found[1], places[:, :first])
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.I64])
+@pytest.mark.parametrize(("length", "first"), [(8, 2), (64, 8), (80, 1), (512, 3), (512, 40)])
+def test_first_elements_as_topk_chooses_among_equals(
+    load_kernel: Callable, torch_dtype: Callable, dtype: DType, length: int, first: int
+) -> None:
+    """Rows of one number, of few, and of many different ones."""
+
+    def values(v: Load, r: Expr) -> list[Scalar]:
+        return [sort(v, r, output=k, descending=True, topk=first) for k in (0, 1)]
+
+    run = load_kernel(sorting_kernel(values, dtype, 40, length, first=first))
+    x = drawn((40, length), torch_dtype(dtype))
+    x[:10], x[10:20] = 1, x[10:20].clamp(-1, 1)
+    found = x.new_zeros(40, first), torch.zeros(40, first, dtype=torch.int64)
+    run(x, *found)
+    wanted = x.topk(first)
+    assert torch.equal(found[1], wanted.indices)
+    same(found[0], wanted.values)
+
+
+def test_long_rows_whose_equals_are_topks_are_refused() -> None:
+    kernel = sorting_kernel(lambda v, r: [sort(v, r, topk=2)], DType.F32, 2, 513, first=2)
+    with pytest.raises(EmitError, match="rows of more than 512"):
+        CppCodegen().emit(kernel, target("x86-64-avx2"), {})
+
+
 def test_first_elements_of_rows_that_may_have_fewer(load_kernel: Callable) -> None:
     run = load_kernel(sorting_kernel(both(descending=True), DType.F32, 1, symbol("n0", lo=0), first=10))
     for length in (3, 10, 50):

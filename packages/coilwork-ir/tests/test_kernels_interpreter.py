@@ -6,10 +6,13 @@ import pytest
 import torch
 from ir_cases import COPY, UPDATE
 
-from coilwork_ir.errors import InterpretError
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import InterpretError, VerifyError
+from coilwork_ir.index import symbol
 from coilwork_ir.kernels.interpreter import interpret_kernel, interpret_schedule
 from coilwork_ir.kernels.text import parse_kernel, parse_schedule
 from coilwork_ir.kernels.verify import verify_kernel, verify_schedule
+from coilwork_ir.scalar import load, sort
 
 GENERATOR = torch.Generator().manual_seed(11)
 
@@ -97,6 +100,14 @@ kernel @scan fast {
     expected = x.flip(1).cumsum(1).flip(1)
     torch.testing.assert_close(args["out0"].reshape(2, 5), expected)
     torch.testing.assert_close(args["out1"], expected.amax(1))
+
+
+def test_topk_of_more_elements_than_a_row_has_is_refused() -> None:
+    r = symbol("r0", extent=4)
+    row = load("in0", [r], DType.F32)
+    assert sort(row, r, topk=4) is not sort(row, r)
+    with pytest.raises(VerifyError, match="sort-count"):
+        sort(row, r, topk=5)
 
 
 def test_a_sort_between_what_makes_the_row_and_what_follows() -> None:

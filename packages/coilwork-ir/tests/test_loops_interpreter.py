@@ -285,6 +285,27 @@ graph @first {{
     assert torch.equal(s, values[:2]) and torch.equal(i, positions[:2])
 
 
+@pytest.mark.parametrize("down", ["", "descending "])
+def test_the_first_as_topk_chooses_among_equals(down: str) -> None:
+    text = f"""
+graph @first {{
+  input %x: f32[3, 40]
+  (%s: f32[3, 6], %i: i64[3, 6]) = sort [i0: 3, i1: 40] along i1 first `6` {down}as_topk {{
+    t0 = load %x[i0, i1] : f32
+    yield t0
+  }}
+  return (%s, %i)
+}}
+"""
+    graph = parse_graph(text)
+    assert parse_graph(format_graph(graph)) == graph
+    x = torch.stack([torch.zeros(40), torch.arange(40) % 3.0, torch.arange(40.0)])
+    s, i = run(text, x)
+    values, positions = torch.topk(x, 6, largest=bool(down))
+    assert torch.equal(s, values) and torch.equal(i, positions)
+    assert not torch.equal(i, torch.sort(x, dim=1, descending=bool(down), stable=True).indices[:, :6])
+
+
 def test_low_precision_rounds_at_casts_only() -> None:
     text = """
 graph @half {

@@ -152,6 +152,18 @@ def test_types_that_are_taken_apart_whatever_they_are() -> None:
             compiled(program, strict=True)(images)
 
 
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_classes_of_other_types(dynamic: bool) -> None:
+    for dtype in (torch.int8, torch.int32, torch.float32):
+        for program in (lambda k: nn.functional.one_hot(k, 4) + 1, lambda k: torch.ops.aten.one_hot(k, 4)):
+            with pytest.raises(RuntimeError, match="only applicable to index tensor"):
+                compiled(program, strict=True, dynamic=dynamic)(torch.ones(2, dtype=dtype))
+    classes = torch.tensor([0, 3])
+    found = compiled(lambda k: nn.functional.one_hot(k, 4), strict=True, dynamic=dynamic)(classes)
+    assert isinstance(found, Tensor) and torch.equal(found, nn.functional.one_hot(classes, 4))
+
+
 def shifted(x: Tensor) -> Tensor:
     y = x * 1
     y[1:] = y[:-1]

@@ -96,6 +96,12 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_refused_calls.py:test_types_that_are_taken_apart_whatever_they_are",
     ),
     Workaround(
+        what="classes of other types than int64 are taken by one_hot if it is told how many there are",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.dtype_checks:has_rejected_types",
+        test="coilwork/tests/test_refused_calls.py:test_classes_of_other_types",
+    ),
+    Workaround(
         what="gradients of losses between two types, and pixels of images without elements, are computed",
         versions=("2.13",),
         fix="coilwork_frontend.capture.dtype_checks:has_rejected_types",

@@ -346,8 +346,8 @@ class _Lowering:
             raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
         call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
-        if (name, node.name) in self.options.fallback_nodes:
-            skip_stream(self.builder, call)
+        if self.options.falls_back(name, node.name):
+            skip_stream(self.builder, call, None if rule is None else rule.lower)
         if rule is not None and not self._is_for_aten(call, target):
             mark = self.builder.mark()
             try:

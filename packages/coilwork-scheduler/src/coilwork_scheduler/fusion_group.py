@@ -191,7 +191,7 @@ def _sort_stores(node: Sort, body: Scalar, coordinates: tuple[Expr, ...]) -> tup
         StageStore(
             buffer=b.name,
             index=coordinates,
-            value=sort(body, node.axis, output=k, descending=node.descending),
+            value=sort(body, node.axis, output=k, descending=node.descending, topk=node.topk),
             mask=mask,
         )
         for k, b in enumerate(node.outputs)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from coilwork_cpp.planning.passes import Pass, count_read_elements
+from coilwork_cpp.prelude.sort_functions import LONGEST_TOPK
 from coilwork_cpp.values.block import Block
 from coilwork_cpp.values.element_types import value_type, word_type
 from coilwork_ir.dtypes import DType
@@ -34,9 +35,9 @@ _RECORD_BITS: Final = 64
 
 def group_sorts(sorts: Iterable[Sort]) -> list[list[Sort]]:
     """`sorts` by what they have in order: values and positions of one row are two of them."""
-    rows: dict[tuple[Scalar, bool], list[Sort]] = {}
+    rows: dict[tuple[Scalar, bool, int], list[Sort]] = {}
     for sort in sorts:
-        rows.setdefault((sort.operands[0], sort.descending), []).append(sort)
+        rows.setdefault((sort.operands[0], sort.descending, sort.topk), []).append(sort)
     return list(rows.values())
 
 
@@ -85,11 +86,21 @@ def sort_rows(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Seq
         records, key = kept[sort], word_type(sort.operands[0].dtype)
         row = (records, spare_name(records), block.index(extent_of(sort.axis)))
         first = count_read_elements(sort, passes)
-        if first is None:
+        if sort.topk:
+            _require_short_row(sort)
+            in_order = Call(f"topk_records<{key}>", (*row, Literal(str(sort.topk))))
+        elif first is None:
             in_order = Call(f"sort_records<{key}>", row)
         else:
             in_order = Call(f"first_records<{key}>", (*row, Literal(str(first))))
         block.add(Declare(f"const {record_type(sort)}* const", result_name(records).text, in_order))
+
+
+def _require_short_row(sort: Sort) -> None:
+    """Raise EmitError unless `topk_records` has room for the row."""
+    longest = bounds(extent_of(sort.axis)).hi
+    if longest is None or longest > LONGEST_TOPK:
+        raise EmitError("sort", f"topk's choice among equals in rows of more than {LONGEST_TOPK} elements")
 
 
 def spare_name(records: Name) -> Name:

@@ -290,4 +290,8 @@ def _count_masked_points(store: Store, axis: Expr) -> int | None:
 
 
 def _is_same_row(sort: Sort, other: Sort) -> bool:
-    return sort.operands[0] is other.operands[0] and sort.descending == other.descending
+    return (sort.operands[0], sort.descending, sort.topk) == (
+        other.operands[0],
+        other.descending,
+        other.topk,
+    )

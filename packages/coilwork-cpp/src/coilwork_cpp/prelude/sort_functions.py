@@ -18,6 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+# Elements of the rows among whose equal ones `topk_records` chooses: as many lie on the stack.
+LONGEST_TOPK: Final = 512
+
 SORTING: Final[Mapping[str, str]] = {
     "u128": """
 using u128 = unsigned __int128;
@@ -214,5 +217,32 @@ static Record* first_records(Record* records, Record* spare, i64 count, i64 want
   if (held > wanted) sort();
   return records;
 }
+""",
+    "topk_records": f"""
+#include <algorithm>
+// As `first_records`, of at most {LONGEST_TOPK}. Among equal keys functions of the standard library choose
+// that torch calls.
+template <class Key, class Record>
+static Record* topk_records(Record* records, Record* spare, i64 count, i64 wanted) {{
+  Record row[{LONGEST_TOPK}];
+  for (i64 i = 0; i < count; ++i) row[i] = records[i];
+  first_records<Key>(records, spare, count, wanted);
+  const auto key = [](Record record) {{ return Key(record >> (8 * (sizeof(Record) - sizeof(Key)))); }};
+  const Key last = key(records[wanted - 1]);
+  i64 candidates = 0;
+  for (i64 i = 0; i < count; ++i) candidates += key(row[i]) <= last;
+  int tied = candidates > wanted;
+  for (i64 i = 1; i < wanted; ++i) tied |= key(records[i]) == key(records[i - 1]);
+  if (!tied) return records;
+  const auto before = [&](Record a, Record b) {{ return key(a) < key(b); }};
+  if (64 * wanted <= count) {{
+    std::partial_sort(row, row + wanted, row + count, before);
+  }} else {{
+    std::nth_element(row, row + wanted - 1, row + count, before);
+    std::sort(row, row + wanted - 1, before);
+  }}
+  for (i64 i = 0; i < wanted; ++i) records[i] = row[i];
+  return records;
+}}
 """,
 }

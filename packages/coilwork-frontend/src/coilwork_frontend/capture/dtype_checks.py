@@ -2,9 +2,9 @@
 
 `writes_other_types` finds results that are written into tensors of another dtype (`x.add_(z)` with a complex
 `z`); eager is then asked on copies of the inputs. `has_rejected_types` finds operators that torch decomposes
-whatever they are given: losses and images of dtypes without a kernel, `hardshrink` by a number that does not
-fit, pooling windows beyond 32 bits, and results whose dtype or shape differs between meta functions and
-kernels. The captured graph runs then, and raises eager's error.
+whatever they are given: losses, images and classes of dtypes without a kernel, `hardshrink` by a number that
+does not fit, pooling windows beyond 32 bits, and results whose dtype or shape differs between meta functions
+and kernels. The captured graph runs then, and raises eager's error.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from coilwork_frontend.capture.operator_fixes import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
+from coilwork_frontend.capture.runtime_checks import ONE_HOT
 from coilwork_frontend.torch_compat.operators import ROW_POOLS, disable_modes, native_function
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
@@ -115,6 +116,11 @@ def _move_to_meta(argument: object) -> Any:
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     if isinstance(value, torch.SymInt):
         return _require_known(value)
+    # an open number, whose kind alone decides the result's dtype
+    if isinstance(value, torch.SymFloat):
+        return 1.5
+    if isinstance(value, torch.SymBool):
+        return True
     if isinstance(argument, fx.Node) and not isinstance(value, bool | int | float):
         raise _Unknown
     return value
@@ -213,6 +219,7 @@ def has_rejected_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
         or _rejects_resizing(node, kernels)
         or _pools_other_than_floats(node)
         or _has_long_windows(node)
+        or _classifies_by_other_types(node)
         or _trains_between_types(node)
         or _rearranges_nothing(node)
         for node in nodes
@@ -235,6 +242,12 @@ def _has_long_windows(node: fx.Node) -> bool:
         return False
     numbers = [item for value in (*node.args[1:], *node.kwargs.values()) for item in _items(value)]
     return any(type(number) is int and not _NARROW.min <= number <= _NARROW.max for number in numbers)
+
+
+def _classifies_by_other_types(node: fx.Node) -> bool:
+    """Tell if the classes of a `one_hot` are not `int64`; tracing takes others if it knows their number."""
+    value = _first_value(node) if node.op == "call_function" and node.target in ONE_HOT else None
+    return isinstance(value, Tensor) and value.dtype is not torch.int64
 
 
 def _items(value: object) -> tuple[object, ...]:

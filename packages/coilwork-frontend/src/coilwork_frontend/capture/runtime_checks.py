@@ -114,7 +114,7 @@ def _trace_condition(check: fx.Node) -> tuple[set[fx.Node], set[tuple[fx.Node, o
 
 
 aten: Final = torch.ops.aten
-_ONE_HOT: Final = frozenset(
+ONE_HOT: Final = frozenset(
     {functional.one_hot, native_function("one_hot"), aten.one_hot, aten.one_hot.default}
 )
 _QUANTILES: Final = frozenset(
@@ -132,7 +132,7 @@ def check_values(gm: fx.GraphModule) -> None:
     changed = False
     for node in list(gm.graph.nodes):
         with gm.graph.inserting_before(node):
-            if node.op == "call_function" and node.target in _ONE_HOT:
+            if node.op == "call_function" and node.target in ONE_HOT:
                 changed |= _check_class_range(node)
             elif node.op in ("call_function", "call_method") and node.target in _QUANTILES:
                 changed |= _check_quantiles(node)

@@ -543,9 +543,17 @@ SCANNERS: Final[Mapping[ScanKind, Callable[[Tensor], tuple[Tensor, ...]]]] = Map
 )
 
 
-def sort_last(value: Tensor, *, descending: bool) -> tuple[Tensor, Tensor]:
-    """The values along the last dimension in order, equal ones as they were, and where they were."""
-    values, positions = torch.sort(order_integers(value), dim=-1, descending=descending, stable=True)
+def sort_last(value: Tensor, *, descending: bool, topk: int = 0) -> tuple[Tensor, Tensor]:
+    """The values along the last dimension in order, equal ones as they were, and where they were.
+
+    The first `topk` are those of `torch.topk` on CPUs instead; behind them is anything.
+    """
+    keys = order_integers(value)
+    values, positions = torch.sort(keys, dim=-1, descending=descending, stable=True)
+    if topk and keys.shape[-1]:
+        chosen = torch.topk(keys.cpu(), topk, largest=descending)
+        for whole, first in ((values, chosen.values), (positions, chosen.indices)):
+            whole[..., :topk] = first
     return (restore_order(values, value.dtype), positions)
 
 

@@ -217,7 +217,7 @@ class Evaluator:
                 return self._scan(node)
             case Sort():
                 value, dim = self._whole_axis(node.operands[0], node.axis)
-                ordered = sort_last(value.movedim(dim, -1), descending=node.descending)
+                ordered = sort_last(value.movedim(dim, -1), descending=node.descending, topk=node.topk)
                 return ordered[node.output].movedim(-1, dim)
         raise TypeError(f"not a scalar node: {node!r}")
 

@@ -91,7 +91,7 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
         case Sort():
             body = _evaluator(node, node.ranges, node.checks, memory).full(node.body)
             dim = node.ranges.index(node.axis)
-            results = sort_last(body.movedim(dim, -1), descending=node.descending)
+            results = sort_last(body.movedim(dim, -1), descending=node.descending, topk=node.topk)
             count = body.shape[dim] if node.count is None else memory.size(node.count)
             _store(node.outputs, [r[..., :count].movedim(-1, dim) for r in results], memory)
         case Scatter():

@@ -28,7 +28,7 @@ from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, ResultPath, SymbolOutput
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.ops import ReduceKind, StoreMode
 from coilwork_ir.scalar import Combining, Scalar
@@ -101,7 +101,8 @@ class Sort:
 
     The order is that of the scalar `Sort`. With `count`, the outputs hold only that many of each row, the
     first in order: their shape is that of `ranges` with `count` for the extent of `axis`. Without `stable`,
-    positions of equal values may come in any order.
+    positions of equal values may come in any order. With `as_topk`, they come as `torch.topk` of `count`
+    elements has them on CPUs; `count` is a number then.
     """
 
     outputs: tuple[Buffer | None, Buffer | None]
@@ -111,8 +112,15 @@ class Sort:
     count: Expr | None = None
     descending: bool = False
     stable: bool = True
+    as_topk: bool = False
     checks: tuple[Check, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
+
+    @property
+    def topk(self) -> int:
+        """`count` where equal values come as `torch.topk` has them, else 0: `topk` of the scalar `Sort`."""
+        count = as_int(self.count) if self.as_topk and self.count is not None else None
+        return 0 if count is None else count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -421,6 +421,7 @@ def _read_sort(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
         reader.expect("`")
     descending = reader.accept("descending")
     stable = reader.accept("stable")
+    as_topk = not stable and reader.accept("as_topk")
     body, checks = _read_body(reader, scope)
     values, indices = outputs
     return Sort(
@@ -431,6 +432,7 @@ def _read_sort(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
         count=count,
         descending=descending,
         stable=stable,
+        as_topk=as_topk,
         checks=checks,
         origins=parse_origins(reader),
     )

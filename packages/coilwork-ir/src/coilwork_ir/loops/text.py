@@ -140,7 +140,8 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             return _print_with_body(head, node.body, node.checks, indent, node.others) + tail
         case Sort():
             first = "" if node.count is None else f" first `{format_expr(node.count)}`"
-            flags = first + (" descending" if node.descending else "") + (" stable" if node.stable else "")
+            ties = " stable" if node.stable else " as_topk" if node.as_topk else ""
+            flags = first + (" descending" if node.descending else "") + ties
             head = (
                 f"{_outputs(node.outputs)} = sort {format_domain(node.ranges)} along {node.axis.name}{flags}"
             )

@@ -599,7 +599,12 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("lift", takes_float8=True),
     OpInfo("lift_fresh", takes_float8=True),
     OpInfo("lift_fresh_copy", is_identity=True, is_plumbing=True, is_batch_invariant=True, takes_float8=True),
-    OpInfo("linalg_cross", limits=EagerLimits(same_types=("self", "other"))),
+    OpInfo(
+        "linalg_cross",
+        limits=EagerLimits(
+            types=("float", "integer", "complex"), same_types=("self", "other"), rejects_wide_unsigned=True
+        ),
+    ),
     # refuses what it cannot view as one batch
     OpInfo("linalg_matrix_exp", reads_strides=True),
     OpInfo("linalg_vector_norm", is_extreme=True),

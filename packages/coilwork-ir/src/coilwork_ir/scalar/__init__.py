@@ -30,6 +30,7 @@ from coilwork_ir.scalar.build import (
     reduce,
     scan,
     sort,
+    sort_again,
     where,
 )
 from coilwork_ir.scalar.nodes import (
@@ -98,6 +99,7 @@ __all__ = [
     "scan",
     "scan_again",
     "sort",
+    "sort_again",
     "substitute_ranges",
     "where",
     "whole_span",

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from coilwork_ir.dtypes import FORMATS, DType
 from coilwork_ir.errors import VerifyError
-from coilwork_ir.index import Expr, symbol
+from coilwork_ir.index import Expr, bounds, extent_of, symbol
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, ReduceKind, ScalarOp
 from coilwork_ir.scalar.nodes import (
     SCALARS,
@@ -294,23 +294,32 @@ def scan(
     return _intern(key, make, Scan)
 
 
-def sort(operand: Scalar, axis: Expr, *, output: int = 0, descending: bool = False) -> Sort:
+def sort(operand: Scalar, axis: Expr, *, output: int = 0, descending: bool = False, topk: int = 0) -> Sort:
     """Values (`output` 0) or positions (1) of `operand` along `axis` in order; see `Sort`.
 
     Raises:
-        VerifyError: there is no such result, or values of this type have no order.
+        VerifyError: there is no such result, values of this type have no order, or rows are known to have
+            fewer than `topk` elements.
     """
     if output not in (0, 1):
         raise VerifyError("sort-output", f"a sort has no result number {output}")
     if operand.dtype.is_opaque:
         raise VerifyError("operand-type", f"sort of {operand.dtype.text}, which has no order")
+    length = bounds(extent_of(axis)).hi if topk > 0 else None
+    if topk < 0 or (length is not None and topk > length):
+        raise VerifyError("sort-count", f"the first {topk} elements of rows of {length}")
     result = DType.I64 if output == 1 else operand.dtype
 
     def make() -> Sort:
-        return _fill(Sort, result, (operand,), axis=axis, output=output, descending=descending)
+        return _fill(Sort, result, (operand,), axis=axis, output=output, descending=descending, topk=topk)
 
-    key: Key = (Sort, operand, axis, output, descending)
+    key: Key = (Sort, operand, axis, output, descending, topk)
     return _intern(key, make, Sort)
+
+
+def sort_again(node: Sort, operand: Scalar, axis: Expr) -> Sort:
+    """`node` of another `operand`, along another `axis`."""
+    return sort(operand, axis, output=node.output, descending=node.descending, topk=node.topk)
 
 
 def _fill(cls: type[_S], dtype: DType, operands: tuple[Scalar, ...], **fields: object) -> _S:

@@ -172,12 +172,16 @@ class Sort(Scalar):
     position that it has in the operand. Equal values keep their order, also if `descending`; -0.0 and 0.0 are
     equal, NaN is greater than all numbers (as torch.sort(stable=True) has it). A NaN may come out with other
     bits.
+
+    If `topk` is not 0, equal values come as `torch.topk` of `topk` elements has them on CPUs, and nothing is
+    said of what lies behind these elements.
     """
 
-    __slots__ = ("axis", "descending", "output")
+    __slots__ = ("axis", "descending", "output", "topk")
     axis: Expr
     descending: bool
     output: int
+    topk: int
 
 
 Key: TypeAlias = tuple[object, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from coilwork_ir.index import Expr, substitute
-from coilwork_ir.scalar.build import contract, index_value, load, op, reduce, scan, sort
+from coilwork_ir.scalar.build import contract, index_value, load, op, reduce, scan, sort_again
 from coilwork_ir.scalar.nodes import (
     Const,
     Contraction,
@@ -67,7 +67,7 @@ def replace_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
         case Scan():
             return scan_again(node, operands, node.axis)
         case Sort():
-            return sort(operands[0], node.axis, output=node.output, descending=node.descending)
+            return sort_again(node, operands[0], node.axis)
     raise TypeError(f"not a scalar node: {node!r}")
 
 
@@ -113,8 +113,7 @@ def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> 
             case Scan():
                 return scan_again(node, node.operands, mapping.get(node.axis, node.axis))
             case Sort():
-                axis = mapping.get(node.axis, node.axis)
-                return sort(node.operands[0], axis, output=node.output, descending=node.descending)
+                return sort_again(node, node.operands[0], mapping.get(node.axis, node.axis))
             case _:
                 return node
 

@@ -132,8 +132,8 @@ def _format_node(node: Scalar, names: Names) -> str:
             kind = format_combining(node.kind)
             return f"scan {kind} {node.output} {list_operands(node.operands)} along {node.axis.name}{back}"
         case Sort():
-            down = " descending" if node.descending else ""
-            return f"sort {node.output} {list_operands(node.operands)} along {node.axis.name}{down}"
+            flags = (" descending" if node.descending else "") + (f" topk {node.topk}" if node.topk else "")
+            return f"sort {node.output} {list_operands(node.operands)} along {node.axis.name}{flags}"
     raise TypeError(f"not a scalar node: {node!r}")
 
 
@@ -263,4 +263,6 @@ def _parse_sort(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
     (operand,) = parse_list(reader, lambda: parse_value(reader, values))
     reader.expect("along")
     axis = _parse_axis(reader, symbols)
-    return sort(operand, axis, output=output, descending=reader.accept("descending"))
+    descending = reader.accept("descending")
+    topk = reader.integer() if reader.accept("topk") else 0
+    return sort(operand, axis, output=output, descending=descending, topk=topk)

@@ -151,6 +151,7 @@ class Builder:
         if forgotten:
             self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
             self._copies = {key: made for key, made in self._copies.items() if made.name not in forgotten}
+            self.seeds = {key: seed for key, seed in self.seeds.items() if seed.buffer.name not in forgotten}
         del self.nodes[mark:]
 
     # reads

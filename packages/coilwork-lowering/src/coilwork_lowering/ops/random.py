@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from coilwork_ir.buffers import DeviceValue, ListValue
@@ -25,27 +26,12 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, device_text, whole
 from coilwork_lowering.ops.elementwise import overloads, scalar_operand
 from coilwork_lowering.ops.scattering.elements import flatten
-from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, index, lt, mul, select, sub, to_dtype
 from coilwork_lowering.torch_compat.philox import DROPOUTS, HALF, MULTIPLIER, ROUNDS, SEED_END, WEYL, WORD
 
 # Bits of a number at random: as many as f32 holds exactly.
 _BITS: Final = 24
-
-
-def skip_stream(builder: Builder, call: Call) -> None:
-    """Leave out the numbers of `call`, which ATen draws, so that other calls keep theirs."""
-    if call.target not in _STREAM_OPERATORS:
-        return
-    result = call.result[0] if isinstance(call.result, tuple | list) else call.result
-    device = device_text(result.device)
-    if not builder.options.draws(device.partition(":")[0]):
-        return
-    graph_seed(builder, device)
-    if call.target == "aten.native_dropout.default":
-        builder.dropouts += 1
-    else:
-        builder.streams += 1
 
 
 def philox(counter: tuple[Scalar, Scalar], key: Scalar) -> tuple[Scalar, Scalar]:
@@ -87,12 +73,6 @@ def graph_seed(builder: Builder, device: str) -> TensorValue:
         )
         builder.seeds[device] = whole(output)
     return builder.seeds[device]
-
-
-def next_stream(builder: Builder, device: str) -> Stream:
-    """The numbers of one more operator, which is no dropout."""
-    builder.streams += 1
-    return Stream(builder, graph_seed(builder, device), builder.streams - 1)
 
 
 class Stream:
@@ -185,13 +165,75 @@ def _bit(position: Scalar, number: int) -> Scalar:
     return op("ne", bit, const(0, DType.I32))
 
 
+Point: TypeAlias = tuple[Expr, ...]
+# A number at random, from the operator's own stream, at a point of its result.
+Draw: TypeAlias = Callable[[Stream, Point, Shape], Scalar]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """What generated code draws for one operator: `make` computes its result from a stream of its own.
+
+    `is_dropout`: it is numbered among the dropouts of its graph, not among the other operators.
+    """
+
+    device: str
+    make: Callable[[Stream], Value]
+    is_dropout: bool = False
+
+
+# Says how an operator draws, before anything is built. Raises NotLowered where ATen draws.
+PlanDrawing: TypeAlias = Callable[[Builder, Call], Drawing]
+
+
+def take_stream(builder: Builder, drawing: Drawing) -> Stream:
+    """The next stream of the graph, which is the operator's own."""
+    seed = graph_seed(builder, drawing.device)
+    if drawing.is_dropout:
+        builder.dropouts += 1
+        return Stream(builder, seed, DROPOUTS + builder.dropouts - 1)
+    builder.streams += 1
+    return Stream(builder, seed, builder.streams - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawingRule:
+    """The rule that makes what `plan` says, from a stream of the operator's own."""
+
+    plan: PlanDrawing
+
+    def __call__(self, builder: Builder, call: Call) -> Value:
+        drawing = self.plan(builder, call)
+        return drawing.make(take_stream(builder, drawing))
+
+
+def skip_stream(builder: Builder, call: Call, lower: Lower | None) -> None:
+    """Leave out the stream of `call`, which falls back to ATen, so that other operators keep theirs.
+
+    `lower` would lower it. The graph draws its seed here, as it would if code were generated for `call`.
+    """
+    if not isinstance(lower, DrawingRule):
+        return
+    try:
+        drawing = lower.plan(builder, call)
+    except NotLowered:
+        return
+    take_stream(builder, drawing)
+
+
 def _probability(value: Value) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise NotLowered("a probability that is no number")
     return float(value)
 
 
-def _native_dropout(builder: Builder, call: Call) -> Value:
+def _refuse_own_generator(call: Call) -> None:
+    """Raise NotLowered where the caller gives a generator."""
+    if call.arguments.get("generator") is not None:
+        raise NotLowered("numbers of a generator of the caller's")
+
+
+def _native_dropout(builder: Builder, call: Call) -> Drawing:
     value, p, train = call.tensor("input"), _probability(call["p"]), call["train"]
     if train is False or not value.dtype.is_float:
         raise NotLowered("dropout that keeps everything")
@@ -200,58 +242,40 @@ def _native_dropout(builder: Builder, call: Call) -> Value:
     shape = value.shape
     if any(as_int(extent) == 0 for extent in shape):
         raise NotLowered("dropout of nothing")
-    stream = Stream(builder, graph_seed(builder, value.device), DROPOUTS + builder.dropouts)
-    builder.dropouts += 1
-    kept = builder.pointwise(
-        shape,
-        DType.BOOL,
-        value.device,
-        lambda point: stream.happens(point, shape, 1 - p),
-        strides=builder.result_strides(mask),
-        name=f"{call.node.name}_mask",
-    )
-    wide = value.dtype.compute
-    scale = const(0.0 if p == 1 else 1 / (1 - p), wide)
 
-    def body(point: tuple[Expr, ...]) -> Scalar:
-        # a product, as in eager: what is dropped becomes NaN if it was not finite
-        chosen = mul(to_dtype(builder.read(value, point), wide), cast(builder.read(kept, point), wide))
-        return to_dtype(mul(chosen, scale), value.dtype)
+    def make(stream: Stream) -> Value:
+        kept = builder.pointwise(
+            shape,
+            DType.BOOL,
+            value.device,
+            lambda point: stream.happens(point, shape, 1 - p),
+            strides=builder.result_strides(mask),
+            name=f"{call.node.name}_mask",
+        )
+        wide = value.dtype.compute
+        scale = const(0.0 if p == 1 else 1 / (1 - p), wide)
 
-    dropped = builder.pointwise(
-        shape, value.dtype, value.device, body, strides=builder.result_strides(result), name=call.node.name
-    )
-    return (dropped, kept)
+        def body(point: tuple[Expr, ...]) -> Scalar:
+            # a product, as in eager: what is dropped becomes NaN if it was not finite
+            chosen = mul(to_dtype(builder.read(value, point), wide), cast(builder.read(kept, point), wide))
+            return to_dtype(mul(chosen, scale), value.dtype)
 
+        strides = builder.result_strides(result)
+        dropped = builder.pointwise(
+            shape, value.dtype, value.device, body, strides=strides, name=call.node.name
+        )
+        return (dropped, kept)
 
-def _draw_uniform(builder: Builder, call: Call, *, probability: float | None) -> Value:
-    """A new tensor of uniform numbers, or of ones with `probability`."""
-    fake: Any = call.fake
-    device = device_text(fake.device)
-    require_generated(builder, device)
-    dtype, shape = call.dtype, call.shape(builder)
-    if any(as_int(extent) == 0 for extent in shape) or (probability is None and dtype is not DType.F32):
-        raise NotLowered("uniform numbers of another type than f32")
-    stream = next_stream(builder, device)
-
-    def body(point: tuple[Expr, ...]) -> Scalar:
-        if probability is None:
-            return to_dtype(stream.uniform(point, shape), dtype)
-        return cast(stream.happens(point, shape, probability), dtype)
-
-    return builder.pointwise(shape, dtype, device, body, strides=call.strides(builder), name=call.node.name)
+    return Drawing(device=value.device, make=make, is_dropout=True)
 
 
-def _rand(builder: Builder, call: Call) -> Value:
-    if call.arguments.get("generator") is not None:
-        raise NotLowered("numbers of a generator of the caller's")
-    return _draw_uniform(builder, call, probability=None)
+def _bernoulli(builder: Builder, call: Call) -> Drawing:
+    probability = _probability(call["p"])
 
+    def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
+        return stream.happens(point, shape, probability)
 
-def _bernoulli(builder: Builder, call: Call) -> Value:
-    if call["generator"] is not None:
-        raise NotLowered("numbers of a generator of the caller's")
-    return _draw_uniform(builder, call, probability=_probability(call["p"]))
+    return _plan_tensor(builder, call, draw)
 
 
 def _lower_seed(builder: Builder, call: Call) -> Value:
@@ -275,38 +299,39 @@ def _recompute_mask(builder: Builder, call: Call) -> Value:
 # ---- Other distributions ----
 
 
-Point: TypeAlias = tuple[Expr, ...]
-# A number at random, from the operator's own stream, at a point of its result.
-Draw: TypeAlias = Callable[[Stream, Point, Shape], Scalar]
 _FLOATS: Final = (DType.F32, DType.BF16, DType.F16)
 # Rounded to 16 bits, what is drawn from an interval would reach its end.
 _WIDE: Final = (DType.F32,)
 _MOST_INTEGERS: Final = 1 << 31
 
 
-def _draw_tensor(builder: Builder, call: Call, draw: Draw, dtypes: tuple[DType, ...]) -> Value:
-    """A new tensor of numbers that `draw` makes.
+def _plan_tensor(
+    builder: Builder, call: Call, draw: Draw, dtypes: tuple[DType, ...] | None = None
+) -> Drawing:
+    """A new tensor of numbers that `draw` makes, of one of `dtypes`.
 
     Raises:
         NotLowered: they are eager's to draw, or of another type.
     """
-    if call.arguments.get("generator") is not None:
-        raise NotLowered("numbers of a generator of the caller's")
+    _refuse_own_generator(call)
     fake: Any = call.fake
     device = device_text(fake.device)
     require_generated(builder, device)
     dtype, shape = call.dtype, call.shape(builder)
-    if dtype not in dtypes or any(as_int(extent) == 0 for extent in shape):
+    if (dtypes is not None and dtype not in dtypes) or any(as_int(extent) == 0 for extent in shape):
         raise NotLowered(f"random numbers of type {dtype.text}, or none")
-    stream = next_stream(builder, device)
-    return builder.pointwise(
-        shape,
-        dtype,
-        device,
-        lambda point: to_dtype(draw(stream, point, shape), dtype),
-        strides=call.strides(builder),
-        name=call.node.name,
-    )
+
+    def make(stream: Stream) -> Value:
+        return builder.pointwise(
+            shape,
+            dtype,
+            device,
+            lambda point: to_dtype(draw(stream, point, shape), dtype),
+            strides=call.strides(builder),
+            name=call.node.name,
+        )
+
+    return Drawing(device=device, make=make)
 
 
 def _number(call: Call, name: str, *, above: float = -math.inf, least: float = -math.inf) -> float:
@@ -329,23 +354,27 @@ def _scale_sample(value: Scalar, factor: float, offset: float) -> Scalar:
     return add(mul(value, _f32(factor)), _f32(offset))
 
 
-def _standard_normal(builder: Builder, call: Call) -> Value:
-    return _draw_tensor(builder, call, lambda stream, point, shape: stream.normal(point, shape), _FLOATS)
+def _rand(builder: Builder, call: Call) -> Drawing:
+    return _plan_tensor(builder, call, lambda stream, point, shape: stream.uniform(point, shape), _WIDE)
 
 
-def _normal(builder: Builder, call: Call) -> Value:
+def _standard_normal(builder: Builder, call: Call) -> Drawing:
+    return _plan_tensor(builder, call, lambda stream, point, shape: stream.normal(point, shape), _FLOATS)
+
+
+def _normal(builder: Builder, call: Call) -> Drawing:
     std, mean = _number(call, "std", least=0.0), call.arguments["mean"]
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         spread = mul(stream.normal(point, shape), _f32(std))
         return add(spread, scalar_operand(builder, mean, point, DType.F32))
 
-    return _draw_tensor(builder, call, draw, _FLOATS)
+    return _plan_tensor(builder, call, draw, _FLOATS)
 
 
-def _log_normal(builder: Builder, call: Call) -> Value:
+def _log_normal(builder: Builder, call: Call) -> Drawing:
     mean, std = _number(call, "mean"), _number(call, "std", above=0.0)
-    return _draw_tensor(
+    return _plan_tensor(
         builder,
         call,
         lambda stream, point, shape: op("exp", _scale_sample(stream.normal(point, shape), std, mean)),
@@ -353,10 +382,10 @@ def _log_normal(builder: Builder, call: Call) -> Value:
     )
 
 
-def _uniform(builder: Builder, call: Call) -> Value:
+def _uniform(builder: Builder, call: Call) -> Drawing:
     first = _number(call, "from")
     length = _number(call, "to", least=first) - first
-    return _draw_tensor(
+    return _plan_tensor(
         builder,
         call,
         lambda stream, point, shape: _scale_sample(stream.uniform(point, shape), length, first),
@@ -364,26 +393,26 @@ def _uniform(builder: Builder, call: Call) -> Value:
     )
 
 
-def _exponential(builder: Builder, call: Call) -> Value:
+def _exponential(builder: Builder, call: Call) -> Drawing:
     rate = _number(call, "lambd", above=0.0)
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         return div(op("neg", op("log", stream.inside(point, shape))), _f32(rate))
 
-    return _draw_tensor(builder, call, draw, _FLOATS)
+    return _plan_tensor(builder, call, draw, _FLOATS)
 
 
-def _cauchy(builder: Builder, call: Call) -> Value:
+def _cauchy(builder: Builder, call: Call) -> Drawing:
     median, sigma = _number(call, "median"), _number(call, "sigma", above=0.0)
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         angle = mul(sub(stream.inside(point, shape), _f32(0.5)), _f32(math.pi))
         return _scale_sample(op("tan", angle), sigma, median)
 
-    return _draw_tensor(builder, call, draw, _FLOATS)
+    return _plan_tensor(builder, call, draw, _FLOATS)
 
 
-def _geometric(builder: Builder, call: Call) -> Value:
+def _geometric(builder: Builder, call: Call) -> Drawing:
     p = _number(call, "p", above=0.0)
     if not p < 1:
         raise NotLowered("a geometric distribution of certain events")
@@ -391,10 +420,10 @@ def _geometric(builder: Builder, call: Call) -> Value:
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         return op("ceil", div(op("log", stream.inside(point, shape)), _f32(math.log1p(-p))))
 
-    return _draw_tensor(builder, call, draw, _WIDE)
+    return _plan_tensor(builder, call, draw, _WIDE)
 
 
-def _integers(builder: Builder, call: Call) -> Value:
+def _integers(builder: Builder, call: Call) -> Drawing:
     low = call.integer("low") if "low" in call.arguments else 0
     count = call.integer("high") - low
     if not 0 < count <= _MOST_INTEGERS:
@@ -403,25 +432,21 @@ def _integers(builder: Builder, call: Call) -> Value:
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         return add(stream.below(point, shape, count), const(low, DType.I64))
 
-    return _draw_tensor(builder, call, draw, (DType.I64, DType.I32))
+    return _plan_tensor(builder, call, draw, (DType.I64, DType.I32))
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(overloads("native_dropout"), _native_dropout),
-    Rule(overloads("rand rand_like"), _rand),
-    Rule(overloads("bernoulli.p"), _bernoulli),
+    Rule(overloads("native_dropout"), DrawingRule(_native_dropout)),
+    Rule(overloads("rand rand_like"), DrawingRule(_rand)),
+    Rule(overloads("bernoulli.p"), DrawingRule(_bernoulli)),
+    Rule(overloads("randn randn_like"), DrawingRule(_standard_normal)),
+    Rule(overloads("normal_functional normal.float_float normal.Tensor_float"), DrawingRule(_normal)),
+    Rule(overloads("log_normal"), DrawingRule(_log_normal)),
+    Rule(overloads("uniform"), DrawingRule(_uniform)),
+    Rule(overloads("exponential"), DrawingRule(_exponential)),
+    Rule(overloads("cauchy"), DrawingRule(_cauchy)),
+    Rule(overloads("geometric"), DrawingRule(_geometric)),
+    Rule(overloads("randint randint.low randint_like randint_like.low_dtype"), DrawingRule(_integers)),
     Rule(("coilwork.seed.default",), _lower_seed),
     Rule(("coilwork.kept.default",), _recompute_mask),
-    Rule(overloads("randn randn_like"), _standard_normal),
-    Rule(overloads("normal_functional normal.float_float normal.Tensor_float"), _normal),
-    Rule(overloads("log_normal"), _log_normal),
-    Rule(overloads("uniform"), _uniform),
-    Rule(overloads("exponential"), _exponential),
-    Rule(overloads("cauchy"), _cauchy),
-    Rule(overloads("geometric"), _geometric),
-    Rule(overloads("randint randint.low randint_like randint_like.low_dtype"), _integers),
-)
-# Operators whose numbers come from a stream of their own, which stays theirs where ATen draws instead.
-_STREAM_OPERATORS: Final = frozenset(
-    target for rule in RULES if rule.lower in (_native_dropout, _rand, _bernoulli) for target in rule.targets
 )

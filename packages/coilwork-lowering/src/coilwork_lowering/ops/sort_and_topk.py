@@ -8,7 +8,9 @@ stay calls of ATen there.
 One or two largest or smallest elements are reductions, each over what the earlier ones leave. All of them
 read one row, so they share a kernel that keeps it on chip, as for the softmax of a router.
 
-Everything here is stable: of equal elements the first comes first, where eager may give any order.
+Of equal elements the first comes first. Eager may take others, by algorithms of its own. On CPUs, `topk` of
+short rows, as in routers of experts, takes eager's. With `numerics` other than `fast`, ATen is called
+wherever eager's choice may differ.
 """
 
 from __future__ import annotations
@@ -157,6 +159,8 @@ def _choose_positions(
 
 
 _WIDE: Final = (DType.F64, DType.I64, DType.U64)
+# A kernel in C++ has room for so long a row beside what it sorts (`topk_records`).
+_LONGEST_TOPK: Final = 512
 _KEYLESS: Final = (DType.F8E4M3, DType.F8E5M2)
 
 
@@ -234,6 +238,16 @@ def _is_sorted_in_memory(builder: Builder, value: TensorValue) -> bool:
     return builder.options.sorts_in_memory and has_trait(value.device, PROCESSOR)
 
 
+def _leave_ties(builder: Builder) -> None:
+    """Leave the choice among equal elements to ATen, unless `numerics` is `fast`.
+
+    Raises:
+        NotLowered: it is not.
+    """
+    if builder.options.numerics != "fast":
+        raise NotLowered("equal elements, among which eager chooses in its own way")
+
+
 def _is_contiguous_along(call: Call, dim: int) -> bool:
     """Tell if elements of a row are neighbours in the captured operand."""
     source = call.node.args[0]
@@ -248,9 +262,10 @@ def _sort_rows(
     descending: bool,
     stable: bool = False,
     count: int | None = None,
+    as_topk: bool = False,
     strides: Sequence[Sequence[Expr] | None] = (None, None),
 ) -> tuple[TensorValue, TensorValue]:
-    """The elements of rows in order, or the first `count` of them, and their positions."""
+    """The elements of rows in order, or the first `count` of them, and their positions; see `Sort`."""
     ranges = node_ranges("i", rows.shape)
     # along the sort the coordinate is the range, also if there is one point
     point = list(coordinate_symbols("i", rows.shape))
@@ -272,6 +287,7 @@ def _sort_rows(
             count=None if count is None else as_expr(count),
             descending=descending,
             stable=stable,
+            as_topk=as_topk,
             origins=builder.origins,
         )
     )
@@ -283,6 +299,8 @@ def _sort(builder: Builder, call: Call) -> Value:
     value, dim, _ = _row(builder, call)
     strides = (builder.result_strides(values), builder.result_strides(positions))
     stable = bool(call.arguments.get("stable"))
+    if not stable:
+        _leave_ties(builder)
     descending = bool(call["descending"])
     rows = _make_rows(builder, value, dim)
     return _sort_rows(builder, rows, descending=descending, stable=stable, strides=strides)
@@ -292,18 +310,28 @@ def _topk(builder: Builder, call: Call) -> Value:
     values, positions = call.result
     count = call.integer("k")
     operand = call.tensor("self")
-    passes = can_choose(operand.dtype, count, in_memory=_is_sorted_in_memory(builder, operand))
+    in_memory = _is_sorted_in_memory(builder, operand)
+    passes = can_choose(operand.dtype, count, in_memory=in_memory)
     value, dim, length = _row_to_choose_from(builder, call, cut=True, sorts=not passes)
     if not 1 <= count <= length:
         raise NotLowered("no elements of a row")
     largest = bool(call["largest"])
+    as_topk = in_memory and length <= _LONGEST_TOPK
+    if not as_topk or not call["sorted"]:
+        _leave_ties(builder)
     strides = (builder.result_strides(values), builder.result_strides(positions))
     if not _is_sorted_in_memory(builder, value) and length > builder.machine_of(value.device).sorts.on_chip:
         return _first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
-    if count < length and passes:
+    if count < length and passes and not as_topk:
         return choose_extremes(builder, call, value, dim, count, largest=largest)
+    rows = _make_rows(builder, value, dim)
     return _sort_rows(
-        builder, _make_rows(builder, value, dim), descending=largest, count=count, strides=strides
+        builder,
+        rows,
+        descending=largest,
+        count=count,
+        as_topk=as_topk,
+        strides=strides,
     )
 
 
@@ -422,6 +450,7 @@ def _most(dtype: DType) -> int:
 
 def _kthvalue(builder: Builder, call: Call) -> Value:
     value, dim, length = _row_to_choose_from(builder, call)
+    _leave_ties(builder)
     rank = call.integer("k") - 1
     if not 0 <= rank < length:
         raise NotLowered("an element that the row does not have")
@@ -433,6 +462,7 @@ def _median(*, skips_nan: bool) -> Lower:
 
     def lower(builder: Builder, call: Call) -> Value:
         value, dim, length = _row_to_choose_from(builder, call)
+        _leave_ties(builder)
         if not value.dtype.is_float:
             return _select_rank(builder, call, value, dim, const((length - 1) // 2, DType.I64))
         rows = (*value.shape[:dim], *value.shape[dim + 1 :])

@@ -36,7 +36,7 @@ from coilwork_ir.scalar import (
     reduce,
     replace_operands,
     scan_again,
-    sort,
+    sort_again,
 )
 from coilwork_ir.text.scalars import format_combining
 from coilwork_scheduler.kernels.compose import Draft
@@ -139,7 +139,7 @@ def _head(node: Scalar, show: Callable[[Expr], str], constant: Callable[[Const],
         case Scan():
             return f"scan {format_combining(node.kind)} {node.axis.name} {node.output} {node.reverse}"
         case Sort():
-            return f"sort {node.axis.name} {node.output} {node.descending}"
+            return f"sort {node.axis.name} {node.output} {node.descending} {node.topk}"
     raise TypeError(f"not a scalar node: {node!r}")
 
 
@@ -373,9 +373,7 @@ def _rename(
             case Scan():
                 done[node] = scan_again(node, operands, mapping[node.axis])
             case Sort():
-                done[node] = sort(
-                    operands[0], mapping[node.axis], output=node.output, descending=node.descending
-                )
+                done[node] = sort_again(node, operands[0], mapping[node.axis])
             case _:
                 done[node] = replace_operands(node, operands)
     stores = tuple(

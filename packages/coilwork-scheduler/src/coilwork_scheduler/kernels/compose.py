@@ -60,7 +60,7 @@ from coilwork_ir.scalar import (
     replace_operands,
     scan,
     scan_again,
-    sort,
+    sort_again,
     where,
     whole_span,
 )
@@ -305,8 +305,7 @@ class _Composer:
             case Scan():
                 return narrow_sum(scan_again(node, operands, mapping.get(node.axis, node.axis)))
             case Sort():
-                axis = mapping.get(node.axis, node.axis)
-                return sort(operands[0], axis, output=node.output, descending=node.descending)
+                return sort_again(node, operands[0], mapping.get(node.axis, node.axis))
             case Op(op="cast") if self._wide and node not in self._exact:
                 return join_small_float_conversions(cast(elide_rounding(operands[0], node.dtype), node.dtype))
             case _:

@@ -248,6 +248,8 @@ def emit_sort(values: ValueWriter, scope: Scope, node: Sort) -> None:
         raise EmitError(
             "sort-row", f"kernel {values.kernel.name} sorts along {node.axis.name}, which is no row"
         )
+    if node.topk:
+        raise EmitError("sort-row", f"kernel {values.kernel.name} chooses among equals as topk does on CPUs")
     operand = node.operands[0]
     whole = values.block(operand, symbols=frozenset({tile.index}))
     value = values.expression(scope, operand)
