@@ -3,9 +3,10 @@
     python -m benchmarks.layout_programs [--programs convnext ...] [--modes train infer] [--predict]
 
 With a GPU each line has the microseconds in which the GPU is busy in a call, compiled by Coilwork and by
-TorchInductor and in eager mode, and the slowest kernels of Coilwork's call with `--top`. Without one, and with
-`--predict`, each line has what `benchmarks.convolution_layouts` counts in the programs for an absent GPU; with
-`--calls` a line for each convolution: its operands and results, and the order of dimensions in memory.
+TorchInductor and in eager mode, and the slowest kernels of Coilwork's call with `--top`. Without one, and
+with `--predict`, each line has what `benchmarks.convolution_layouts` counts in the programs for an absent
+GPU; with `--calls` a line for each convolution: its operands and results, and the order of dimensions in
+memory.
 """
 
 from __future__ import annotations
@@ -215,13 +216,13 @@ class LayoutProgram:
         build: makes its module.
         shape: of its input.
         is_channels_last: the input is given in channels-last, and so are the parameters.
-        is_trained: it has a training step, too.
+        is_narrow: parameters and input are in bf16, else in `f32`, and autocast computes in bf16.
     """
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     is_channels_last: bool = False
-    is_trained: bool = True
+    is_narrow: bool = False
 
 
 PROGRAMS: Final[Mapping[str, LayoutProgram]] = {
@@ -236,6 +237,9 @@ PROGRAMS: Final[Mapping[str, LayoutProgram]] = {
     "audio": LayoutProgram(build=Audio, shape=(8, 1, 64000)),
     "normed": LayoutProgram(build=build_normed, shape=(16, 128, 64, 64)),
     "normed-last": LayoutProgram(build=build_normed, shape=(16, 128, 64, 64), is_channels_last=True),
+    "normed-bf16": LayoutProgram(
+        build=build_normed, shape=(16, 128, 64, 64), is_channels_last=True, is_narrow=True
+    ),
     "normed-residual": LayoutProgram(build=NormedConvolution, shape=(16, 128, 64, 64)),
     "volume": LayoutProgram(build=build_volume, shape=(2, 4, 32, 64, 64)),
     "shuffled": LayoutProgram(build=build_shuffled, shape=(8, 64, 64, 64)),
@@ -243,7 +247,7 @@ PROGRAMS: Final[Mapping[str, LayoutProgram]] = {
     "dit": LayoutProgram(build=lambda: build_dit(2), shape=(16, 4, 32, 32)),
     "whisper": LayoutProgram(build=lambda: build_whisper(2), shape=(8, 80, 3000)),
 }
-"""All programs, by name; parameters are in `f32`, and autocast computes in bf16."""
+"""All programs, by name."""
 
 
 def open_call(
@@ -257,6 +261,8 @@ def open_call(
     torch.manual_seed(0)
     module = program.build().to(device).train(train)
     x = torch.randn(program.shape, device=device)
+    if program.is_narrow:
+        x, module = x.bfloat16(), module.bfloat16()
     if program.is_channels_last:
         # all but streams of three dimensions have that format
         order = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -265,7 +271,7 @@ def open_call(
 
     def call() -> Tensor:
         with torch.set_grad_enabled(train):
-            with torch.autocast(device, dtype=torch.bfloat16):
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=not program.is_narrow):
                 found = compiled(x)
             if train:
                 found.float().square().mean().backward()

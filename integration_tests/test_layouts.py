@@ -318,11 +318,27 @@ class Neighbours(nn.Module):
         return self.leave(y) * 2
 
 
+class Waves(nn.Module):
+    """Convolutions over time, one of which is dilated, and one transposed, behind a residual."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Conv1d(8, width, 7, padding=3), nn.Conv1d(width // 2, 1, 5, padding=2)
+        self.dilated = nn.Conv1d(width, width, 3, padding=3, dilation=3)
+        self.up = nn.ConvTranspose1d(width, width // 2, 8, 4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        x = x + self.dilated(F.leaky_relu(x, 0.1))
+        return torch.tanh(self.leave(F.leaky_relu(self.up(F.leaky_relu(x, 0.1)))))
+
+
 TRAINED: tuple[tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]], ...] = (
     (Residual, (2, 3, 32, 32), (16, 3, 224, 224)),
     (Neighbours, (2, 3, 16, 16), (16, 3, 128, 128)),
     (ConvNext, (2, 3, 16, 16), (16, 3, 224, 224)),
     (Vit, (2, 3, 16, 16), (64, 3, 16, 16)),
+    (Waves, (2, 8, 64), (16, 8, 8192)),
 )
 
 

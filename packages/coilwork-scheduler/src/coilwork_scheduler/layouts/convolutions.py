@@ -38,7 +38,7 @@ _CONVOLUTIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class Form:
     """Positions among the arguments of a call: what it reads, with its weight last, and its flags."""
 
     read: tuple[int, ...]
@@ -46,10 +46,10 @@ class _Form:
     groups: int
 
 
-_FORMS: Final[Mapping[str, _Form]] = MappingProxyType(
+FORMS: Final[Mapping[str, Form]] = MappingProxyType(
     {
-        FORWARD: _Form(read=(0, 1), transposed=6, groups=8),
-        GRADIENTS: _Form(read=(0, 1, 2), transposed=7, groups=9),
+        FORWARD: Form(read=(0, 1), transposed=6, groups=8),
+        GRADIENTS: Form(read=(0, 1, 2), transposed=7, groups=9),
     }
 )
 
@@ -387,7 +387,7 @@ def _weigh(position: int, node: Node, context: LayoutContext, types: Sequence[DT
     gain without; where a size is one, so that strides do not tell a layout; where its result lies as none
     would expect; and on devices whose library is not known to follow its operands.
     """
-    form = _FORMS.get(node.implements) if isinstance(node, Extern) else None
+    form = FORMS.get(node.implements) if isinstance(node, Extern) else None
     if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:
         return ()
     groups, given = node.args[form.groups], [node.args[k] for k in form.read]
