@@ -312,8 +312,8 @@ graph @waves {
     t1 = neg(t0)
     yield t1
   }
-  extern "aten.convolution.default" (%a, %u, none, [1], [1], [1], False, [0], 1) aten implements "convolution" \
-defines (%b: bf16[8, 64, 4096]) fresh
+  extern "aten.convolution.default" (%a, %u, none, [1], [1], [1], False, [0], 1) aten implements \
+"convolution" defines (%b: bf16[8, 64, 4096]) fresh
   %c: bf16[8, 64, 4096] = pointwise [i0: 8, i1: 64, i2: 4096] {
     t0 = load %b[i0, i1, i2] : bf16
     t1 = exp(t0)
@@ -366,7 +366,7 @@ def test_convolutions_over_one_dimension_run_channels_last(device: str) -> None:
 @pytest.mark.parametrize(
     "device, options",
     [
-        ("sm_90", ScheduleOptions(convolution_layouts=False)),
+        ("sm_90", ScheduleOptions(convolution_layout="captured")),
         ("sm_90", ScheduleOptions(numerics="strict")),
         ("sm_90", ScheduleOptions(batch_invariant=True)),
         ("gfx942", ScheduleOptions()),
@@ -380,7 +380,7 @@ def test_convolutions_over_one_dimension_stay_without_a_choice(device: str, opti
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_convolutions_stay_where_that_is_asked_for(device: str) -> None:
-    for options in (ScheduleOptions(convolution_layouts=False), ScheduleOptions(numerics="strict")):
+    for options in (ScheduleOptions(convolution_layout="captured"), ScheduleOptions(numerics="strict")):
         found, _, _ = strides_after(convolutions(), device, options=options)
         assert {found[name] for name in "abcd"} == {PLANES}
 
@@ -404,7 +404,7 @@ def test_stacks_in_f32_run_channels_last_on_cpus(groups: int, window: int) -> No
     assert [node.args[1] for node in after.nodes if isinstance(node, Extern)] == [Ref("u"), Ref("w")]
     assert found["e"] == PLANES
     check_schedule(after, "x86-64-avx512")
-    for options in (ScheduleOptions(convolution_layouts=False), ScheduleOptions(numerics="strict")):
+    for options in (ScheduleOptions(convolution_layout="captured"), ScheduleOptions(numerics="strict")):
         found, _, _ = strides_after(graph, "x86-64-avx512", options=options)
         assert {found[name] for name in "abcd"} == {PLANES}
 
@@ -450,7 +450,7 @@ def test_stacks_in_f32_run_channels_last_where_they_round_to_tf32(
     found, after, _ = strides_after(graph, device, options=rounding)
     assert {found[name] for name in "abcd"} == {strides}
     check_schedule(after, device)
-    for options in (replace(rounding, convolution_layouts=False), replace(rounding, numerics="strict")):
+    for options in (replace(rounding, convolution_layout="captured"), replace(rounding, numerics="strict")):
         found, _, _ = strides_after(graph, device, options=options)
         assert {found[name] for name in "abcd"} == {PLANES}
 

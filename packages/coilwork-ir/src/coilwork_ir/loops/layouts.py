@@ -268,8 +268,8 @@ def _remake_still_stride(view: Buffer, d: int, behind: Sequence[Expr]) -> Expr:
     """The stride of dimension `d`, which stands still, where those behind it have the strides `behind`, the
     last dimension's first.
 
-    That of one element says nothing of where elements lie, but libraries read layouts off it: what `unsqueeze`
-    gave it as captured it has in the other layout, too.
+    That of one element says nothing of where elements lie, but libraries read layouts off it. What
+    `unsqueeze` gave it as captured it has in the other layout, too.
     """
     if as_int(view.shape[d]) != 1:
         return as_expr(0)

@@ -1,4 +1,4 @@
-"""`widen_convolutions` makes convolutions over one dimension calls over two, of which the first has one element.
+"""`widen_convolutions` makes convolutions over one dimension calls over two, the first of one element.
 
 ATen copies what a convolution over one dimension reads to row-major memory, however it lies. A call over two
 dimensions takes channels-last operands as they are, so the layout pass has a choice. Of row-major operands
@@ -35,7 +35,8 @@ def widen_convolutions(graph: Graph, facts: Dependence, settings: Settings) -> G
     Calls stay where their layouts do: with captured layouts, strict numerics and batch invariance.
     """
     options = settings.options
-    if not options.convolution_layouts or options.numerics == "strict" or options.batch_invariant:
+    is_kept = options.convolution_layout == "auto" and options.numerics == "strict"
+    if is_kept or options.convolution_layout == "captured" or options.batch_invariant:
         return graph
     names = facts.fresh_names()
     nodes: list[Node] = []
