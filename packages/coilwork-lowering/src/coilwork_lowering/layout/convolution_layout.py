@@ -158,8 +158,10 @@ def lay_out_frozen_weights(
     outside = dict.fromkeys(node for call in convolutions for node in _images_outside(call))
     copied_bytes = sum(2 * bytes_hint(node.meta["val"]) for node in outside)
     is_asked = options.layout == "channels_last"
-    if not weights or not (
-        is_asked or gains_by_copies(convolutions, copies=len(outside), copied_bytes=copied_bytes)
+    if (
+        options.layout == "captured"
+        or not weights
+        or not (is_asked or gains_by_copies(convolutions, copies=len(outside), copied_bytes=copied_bytes))
     ):
         return gm, 0
     return _copy_weights(gm, weights, None)
