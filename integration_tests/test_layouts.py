@@ -230,8 +230,8 @@ class Residual(nn.Module):
 
 
 def test_inference_in_channels_last_has_no_conversions() -> None:
-    """Of a residual network on a GPU: every call, and no kernel that only copies but that of the image and of
-    the stem's and the wide weights.
+    """Of a residual network on a GPU: every call, and no kernel that only copies but those of the image and
+    of weights.
     """
     torch.manual_seed(0)
     model, planner = Residual().to(torch.bfloat16).eval(), Planner(target="sm_90")
@@ -240,7 +240,7 @@ def test_inference_in_channels_last_has_no_conversions() -> None:
         torch.compile(model, backend=planner)(torch.zeros(16, 3, 224, 224, dtype=torch.bfloat16))
     found = count(planner.programs, 0.0)
     assert found.channels_last == found.calls == 5
-    assert found.converted_mb == 0 and found.copies <= 2
+    assert found.converted_mb == 0 and found.copies <= 3
 
 
 def test_the_page_shows_the_decisions() -> None:

@@ -81,6 +81,8 @@ class Traffic:
                 vain_reads, vain_writes = self._count_run_waste(candidate, stored, length)
                 reads += vain_reads
                 writes += vain_writes
+            if target.is_gpu:
+                writes += self._count_crossed_writes(candidate, stored, length)
             if target.is_gpu and len(candidate.reduced) > 1:
                 vain_reads, vain_writes = self._count_reordered_bytes(candidate, stored, resident=resident)
                 reads += vain_reads
@@ -144,6 +146,21 @@ class Traffic:
             ):
                 continue
             vain += self._count_waste(candidate, touch, rows)
+        return vain
+
+    def _count_crossed_writes(self, candidate: FusionCandidate, stored: Collection[str], length: int) -> int:
+        """Bytes written beside those asked for, where a kernel that goes along rows stores points of a row
+        apart from each other, and neighbours of other rows between them.
+        """
+        if self.is_column_reduction(candidate):
+            return 0
+        parallel, reduced = frozenset(candidate.parallel), frozenset(candidate.reduced)
+        rows, vain = max(self._memory(candidate).tile_elements // length, 1), 0
+        for touch in (candidate.written[name] for name in stored):
+            unit = self._contiguous(touch)
+            free = frozenset().union(*(e.free_symbols for e in touch.index))
+            if unit & parallel and not unit & reduced and free & reduced:
+                vain += self._count_waste(candidate, touch, rows)
         return vain
 
     def _count_run_waste(
