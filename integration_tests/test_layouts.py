@@ -342,8 +342,9 @@ def plan_step(made: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torc
     return count(planner.programs, 0.0)
 
 
-# Calls in channels-last, and megabytes that kernels move, where the captured graph was rewritten as a whole.
-REWRITTEN = {Residual: (10, 569.92), Neighbours: (10, 286.57), ConvNext: (1, 80.84), Vit: (0, 5.25)}
+# Calls in channels-last, and megabytes that kernels move where one layout is chosen for a whole graph, beside
+# the sums for gradients of biases.
+REWRITTEN = {Residual: (10, 569.92), Neighbours: (10, 295.63), ConvNext: (1, 85.82), Vit: (0, 5.32)}
 
 
 @pytest.mark.parametrize("made, _, shape", TRAINED[:4], ids=[made.__name__ for made, *_ in TRAINED[:4]])
