@@ -66,7 +66,8 @@ class ConvNextBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         y = self.scale * self.narrow(F.gelu(self.wide(y)))
-        return x + y.permute(0, 3, 1, 2)
+        found: Tensor = x + y.permute(0, 3, 1, 2)
+        return found
 
 
 def build_convnext(depths: Sequence[int] = (1, 1, 2, 1)) -> nn.Module:
@@ -266,7 +267,10 @@ def open_call(
     if program.is_channels_last:
         # all but streams of three dimensions have that format
         order = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
-        x, module = x.to(memory_format=order), module.to(memory_format=order)
+        x = x.contiguous(memory_format=order)
+        for parameter in module.parameters():
+            if parameter.dim() == x.dim():
+                parameter.data = parameter.data.contiguous(memory_format=order)
     compiled = compiler(module)
 
     def call() -> Tensor:

@@ -201,7 +201,7 @@ class DepthwiseSums:
         assert output is not None and node.epilogue is not None
         nodes: list[Node] = []
         weight = node.weight
-        if _is_side_by_side(output):
+        if _is_side_by_side(output) or self._may_lie_side_by_side(output):
             copied = self._weight_with_channels_innermost(node)
             nodes += copied
             weight = Body(
@@ -221,6 +221,13 @@ class DepthwiseSums:
                 factor = _read_through_views(factor, self.context)
             total = op("add", total, op("mul", cast(value, wide), cast(factor, wide)))
         return (*nodes, _pointwise(output, node.epilogue.ranges, cast(total, output.dtype), node))
+
+    def _may_lie_side_by_side(self, output: Buffer) -> bool:
+        """Tell if the layout pass may lay channels side by side: so large a result is worth the copy of a
+        weight. To a result that stays, it is all one.
+        """
+        points = as_int(product(output.shape))
+        return points is None or points > self.context.targets.main.machine.convolutions.few_products
 
     def _weight_with_channels_innermost(self, node: Convolution) -> tuple[Pointwise, View]:
         """The weight laid out anew, in memory.

@@ -23,10 +23,6 @@ from coilwork_scheduler.layouts.convolutions import FORMS
 from coilwork_scheduler.settings import Settings
 
 _TYPES: Final = (DType.BF16, DType.F16, DType.F32)
-# The first of the lists of numbers in front of the flag `transposed`, and what the added dimension has in
-# each: stride, padding, dilation. What a transposed convolution adds to its result stands behind the flag.
-_LISTS: Final = (1, 0, 1)
-_ADDED: Final = 0
 
 
 def widen_convolutions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
@@ -69,9 +65,10 @@ def _widen(node: Extern, facts: Dependence, settings: Settings, names: FreshName
         view = replace(_add_dimension(buffer), name=names.close_to(buffer.name))
         before.append(View(output=view, source=buffer.name, offset=as_expr(0), origins=node.origins))
         args[position] = Ref(view.name)
-    for position, number in enumerate(_LISTS, start=form.transposed - len(_LISTS)):
-        args[position] = _prepend(args[position], number)
-    args[form.transposed + 1] = _prepend(args[form.transposed + 1], _ADDED)
+    # of the added dimension: a stride of 1, no padding, a dilation of 1; behind the flag what a transposed
+    # convolution adds to its result, here nothing
+    for position, number in ((-3, 1), (-2, 0), (-1, 1), (1, 0)):
+        args[form.transposed + position] = _prepend(args[form.transposed + position], number)
     outputs: list[Buffer | SymbolOutput | None] = []
     for output in node.outputs:
         if not isinstance(output, Buffer) or len(output.shape) != 3:
