@@ -1,11 +1,11 @@
-"""Convolutions laid out by the scheduler's pass beside those that lowering's rewrite lays out.
+"""Convolutions laid out by the scheduler's pass beside those that stay as captured.
 
     python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer]
-        [--autocast | --f32] [--loops]
+        [--autocast | --f32] [--layouts captured auto channels_last]
 
-Each model of the suite is compiled twice, in 16 bits or in `f32` that rounds to TF32: with the pass, and with
-the rewrite in its place. With a GPU the kernels of both are timed (microseconds in which the GPU is busy, per
-call; a training call is forward and backward). Without one, with `--predict`, and for a CPU (`--target`),
+Each model of the suite is compiled once for each layout, a value of the option `conv_layout`, in 16 bits or
+in `f32` that rounds to TF32. With a GPU the kernels of both are timed (microseconds in which the GPU is busy,
+per call; a training call is forward and backward). Without one, with `--predict`, and for a CPU (`--target`),
 programs for a device that is not there are planned: kernels, what they move and hold, what the library
 converts, kernels that only copy, and calls of convolutions with those among them that compute in
 channels-last.
@@ -16,23 +16,22 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal, TypeAlias
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-import coilwork.package_options
 from benchmarks.kernels import kernel_times
 from benchmarks.lifetimes import peak_of
 from benchmarks.memory_bound.traffic import traffic
 from benchmarks.models import Instance, Setting, Size, find_case, instantiate
 from benchmarks.planner import Planner
 from coilwork.backend import backend
+from coilwork.compile_options import CompileOptions
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
@@ -40,7 +39,7 @@ from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import all_kernels, buffers
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import TARGETS
-from coilwork_lowering.layout.convolution_cost import Convolution
+from coilwork_lowering.options import ConvolutionLayout
 from coilwork_scheduler.layouts.convolutions import is_channels_last
 
 MODELS: Final = ("resnet50", "unet", "convnext", "efficientnet", "vit", "whisper")
@@ -73,27 +72,6 @@ class Count:
     calls: int
     channels_last: int
     seconds: float
-
-
-@contextmanager
-def use_lowering_layouts() -> Iterator[None]:
-    """Let lowering's rewrite lay out all convolutions."""
-    with patch.object(coilwork.package_options, "SCHEDULED", ()):
-        yield
-
-
-@contextmanager
-def use_pass_layouts() -> Iterator[None]:
-    """Let the scheduler's pass lay out all convolutions, those of training steps, too."""
-    with patch.object(coilwork.package_options, "SCHEDULED", ("cuda", "cpu")):
-        yield
-
-
-@contextmanager
-def use_loop_layouts() -> Iterator[None]:
-    """Leave graphs with depthwise convolutions that become loops to the pass, too."""
-    with use_pass_layouts(), patch.object(Convolution, "is_loop", False):
-        yield
 
 
 def count(programs: Sequence[Program], seconds: float) -> Count:
@@ -157,7 +135,15 @@ def _numbers(sizes: Sequence[Expr]) -> list[int]:
     return [as_int(size) or 0 for size in sizes]
 
 
-def plan(name: str, *, train: bool, kind: Kind, size: Size = Size.FULL, target: str = TARGET) -> Count:
+def plan(
+    name: str,
+    *,
+    train: bool,
+    kind: Kind,
+    layout: ConvolutionLayout = "auto",
+    size: Size = Size.FULL,
+    target: str = TARGET,
+) -> Count:
     """The programs of one call of the model `name`, for a device that is not there."""
     dtype = torch.bfloat16 if kind == "bf16" else torch.float32
     case = find_case(name)
@@ -166,7 +152,7 @@ def plan(name: str, *, train: bool, kind: Kind, size: Size = Size.FULL, target: 
         Setting(size=size, device=torch.device("cpu"), dtype=dtype, absent_gpu=TARGETS[target].is_gpu),
         training=train,
     )
-    planner = Planner(target=target)
+    planner = Planner(target=target, options=CompileOptions(strict=True, conv_layout=layout))
     torch._dynamo.reset()
     begin = time.process_time()
     with torch._dynamo.config.patch(dict(case.dynamo)):
@@ -191,7 +177,7 @@ def _call(
     return call
 
 
-def time_kernels(name: str, *, train: bool, kind: Kind) -> tuple[float, int]:
+def time_kernels(name: str, *, train: bool, kind: Kind, layout: ConvolutionLayout) -> tuple[float, int]:
     """Microseconds of all kernels of one call, and their number."""
     case = find_case(name)
     dtype = torch.bfloat16 if kind == "bf16" else torch.float32
@@ -199,8 +185,8 @@ def time_kernels(name: str, *, train: bool, kind: Kind) -> tuple[float, int]:
     torch._dynamo.reset()
     with torch._dynamo.config.patch(dict(case.dynamo)):
         instance = instantiate(case, setting, training=train)
-        uncached = {"cache": False}
-        compiler = lambda gm, inputs: backend(gm, inputs, options=uncached)  # noqa: E731
+        asked = {"cache": False, "conv_layout": layout}
+        compiler = lambda gm, inputs: backend(gm, inputs, options=asked)  # noqa: E731
         call = _call(instance, compiler, "cuda", train=train, kind=kind)
         for _ in range(3):
             call()
@@ -226,9 +212,7 @@ def main(arguments: list[str]) -> int:
         "--f32", action="store_const", const="f32", dest="kind", help="f32 that rounds to TF32"
     )
     parser.add_argument(
-        "--loops",
-        action="store_true",
-        help="leave graphs with depthwise loops to the pass, which keeps off them",
+        "--layouts", nargs="+", choices=("captured", "auto", "channels_last"), default=["captured", "auto"]
     )
     parser.add_argument("--target", choices=sorted(TARGETS), default=TARGET, help="plan for this device")
     parser.add_argument("--predict", action="store_true", help="plan, though there is a GPU")
@@ -238,17 +222,23 @@ def main(arguments: list[str]) -> int:
     is_timed = torch.cuda.is_available() and not found.predict and TARGETS[found.target].is_gpu
     for name in found.models:
         for mode in found.modes:
-            by_pass = use_loop_layouts if found.loops else use_pass_layouts
-            for way, around in (("rewrite", use_lowering_layouts), ("pass", by_pass)):
-                with around():
-                    train = mode == "train"
-                    if is_timed:
-                        us, launches = time_kernels(name, train=train, kind=found.kind)
-                        said = f"{us:10.1f} us busy in {launches} kernels"
-                    else:
-                        planned = plan(name, train=train, kind=found.kind, size=size, target=found.target)
-                        said = str(planned)
-                print(f"{name:14} {mode:5} {way:8} {said}", flush=True)
+            for layout in found.layouts:
+                train = mode == "train"
+                if is_timed:
+                    us, launches = time_kernels(name, train=train, kind=found.kind, layout=layout)
+                    said = f"{us:10.1f} us busy in {launches} kernels"
+                else:
+                    said = str(
+                        plan(
+                            name,
+                            train=train,
+                            kind=found.kind,
+                            layout=layout,
+                            size=size,
+                            target=found.target,
+                        )
+                    )
+                print(f"{name:14} {mode:5} {layout:13} {said}", flush=True)
     return 0
 
 

@@ -68,16 +68,9 @@ class Planner:
         keep_resize_operators(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them,
         # too.
-        said = replace(make_layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
-        joint = said
+        joint = replace(make_layout_options(self.options), find_model=self._find_model)
         if self._is_gpu:
-            joint = replace(
-                said,
-                devices=("cuda", "cpu"),
-                narrow_devices=(),
-                blocked_devices=(),
-                scheduled_devices=("cuda", "cpu") if "cuda" in said.scheduled_devices else (),
-            )
+            joint = replace(joint, devices=("cuda", "cpu"))
         return compile_with_aot_autograd(
             gm,
             example_inputs,

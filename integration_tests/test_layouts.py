@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,24 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import benchmarks.planner
 from benchmarks.convolution_layouts import (
     Count,
     count,
     list_convolutions,
     makes_channels_last,
-    use_lowering_layouts,
-    use_pass_layouts,
 )
 from benchmarks.layout_tables import page
 from benchmarks.planner import Planner
 from coilwork.backend import backend
-from coilwork_ir.buffers import Buffer
-from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.walk import all_kernels
-from coilwork_ir.target import TARGETS
-from coilwork_lowering import LayoutOptions, lay_out_convolutions
-from coilwork_triton import TritonCodegen
 
 
 @pytest.fixture(autouse=True)
@@ -239,53 +229,18 @@ class Residual(nn.Module):
         return x.mean((2, 3))
 
 
-def planned(program: Program) -> tuple[Counter[str], list[str]]:
-    """Kernels' texts without their names, by how often they are launched; and calls with the strides of their
-    results.
+def test_inference_in_channels_last_has_no_conversions() -> None:
+    """Of a residual network on a GPU: every call, and no kernel that only copies but those of the image and
+    of weights.
     """
-    texts: dict[str, str] = {}
-    for kernel in all_kernels(program):
-        text = TritonCodegen().emit(kernel, TARGETS["sm_90"], {}).text
-        # but for the names of operators, which stand in the first lines
-        texts[kernel.name] = re.sub(r'""".*?"""', "", text, count=1, flags=re.DOTALL).replace(
-            kernel.name, "kernel"
-        )
-    launches = Counter(texts[i.kernel] for i in program.instructions if isinstance(i, Launch))
-    calls = [
-        f"{i.target} {[str(b.strides) for b in i.outputs if isinstance(b, Buffer)]}"
-        for i in program.instructions
-        if isinstance(i, ExternCall)
-    ]
-    return launches, calls
-
-
-def test_the_pass_chooses_convolution_layouts_as_lowering_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same kernels and calls in inference, whether channels-last is chosen on the ATen graph or by the
-    pass.
-    """
-
-    def plan() -> Program:
-        torch.manual_seed(0)
-        model, planner = Residual().to(torch.bfloat16).eval(), Planner(target="sm_90")
-        torch._dynamo.reset()
-        with torch.no_grad():
-            torch.compile(model, backend=planner)(torch.zeros(16, 3, 224, 224, dtype=torch.bfloat16))
-        (program,) = planner.programs
-        return program
-
-    by_pass = planned(plan())
-    # torch's functions say of a CPU which layout a library returns, of a GPU that is not there they do not
-    on_cpu = LayoutOptions(devices=("cpu",), narrow_devices=(), blocked_devices=())
-    move = benchmarks.planner.move_to_gpu
-
-    def lay_out_and_move(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-        laid_out, decision = lay_out_convolutions(gm, on_cpu)
-        assert decision.channels_last
-        return move(laid_out)
-
-    monkeypatch.setattr(benchmarks.planner, "move_to_gpu", lay_out_and_move)
-    assert planned(plan()) == by_pass
-    assert any(", 1, " in call for call in by_pass[1])
+    torch.manual_seed(0)
+    model, planner = Residual().to(torch.bfloat16).eval(), Planner(target="sm_90")
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=planner)(torch.zeros(16, 3, 224, 224, dtype=torch.bfloat16))
+    found = count(planner.programs, 0.0)
+    assert found.channels_last == found.calls == 5
+    assert found.converted_mb == 0 and found.copies <= 3
 
 
 def test_the_page_shows_the_decisions() -> None:
@@ -318,11 +273,27 @@ class Neighbours(nn.Module):
         return self.leave(y) * 2
 
 
+class Waves(nn.Module):
+    """Convolutions over time, one of which is dilated, and one transposed, behind a residual."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Conv1d(8, width, 7, padding=3), nn.Conv1d(width // 2, 1, 5, padding=2)
+        self.dilated = nn.Conv1d(width, width, 3, padding=3, dilation=3)
+        self.up = nn.ConvTranspose1d(width, width // 2, 8, 4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        x = x + self.dilated(F.leaky_relu(x, 0.1))
+        return torch.tanh(self.leave(F.leaky_relu(self.up(F.leaky_relu(x, 0.1)))))
+
+
 TRAINED: tuple[tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]], ...] = (
     (Residual, (2, 3, 32, 32), (16, 3, 224, 224)),
     (Neighbours, (2, 3, 16, 16), (16, 3, 128, 128)),
     (ConvNext, (2, 3, 16, 16), (16, 3, 224, 224)),
     (Vit, (2, 3, 16, 16), (64, 3, 16, 16)),
+    (Waves, (2, 8, 64), (16, 8, 8192)),
 )
 
 
@@ -371,36 +342,39 @@ def plan_step(made: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torc
     return count(planner.programs, 0.0)
 
 
-@pytest.mark.parametrize("made, _, shape", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
-def test_training_moves_no_more_bytes_than_with_the_rewrite(
+# Calls in channels-last, and megabytes that kernels move where one layout is chosen for a whole graph, beside
+# the sums for gradients of biases.
+REWRITTEN = {Residual: (10, 569.92), Neighbours: (10, 295.63), ConvNext: (1, 85.82), Vit: (0, 5.32)}
+
+
+@pytest.mark.parametrize("made, _, shape", TRAINED[:4], ids=[made.__name__ for made, *_ in TRAINED[:4]])
+def test_training_moves_no_more_bytes_than_with_one_layout_for_all(
     made: Callable[[], nn.Module], _: object, shape: tuple[int, ...]
 ) -> None:
-    """As many calls in channels-last, no more copies, and bytes within half a percent."""
-
-    with use_pass_layouts():
-        by_pass = plan_step(made, shape, None)
-    with use_lowering_layouts():
-        by_rewrite = plan_step(made, shape, None)
-    assert by_pass.channels_last >= by_rewrite.channels_last
-    assert by_pass.moved_mb <= 1.005 * by_rewrite.moved_mb
-    assert by_pass.copies <= by_rewrite.copies
+    """As many calls in channels-last, and bytes within half a percent."""
+    found = plan_step(made, shape, None)
+    calls, moved_mb = REWRITTEN[made]
+    assert found.channels_last >= calls
+    assert found.moved_mb <= 1.005 * moved_mb
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype) -> None:
+def test_waves_train_in_channels_last() -> None:
+    """All but the last convolution, which has one channel: of it strides tell no layout."""
+    found = plan_step(Waves, (16, 8, 8192), None)
+    assert (found.calls, found.channels_last) == (8, 6)
+
+
+@pytest.mark.parametrize("dtype, moved_mb", [(torch.bfloat16, 564.67), (torch.float32, 1101.63)])
+def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype, moved_mb: float) -> None:
     """The image alone is copied twice: each half copies for itself what it is given, but for weights."""
-    with use_pass_layouts():
-        by_pass = plan_step(Residual, (16, 3, 224, 224), dtype)
-    with use_lowering_layouts():
-        by_rewrite = plan_step(Residual, (16, 3, 224, 224), dtype)
-    assert by_pass.channels_last == by_rewrite.channels_last
-    assert by_pass.copies == by_rewrite.copies + 1
+    found = plan_step(Residual, (16, 3, 224, 224), dtype)
+    assert found.channels_last == 10 and found.copies <= 7
     image = 2 * 16 * 3 * 224 * 224 * dtype.itemsize / 1e6
-    assert by_pass.moved_mb <= 1.001 * (by_rewrite.moved_mb + image)
+    assert found.moved_mb <= 1.001 * (moved_mb + image)
 
 
 def test_dynamic_training_saves_activations_channels_last() -> None:
-    """Autograd is told strides as numbers, so lowering lays these graphs out, before they are cut."""
+    """Autograd is told strides as numbers, as those of channels-last are if the batch alone is open."""
     torch.manual_seed(0)
     model, planner, x = Neighbours().train(), Planner(target="sm_90"), torch.zeros(16, 3, 128, 128)
     torch._dynamo.reset()

@@ -14,34 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import LayoutDecision, LayoutOptions, decompositions, lay_out_convolutions, partition
 
-ALWAYS = LayoutOptions(layout="channels_last")
-ON_CPU = LayoutOptions(devices=("cpu",))
-
-
-class Bottleneck(nn.Module):
-    """Two convolutions with batch norm, one of them 1x1, around a shortcut."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.spatial = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(width)
-        self.mix = nn.Conv2d(width, width, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.mix(torch.relu(self.norm(self.spatial(x)))) + x)
-
-
-def residual_net() -> nn.Module:
-    """images [b, 3, h, w] -> logits [b, 5]."""
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 5, stride=2, padding=2),
-        nn.MaxPool2d(3, 2, 1),
-        Bottleneck(16),
-        Bottleneck(16),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(16, 5),
-    )
+ON_META = LayoutOptions(devices=("meta",), scheduled_devices=("meta",))
 
 
 class Compiled:
@@ -52,7 +25,7 @@ class Compiled:
         saved: the forward graphs.
     """
 
-    def __init__(self, options: LayoutOptions = ALWAYS) -> None:
+    def __init__(self, options: LayoutOptions) -> None:
         self.options = options
         self.pairs: list[tuple[torch.fx.GraphModule, torch.fx.GraphModule, LayoutDecision]] = []
         self.forwards: list[torch.fx.GraphModule] = []

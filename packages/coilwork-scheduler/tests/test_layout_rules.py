@@ -23,6 +23,7 @@ from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost_model import RooflineCost
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import assign_layouts, explain_layouts, list_sites, survey
+from coilwork_scheduler.layouts.one_dimension import widen_convolutions
 from coilwork_scheduler.layouts.rules import RULES, format_rules, weigh_attention
 from coilwork_scheduler.layouts.sites import (
     IMPOSSIBLE,
@@ -302,9 +303,84 @@ def test_stacks_in_16_bits_run_channels_last(device: str, groups: int, window: i
     check_schedule(after, device)
 
 
+WAVES = """
+graph @waves {
+  input %x: bf16[8, 64, 4096]
+  input %u: bf16[64, 64, 3]
+  %a: bf16[8, 64, 4096] = pointwise [i0: 8, i1: 64, i2: 4096] {
+    t0 = load %x[i0, i1, i2] : bf16
+    t1 = neg(t0)
+    yield t1
+  }
+  extern "aten.convolution.default" (%a, %u, none, [1], [1], [1], False, [0], 1) aten implements \
+"convolution" defines (%b: bf16[8, 64, 4096]) fresh
+  %c: bf16[8, 64, 4096] = pointwise [i0: 8, i1: 64, i2: 4096] {
+    t0 = load %b[i0, i1, i2] : bf16
+    t1 = exp(t0)
+    yield t1
+  }
+  extern "aten.convolution_backward.default" (%c, %a, %u, [0], [1], [1], [1], False, [0], 1, \
+[True, True, False]) aten implements "convolution gradients" defines (%d: bf16[8, 64, 4096], \
+%e: bf16[64, 64, 3], _) tuple fresh
+  %f: bf16[8, 64, 4096] = pointwise [i0: 8, i1: 64, i2: 4096] {
+    t0 = load %d[i0, i1, i2] : bf16
+    t1 = neg(t0)
+    yield t1
+  }
+  return (%f, %e)
+}
+"""
+
+
+def widened(graph: Graph, device: str, options: ScheduleOptions) -> Graph:
+    settings = Settings(
+        targets=Targets(main=TARGETS[device]),
+        model=RooflineCost(target=TARGETS[device]),
+        sizes=make_size_hints(options),
+        options=options,
+        remarks=Remarks(100),
+        registry=REGISTRY,
+    )
+    after = widen_convolutions(graph, analyse(graph), settings)
+    verify_graph(after)
+    return after
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_convolutions_over_one_dimension_run_channels_last(device: str) -> None:
+    wide = widened(parse_graph(WAVES), device, ScheduleOptions())
+    calls = [node for node in wide.nodes if isinstance(node, Extern)]
+    assert [str(call.args[3 + (len(call.args) > 9)].items) for call in calls] == ["(1, 1)"] * 2
+    found, after, _ = strides_after(wide, device)
+    assert {found[name] for name in "abcd"} == {"262144 1 64"}
+    # results that the caller sees lie as captured
+    assert (found["f"], found["e"]) == ("262144 4096 1", "192 3 1")
+    # a library reads the layout off all strides, that of the one element, too
+    for call in (node for node in after.nodes if isinstance(node, Extern)):
+        for name in (argument.name for argument in call.args if isinstance(argument, Ref)):
+            if name in found and name.startswith(("a", "c")):
+                assert found[name] == "262144 1 262144 64"
+    check_schedule(after, device)
+
+
+@pytest.mark.parametrize(
+    "device, options",
+    [
+        ("sm_90", ScheduleOptions(convolution_layout="captured")),
+        ("sm_90", ScheduleOptions(numerics="strict")),
+        ("sm_90", ScheduleOptions(batch_invariant=True)),
+        ("gfx942", ScheduleOptions()),
+    ],
+    ids=["captured", "strict", "batch-invariant", "other-library"],
+)
+def test_convolutions_over_one_dimension_stay_without_a_choice(device: str, options: ScheduleOptions) -> None:
+    graph = parse_graph(WAVES)
+    assert widened(graph, device, options) is graph
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_convolutions_stay_where_that_is_asked_for(device: str) -> None:
-    for options in (ScheduleOptions(convolution_layouts=False), ScheduleOptions(numerics="strict")):
+    for options in (ScheduleOptions(convolution_layout="captured"), ScheduleOptions(numerics="strict")):
         found, _, _ = strides_after(convolutions(), device, options=options)
         assert {found[name] for name in "abcd"} == {PLANES}
 
@@ -328,7 +404,7 @@ def test_stacks_in_f32_run_channels_last_on_cpus(groups: int, window: int) -> No
     assert [node.args[1] for node in after.nodes if isinstance(node, Extern)] == [Ref("u"), Ref("w")]
     assert found["e"] == PLANES
     check_schedule(after, "x86-64-avx512")
-    for options in (ScheduleOptions(convolution_layouts=False), ScheduleOptions(numerics="strict")):
+    for options in (ScheduleOptions(convolution_layout="captured"), ScheduleOptions(numerics="strict")):
         found, _, _ = strides_after(graph, "x86-64-avx512", options=options)
         assert {found[name] for name in "abcd"} == {PLANES}
 
@@ -374,7 +450,7 @@ def test_stacks_in_f32_run_channels_last_where_they_round_to_tf32(
     found, after, _ = strides_after(graph, device, options=rounding)
     assert {found[name] for name in "abcd"} == {strides}
     check_schedule(after, device)
-    for options in (replace(rounding, convolution_layouts=False), replace(rounding, numerics="strict")):
+    for options in (replace(rounding, convolution_layout="captured"), replace(rounding, numerics="strict")):
         found, _, _ = strides_after(graph, device, options=options)
         assert {found[name] for name in "abcd"} == {PLANES}
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
@@ -29,10 +31,31 @@ def full_precision() -> Iterator[None]:
     torch.backends.cudnn.allow_tf32 = before
 
 
-def net() -> nn.Module:
-    """Every kind of convolution's neighbour: norm, activation, pooling, a shared shape, and a layer that
-    flattens.
+class Net(nn.Module):
+    """Every kind of convolution's neighbour: grouped, depthwise and transposed ones, over one, two and three
+    dimensions, norms, pools, a step up and a concatenation, a residual, and a layer that flattens.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.group_norm, self.up = nn.GroupNorm(2, 8), nn.ConvTranspose2d(8, 8, 4, 2, 1)
+        self.volumes, self.waves = nn.Conv3d(4, 8, 3, padding=1), nn.Conv1d(8, 4, 3, padding=1)
+        self.last = nn.Linear(4 * 100, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.silu(self.norm(self.enter(x))), 2)
+        y = self.depthwise(F.relu(self.grouped(x))) + x
+        y = torch.cat((self.up(F.silu(self.group_norm(y))), F.interpolate(x, scale_factor=2.0)), 1)
+        z = self.volumes(y.unflatten(1, (4, 4))).mean(2)
+        found: Tensor = self.last(self.waves(z.flatten(2)).flatten(1))
+        return found
+
+
+def net() -> nn.Module:
+    """A few convolutions, of which one is grouped."""
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
@@ -46,16 +69,36 @@ def net() -> nn.Module:
 
 
 def test_inference_in_channels_last(strictly: Compile, tmp_path: Path) -> None:
-    model = net().eval()
+    torch.manual_seed(0)
+    model = Net().eval()
     x = torch.randn(2, 3, 10, 10)
     with torch.no_grad():
-        result = strictly(model, conv_layout="channels_last", trace=str(tmp_path), cache=False)(x)
+        asked = {"conv_layout": "channels_last", "verify": True, "cache": False}
+        result = strictly(model, trace=str(tmp_path), **asked)(x)
         torch.testing.assert_close(result, model(x), rtol=1e-4, atol=1e-5)
     assert result.is_contiguous()
-    (reason,) = tmp_path.glob("*/layout.txt")
-    assert reason.read_text().startswith("2 convolutions in channels-last: asked for")
-    (graph,) = tmp_path.glob("*/aten.laid_out.txt")
-    assert "memory_format = torch.channels_last" in graph.read_text()
+    (program,) = (path.read_text() for path in tmp_path.rglob("*.program.txt"))
+    made = r'extern "aten.convolution.default".*?defines \(%\w+: \w+\[[^\]]*\]\{\w+, (\w+)'
+    # four over two dimensions, one over three, one over one
+    assert re.findall(made, program) == ["1"] * 6
+
+
+def test_visible_strides_are_eagers(strictly: Compile) -> None:
+    """What the caller sees, a written input among it, lies as captured; what shares memory does."""
+
+    def function(x: Tensor, w: Tensor, kept: Tensor) -> tuple[Tensor, ...]:
+        y = torch.conv2d(x, w)
+        kept.copy_(y)
+        strided = torch.as_strided(torch.conv2d(x, w), (2, 3), (128, 1), 2) + 1
+        return y.relu(), y.transpose(2, 3).clone(), strided, torch.cat((x[..., :4, :4], y), 1)
+
+    inputs = torch.randn(2, 4, 6, 6), torch.randn(8, 4, 3, 3)
+    kept, expected = torch.zeros(2, 8, 4, 4), torch.zeros(2, 8, 4, 4)
+    with torch.no_grad():
+        found = strictly(function, conv_layout="channels_last", verify=True, cache=False)(*inputs, kept)
+        wanted = function(*inputs, expected)
+    assert [t.stride() for t in (*found, kept)] == [t.stride() for t in (*wanted, expected)]
+    torch.testing.assert_close((*found, kept), (*wanted, expected), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -88,12 +131,9 @@ def test_torch_decides_about_tf32() -> None:
     assert not make_layout_options(CompileOptions()).tf32_convolutions
 
 
-def test_convolutions_are_the_schedulers() -> None:
-    joined = make_layout_options(CompileOptions(), joins_scheduler=True)
-    assert (
-        joined.scheduled_devices == ("cuda", "cpu")
-        and make_layout_options(CompileOptions()).scheduled_devices == ()
-    )
+def test_weights_are_copied_for_both_halves_where_the_copy_may_lie_otherwise() -> None:
+    assert make_layout_options(CompileOptions()).scheduled_devices == ("cuda", "cpu")
+    assert make_layout_options(CompileOptions(), saves_captured=True).scheduled_devices == ()
 
 
 def test_layouts_do_not_depend_on_the_batch_where_results_may_not() -> None:

@@ -102,16 +102,12 @@ class LayoutOptions:
     all belong in a cache key.
 
     Attributes:
-        layout: `auto` takes channels-last on `devices` where that saves memory traffic, `captured` never,
-            `channels_last` on every device and whatever it costs. Default: `auto`.
-        devices: types of devices whose kernels compute in channels-last and convert other layouts, each time.
-            Default: `cuda`.
-        narrow_devices: types of devices of which that holds for 16 bit floats alone. Default: `cpu`.
-        blocked_devices: types of devices whose kernels for `f32` have blocked layouts of their own. They
-            convert channels-first activations through temporary memory and compute channels-last ones in
-            place, but a copy of the weight comes on top. Default: `cpu`.
-        scheduled_devices: types of devices whose convolutions are left as captured, since the scheduler lays
-            them out. Default: none.
+        layout: what the scheduler, which lays out convolutions, is told: `auto` takes channels-last where
+            that saves memory traffic, `captured` never, `channels_last` whatever it costs. Default: `auto`.
+        devices: types of devices with kernels for matrix units, which read dense operands and rows of 16
+            bytes. Default: `cuda`.
+        scheduled_devices: types of devices whose convolutions the scheduler lays out, so that weights are
+            copied for it. Default: `cuda` and `cpu`.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in
             torch.
@@ -125,9 +121,7 @@ class LayoutOptions:
 
     layout: ConvolutionLayout = "auto"
     devices: tuple[str, ...] = list_types(CUDNN)
-    narrow_devices: tuple[str, ...] = list_types(CPU_LIBRARIES)
-    blocked_devices: tuple[str, ...] = list_types(CPU_LIBRARIES)
-    scheduled_devices: tuple[str, ...] = ()
+    scheduled_devices: tuple[str, ...] = (*list_types(CUDNN), *list_types(CPU_LIBRARIES))
     tf32_convolutions: bool = True
     pad_products: bool = True
     by_rows: bool = True

@@ -40,6 +40,7 @@ from coilwork_scheduler.inlining.inline import inline
 from coilwork_scheduler.inlining.template_fusion import fuse_into_templates
 from coilwork_scheduler.kernels.rounding import NO_DECISIONS, find_decisions, has_low_precision
 from coilwork_scheduler.layouts.assign import assign_layouts
+from coilwork_scheduler.layouts.one_dimension import widen_convolutions
 from coilwork_scheduler.legalize import break_overlaps, call_library_sorts
 from coilwork_scheduler.reduction_rewrites import (
     gather_one_hot,
@@ -144,6 +145,10 @@ ORDER: Final = (
     Before(
         "dead-after-inline", "layouts", "what is inlined is in no memory, and tells who reads what in the end"
     ),
+    Before("contract", "widen-convolutions", "which convolutions are calls is known then"),
+    Before("inline", "widen-convolutions", "views around a call are no reason to store what others compute"),
+    Before("linear-sums", "widen-convolutions", "they change different nodes, so either order does"),
+    Before("widen-convolutions", "layouts", "a call over two dimensions has a choice of layouts"),
     Before("linear-sums", "layouts", "sums that others take the place of read other memory"),
     Before("layouts", "split-scans", "how a scan is cut depends on the steps with which it is read"),
     Before("layouts", "split-rows", "how sums are cut depends on how their memory lies"),
@@ -324,6 +329,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="linear-sums",
             run=_graph_pass(hoist_statistics),
             why="sums that are linear in statistics need not wait for them, and share their pass over memory",
+        ),
+        Pass(
+            name="widen-convolutions",
+            run=_graph_pass(widen_convolutions),
+            why="libraries take operands over two dimensions as they lie, and copy those over one",
         ),
         Pass(
             name="layouts",

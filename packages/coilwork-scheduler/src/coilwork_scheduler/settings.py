@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 ContractionChoice = Literal["auto", "aten", "generated"]
+ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,10 @@ class ScheduleOptions:
             for each other into one launch.
         contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as
             far as that is known (`auto`).
-        convolution_layouts: convolutions may be given operands that lie otherwise than captured, where they
-            gain by it. Under `strict` numerics no call is: its library may add in another order.
+        convolution_layout: `auto` gives convolutions operands that lie otherwise than captured where that
+            gains; under `strict` numerics never, since a library may add in another order. `captured` never
+            does. `channels_last` computes all in floats of 16 and 32 bits in channels-last, whatever it
+            costs.
         tf32_convolutions: convolutions in `f32` round their operands to TF32 on GPUs, so matrix units compute
             them.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as
@@ -84,7 +87,7 @@ class ScheduleOptions:
     batch_invariant: bool = False
     combine: bool = True
     contractions: ContractionChoice = "auto"
-    convolution_layouts: bool = True
+    convolution_layout: ConvolutionLayout = "auto"
     tf32_convolutions: bool = False
     max_ops: int = 256
     max_body_size: int = 1024

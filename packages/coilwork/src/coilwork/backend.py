@@ -171,7 +171,7 @@ class GraphStages:
             joint,
             example_inputs,
             layout=make_layout_options(
-                options, joins_scheduler=not (options.passes or options.checks.has_any)
+                options, saves_captured=bool(options.passes) or options.checks.has_any
             ),
             lowering=make_lowering_options(options, options.fallback),
             rewrites=list_rewrites("aten", options),

@@ -101,7 +101,7 @@ def open_job(
     convention = open_convention(gm, role, may_report_strides=may_report_strides)
     gm = convention.gm
     if layout is None:
-        layout = make_layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
+        layout = make_layout_options(options) if role == "inference" else DECIDED
     # torch's own kernels read these settings when they run, ours when they are made
     settings = f"{deterministic=}\ntf32={convolutions_use_tf32()}"
     key_text, code = identify_graph(gm, example_inputs, str(layout), convention.key_text, settings)

@@ -40,21 +40,22 @@ def make_lowering_options(options: CompileOptions, fallback: tuple[str, ...]) ->
     )
 
 
-def make_layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
+def make_layout_options(options: CompileOptions, *, saves_captured: bool = False) -> LayoutOptions:
     """Return the settings for layouts of convolutions and products.
 
     They contain torch's TF32 setting, so all of them belong in cache keys. With strict numerics layouts stay
     as captured, because kernels of other layouts sum in another order. With `batch_invariant` they stay,
-    because the best layout depends on the number of rows. With `joins_scheduler`, the scheduler's pass
-    follows and chooses the layouts of convolutions (not on AMD GPUs).
+    because the best layout depends on the number of rows. Where the forward graph `saves_captured` strides, a
+    copy of a weight for both halves would lie as the weight does, so none is made; nor is one on AMD GPUs,
+    whose library copies channels-last operands back.
     """
     layout = options.conv_layout
     if layout == "auto" and (options.numerics == "strict" or options.batch_invariant):
         layout = "captured"
-    is_scheduled = joins_scheduler and torch.version.hip is None
+    copies_weights = not saves_captured and torch.version.hip is None
     return LayoutOptions(
         layout=layout,
-        scheduled_devices=SCHEDULED if is_scheduled else (),
+        scheduled_devices=SCHEDULED if copies_weights else (),
         tf32_convolutions=convolutions_use_tf32(),
         # a kernel of ours stores rows of any length
         pad_products=options.numerics != "strict" and options.contractions != "generated",
@@ -109,7 +110,7 @@ def make_schedule_options(options: CompileOptions, *, apart: frozenset[str] = fr
         fuse=options.fusion,
         combine=options.fusion and options.combine,
         contractions=options.contractions,
-        convolution_layouts=options.conv_layout != "captured",
+        convolution_layout=options.conv_layout,
         tf32_convolutions=convolutions_use_tf32(),
         batch_invariant=options.batch_invariant,
         apart=apart,

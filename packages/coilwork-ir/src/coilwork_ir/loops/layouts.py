@@ -250,15 +250,32 @@ def remake_view(view: Buffer, offset: Expr, source: Buffer, strides: Strides) ->
     if runs is None or place is None or _may_carry(runs, place, source):
         return None
     remade_strides: list[Expr] = []
-    for run, extent, captured in zip(runs, view.shape, view.strides, strict=True):
+    for d in reversed(range(len(runs))):
+        run = runs[d]
         if run is None:
-            remade_strides.append(captured if as_int(extent) == 1 else as_expr(0))
+            remade_strides.append(_remake_still_stride(view, d, remade_strides))
             continue
         for below, dimension in pairwise(run.dimensions):
             if strides[dimension] is not strides[below] * source.shape[below]:
                 return None
         remade_strides.append(strides[run.dimensions[0]] * run.step)
-    return tuple(remade_strides), total(digit * stride for digit, stride in zip(place, strides, strict=True))
+    return tuple(reversed(remade_strides)), total(
+        digit * stride for digit, stride in zip(place, strides, strict=True)
+    )
+
+
+def _remake_still_stride(view: Buffer, d: int, behind: Sequence[Expr]) -> Expr:
+    """The stride of dimension `d`, which stands still, where those behind it have the strides `behind`, the
+    last dimension's first.
+
+    That of one element says nothing of where elements lie, but libraries read layouts off it. What
+    `unsqueeze` gave it as captured it has in the other layout, too.
+    """
+    if as_int(view.shape[d]) != 1:
+        return as_expr(0)
+    if behind and view.strides[d] is view.shape[d + 1] * view.strides[d + 1]:
+        return view.shape[d + 1] * behind[-1]
+    return view.strides[d]
 
 
 class ViewsOf:

@@ -28,7 +28,7 @@ def free_saved_strides(
 ) -> int:
     """Mark the values that `forward` saves and that nothing in `backward` reads the strides of; their number.
 
-    Sizes have to be known: strides are reported to autograd as numbers.
+    Strides have to be known, since they are reported to autograd as numbers. So the batch may be open.
     """
     results = forward.graph.output_node().args[0]
     assert isinstance(results, list | tuple)
@@ -39,20 +39,15 @@ def free_saved_strides(
         if not isinstance(node, torch.fx.Node) or node.op != "call_function" or node in returned:
             continue
         reader = inputs.get(node.name)
-        if reader is None or not _has_static_layout(node.meta.get("val")) or _reads_strides(reader, lowering):
+        if (
+            reader is None
+            or not _has_static_strides(node.meta.get("val"))
+            or _reads_strides(reader, lowering)
+        ):
             continue
         node.meta[FREE_STRIDES] = True
         count += 1
     return count
-
-
-def has_static_inputs(gm: torch.fx.GraphModule) -> bool:
-    """Tell if all sizes that `gm` is given are numbers, so that what it saves may lie as it likes."""
-    inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    return not any(
-        isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and not _has_static_layout(value))
-        for value in inputs
-    )
 
 
 def has_free_strides(node: Any) -> bool:
@@ -60,11 +55,11 @@ def has_free_strides(node: Any) -> bool:
     return isinstance(node, torch.fx.Node) and bool(node.meta.get(FREE_STRIDES))
 
 
-def _has_static_layout(value: Any) -> bool:
+def _has_static_strides(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and value.layout == torch.strided
-        and all(type(number) is int for number in (*value.shape, *value.stride()))
+        and all(type(number) is int for number in value.stride())
     )
 
 

@@ -19,7 +19,7 @@ from coilwork_lowering.joint.corrections import (
     renew_shared_storages,
     shape_tangents,
 )
-from coilwork_lowering.joint.free_strides import free_saved_strides, has_static_inputs
+from coilwork_lowering.joint.free_strides import free_saved_strides
 from coilwork_lowering.joint.pool_offsets import narrow_pool_positions
 from coilwork_lowering.joint.recompute import (
     find_compared_extremes,
@@ -58,8 +58,8 @@ def partition(
     `rewrites` are done as part of the clean-up, and `record` is told what they did; `lowering` is what both
     halves will be lowered with.
 
-    Layouts are chosen here, where forward and backward are still one graph, so that what is saved for the
-    backward stays in the layout that its convolutions want. Marks are of values that the backward computes
+    Weights are copied here, where forward and backward are still one graph, once for the convolutions of
+    both. What is saved may lie as the forward graph likes. Marks are of values that the backward computes
     again from what is in memory anyway, where the minimum cut would save them.
 
     torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
@@ -153,11 +153,7 @@ def _clean_up(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _lay_out(draft: JointDraft, context: JointContext) -> JointDraft:
-    layout = context.layout
-    if not has_static_inputs(draft.gm):
-        # what is saved lies as captured then, so the scheduler cannot lay out both halves
-        layout = replace(layout, scheduled_devices=())
-    gm, decision = lay_out_convolutions(draft.gm, layout)
+    gm, decision = lay_out_convolutions(draft.gm, context.layout)
     log.debug("joint graph: %s", decision.reason)
     return replace(draft, gm=gm)
 
@@ -246,9 +242,7 @@ JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
         Pass(name="gradient shapes", run=_shape_gradients, why="gradients have the shapes of their results"),
         Pass(name="known numbers", run=_write_numbers, why="what is known needs neither memory nor a guard"),
         Pass(name="clean up", run=_clean_up, why="what the user wrote in many calls may be one"),
-        Pass(
-            name="lay out", run=_lay_out, why="what is saved stays in the layout that its convolutions want"
-        ),
+        Pass(name="lay out", run=_lay_out, why="a weight that both halves convert is copied once"),
         Pass(name="pad", run=_pad, why="products of padded rows are faster, in both halves"),
         Pass(name="pool positions", run=_narrow_positions, why="a distance takes fewer bits than a position"),
         Pass(name="dropouts", run=_write_dropouts, why="a mask that is drawn again need not be saved"),

@@ -4,8 +4,17 @@ Open `convolution_layout.py` first for convolutions, and `row_padding.py` for pr
 models are `convolution_cost.py` and `products.py`.
 """
 
-from coilwork_lowering.layout.convolution_cost import LayoutDecision
-from coilwork_lowering.layout.convolution_layout import lay_out_convolutions
+from coilwork_lowering.layout.convolution_layout import (
+    LayoutDecision,
+    lay_out_convolutions,
+    lay_out_frozen_weights,
+)
 from coilwork_lowering.layout.row_padding import PaddingDecision, pad_products
 
-__all__ = ["LayoutDecision", "PaddingDecision", "lay_out_convolutions", "pad_products"]
+__all__ = [
+    "LayoutDecision",
+    "PaddingDecision",
+    "lay_out_convolutions",
+    "lay_out_frozen_weights",
+    "pad_products",
+]

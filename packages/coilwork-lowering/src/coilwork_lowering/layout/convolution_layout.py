@@ -1,33 +1,28 @@
-"""Choose the memory layout of a graph's convolutions; `lay_out_convolutions` is the entry.
+"""Copies of convolutions' operands that only the whole graph can place; `lay_out_convolutions` is the entry.
 
-Besides channels-last there are two smaller passes. Convolution kernels want dense operands, and ATen copies
-others before each call, element by element along the last dimension; `copy_operands_with_gaps` copies once,
-in tiles and fused with what comes before. `copy_shared_weights` copies a weight in a joint graph once, in
-front of the convolution: the scheduler lays out each half by itself and would copy it in both.
+The scheduler chooses layouts of convolutions, for each graph by itself. Before graphs are cut, three things
+are done here.
+
+- Convolution kernels want dense operands, and ATen copies others before each call, element by element along
+  the last dimension; `copy_operands_with_gaps` copies once, in tiles and fused with what comes before.
+- `copy_shared_weights` copies a weight in a joint graph once, in front of the convolution, which would be
+  copied in both halves.
+- `lay_out_frozen_weights` copies a frozen weight, which costs nothing in a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import torch
 
-from coilwork_ir.convolution_rates import FEWEST_CHANNELS
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_lowering.facts.fx_nodes import convolution_of, insert_call
-from coilwork_lowering.layout.channels_last import CannotRewriteError, rewrite_to_channels_last
-from coilwork_lowering.layout.convolution_cost import (
-    Convolution,
-    LayoutDecision,
-    estimate_captured_cost,
-    find_convolutions,
-    find_scheduled_convolutions,
-    judge,
-)
+from coilwork_lowering.layout.convolution_cost import Convolution, find_convolutions, gains_by_copies
 from coilwork_lowering.layout.formats import (
     bytes_hint,
     channels_last_format,
@@ -122,53 +117,98 @@ def _value_among(values: Mapping[torch.fx.Node, torch.Tensor], node: torch.fx.No
     return values.get(node, node.meta.get("val"))
 
 
-# shared weights
+# weights
 
 
-def copy_shared_weights(
-    gm: torch.fx.GraphModule, convolutions: Sequence[Convolution], options: LayoutOptions
-) -> tuple[torch.fx.GraphModule, int]:
+def copy_shared_weights(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple[torch.fx.GraphModule, int]:
     """`gm` with a copy of each parameter that both a convolution and its gradients read, and how many there
     are.
 
-    `convolutions` are those of `gm` that the scheduler lays out. Where they would lose less as captured than
-    such copies cost, nothing is copied: small graphs in `f32` stay as captured. `gm` is never changed.
+    Where the convolutions would lose less as captured than such copies cost, nothing is copied: small graphs
+    in `f32` stay as captured. `gm` is never changed.
     """
+    convolutions = find_convolutions(gm, options)
     readers: dict[torch.fx.Node, list[Convolution]] = {}
     for call in convolutions:
-        if _wants_copy(call):
+        # the gradient of a weight does not read it
+        if _weight_of(call).op == "placeholder" and _wants_copy(call) and call.gives_activations:
             readers.setdefault(_weight_of(call), []).append(call)
     shared = {weight: calls for weight, calls in readers.items() if len({len(c.operands) for c in calls}) > 1}
-    mode = fake_mode_of(gm)
     copied_bytes = sum(2 * bytes_hint(weight.meta["val"]) for weight in shared)
-    decision = judge(convolutions, copies=len(shared), copied_bytes=copied_bytes, options=options)
-    if not shared or not decision.channels_last or mode is None:
+    if not shared or not gains_by_copies(convolutions, copies=len(shared), copied_bytes=copied_bytes):
+        return gm, 0
+    # the forward graph's scheduler chooses how the copy lies
+    return _copy_weights(gm, shared, torch.preserve_format)
+
+
+def lay_out_frozen_weights(
+    gm: torch.fx.GraphModule, constants: Collection[torch.fx.Node], options: LayoutOptions
+) -> tuple[torch.fx.GraphModule, int]:
+    """`gm`, an inference graph, with weights among `constants` in channels-last, and how many are copied.
+
+    What only depends on frozen inputs is computed once, so such a copy costs nothing in a call. But a
+    convolution computes in channels-last then, which costs copies of what the graph is given and returns:
+    they are weighed against what all convolutions convert. `gm` is never changed.
+    """
+    convolutions = find_convolutions(gm, options)
+    weights: dict[torch.fx.Node, list[Convolution]] = {}
+    for call in convolutions:
+        if _weight_of(call) in constants and _wants_copy(call):
+            weights.setdefault(_weight_of(call), []).append(call)
+    outside = dict.fromkeys(node for call in convolutions for node in _images_outside(call))
+    copied_bytes = sum(2 * bytes_hint(node.meta["val"]) for node in outside)
+    is_asked = options.layout == "channels_last"
+    if (
+        options.layout == "captured"
+        or not weights
+        or not (is_asked or gains_by_copies(convolutions, copies=len(outside), copied_bytes=copied_bytes))
+    ):
+        return gm, 0
+    return _copy_weights(gm, weights, None)
+
+
+def _copy_weights(
+    gm: torch.fx.GraphModule,
+    weights: Mapping[torch.fx.Node, Sequence[Convolution]],
+    layout: torch.memory_format | None,
+) -> tuple[torch.fx.GraphModule, int]:
+    """`gm` with one copy of each of `weights` for its convolutions, in `layout`; None: in channels-last."""
+    mode = fake_mode_of(gm)
+    if mode is None:
         return gm, 0
     graph = copy_graph(gm.graph)
     nodes = {node.name: node for node in graph.nodes}
     places = {name: place for place, name in enumerate(nodes)}
-    for weight, calls in shared.items():
+    for weight, calls in weights.items():
         users = sorted((call.node.name for call in calls), key=lambda name: places[name])
+        held = weight.meta["val"]
+        wanted = channels_last_format(held) if layout is None else layout
         with mode:
-            value = weight.meta["val"].clone()
+            value = held.clone(memory_format=wanted)
         source, first = nodes[weight.name], nodes[users[0]]
-        copy = insert_call(graph, first, first, _aten.clone.default, (source,), value)
+        named = {} if layout is not None else {"memory_format": wanted}
+        copy = insert_call(graph, first, first, _aten.clone.default, (source,), value, named)
         for name in users:
             nodes[name].replace_input_with(source, copy)
     result = torch.fx.GraphModule(gm, graph, class_name=type(gm).__name__)
     result.meta.update(gm.meta)
-    return result, len(shared)
+    return result, len(weights)
 
 
 def _wants_copy(call: Convolution) -> bool:
-    """Tell if `call` reads a parameter, which its kernel converts unless it is channels-last."""
-    weight, value = _weight_of(call), call.tensors[-1]
-    if weight.op != "placeholder" or call.groups > 1 or call.channels < FEWEST_CHANNELS:
+    """Tell if a kernel converts the weight of `call`, unless it is channels-last."""
+    value = call.tensors[-1]
+    if not call.is_converted:
         return False
-    if is_channels_last(value) or not is_dense_in_order(value, range(value.dim())):
-        return False
-    # the gradient of a weight does not read it
-    return call.gives_activations
+    return not is_channels_last(value) and is_dense_in_order(value, range(value.dim()))
+
+
+def _images_outside(call: Convolution) -> list[torch.fx.Node]:
+    """Return the image of `call` if the graph is given it, and its result if the graph returns it."""
+    image = call.node.args[call.operands[0]]
+    assert isinstance(image, torch.fx.Node), "a convolution reads a tensor"
+    found = [image] if image.op == "placeholder" else []
+    return found + ([call.node] if any(user.op == "output" for user in call.node.users) else [])
 
 
 def _weight_of(call: Convolution) -> torch.fx.Node:
@@ -180,74 +220,35 @@ def _weight_of(call: Convolution) -> torch.fx.Node:
 # entry
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutDecision:
+    """What was copied for a graph's convolutions.
+
+    Attributes:
+        reason: one sentence for a reader of traces.
+        shared_weights: parameters that are copied once for both halves of a training step.
+        dense_copies: copies of operands that lay in memory with gaps.
+    """
+
+    reason: str
+    shared_weights: int = 0
+    dense_copies: int = 0
+
+
 def lay_out_convolutions(
     gm: torch.fx.GraphModule, options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, LayoutDecision]:
-    """Lay out the convolutions of `gm`: a rewritten copy, or `gm` itself, and the decision.
+    """Copy weights that both halves of a joint graph read, and operands that have gaps: a copy of `gm`, or
+    `gm` itself, and what was done.
 
-    Convolutions become channels-last where that saves memory traffic. Else each weight that the scheduler is
-    to lay out gets one copy for both halves of a training step. Operands that have gaps get dense copies.
-
-    Kernels for matrix units compute convolutions in channels-last, and convert operands and results of
-    others, each time. Here operands become channels-last once, by copies in the graph; every later value has
-    the strides that torch's meta functions give it. Values and shapes stay, as do the strides of the graph's
-    outputs, of inputs that are written to, and of operands of operators outside ATen. Works on inference
-    graphs and joint graphs.
-
-    `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is
-    dropped where `val` changed); copies carry the metadata of the node that they were made for.
+    `gm` is never changed. Copies carry the metadata of the node that they were made for.
     """
     if options.layout == "captured":
-        return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")
-    laid_out, decision = _rewrite_if_cheaper(gm, options)
-    if laid_out is gm:
-        laid_out, shared = copy_shared_weights(gm, find_scheduled_convolutions(gm, options), options)
-        if shared:
-            reason = f"{decision.reason}; {shared} weights are copied once for both halves"
-            decision = replace(decision, reason=reason)
-    dense, copies = copy_operands_with_gaps(laid_out, options.devices, options.find_model)
-    if copies:
-        reason = f"{decision.reason}; {copies} operands of convolutions that have gaps are copied"
-        decision = replace(decision, reason=reason, dense_copies=copies)
-    return dense, decision
-
-
-def _rewrite_if_cheaper(
-    gm: torch.fx.GraphModule, options: LayoutOptions
-) -> tuple[torch.fx.GraphModule, LayoutDecision]:
-    found = find_convolutions(gm, options)
-    convolutions = [call for call in found if call.role != "stays"]
-    if not any(call.role == "leads" for call in convolutions):
-        reason = "no convolution whose kernels prefer channels-last"
-        if options.scheduled_devices:
-            reason += (
-                f", beside those on {', '.join(options.scheduled_devices)}, which the scheduler lays out"
-            )
-        return gm, LayoutDecision(channels_last=False, reason=reason)
-    if options.layout == "auto" and estimate_captured_cost(convolutions) == 0:
-        return gm, judge(convolutions, copies=0, copied_bytes=0, options=options)
-    mode = fake_mode_of(gm)
-    if mode is None:
-        return gm, LayoutDecision(
-            channels_last=False, reason="nodes carry no fake tensors", convolutions=len(convolutions)
-        )
-    graph = copy_graph(gm.graph)
-    try:
-        rewritten = rewrite_to_channels_last(
-            graph,
-            operands={call.node.name: call.operands for call in convolutions},
-            followers=frozenset(call.node.name for call in found if call.role == "follows"),
-            kept=frozenset(call.node.name for call in found if call.role == "stays"),
-            fake_mode=mode,
-        )
-    except CannotRewriteError as reason:
-        return gm, LayoutDecision(
-            channels_last=False, reason=f"as captured: {reason}", convolutions=len(convolutions)
-        )
-    following = [call for call in convolutions if call.node.name in rewritten.laid_out]
-    decision = judge(following, copies=rewritten.copies, copied_bytes=rewritten.copied_bytes, options=options)
-    if not decision.channels_last or rewritten.copies == 0:
-        return gm, decision
-    result = torch.fx.GraphModule(gm, graph, class_name=type(gm).__name__)
-    result.meta.update(gm.meta)
-    return result, decision
+        return gm, LayoutDecision(reason="layouts as captured: asked for")
+    shared_gm, shared = copy_shared_weights(gm, options)
+    dense_gm, copies = copy_operands_with_gaps(shared_gm, options.devices, options.find_model)
+    reason = (
+        f"the scheduler lays out convolutions; {shared} weights are copied once for both halves, and "
+        f"{copies} operands that have gaps"
+    )
+    return dense_gm, LayoutDecision(reason=reason, shared_weights=shared, dense_copies=copies)

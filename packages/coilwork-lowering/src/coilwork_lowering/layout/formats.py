@@ -59,16 +59,6 @@ def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return len(a) == len(b) and all(same_size(x, y) for x, y in zip(a, b, strict=True))
 
 
-def same_placement(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Tell if tensors of one shape place their elements alike: strides of one-element dimensions do not
-    matter.
-    """
-    return all(
-        (type(extent) is int and extent == 1) or same_size(x, y)
-        for extent, x, y in zip(a.shape, a.stride(), b.stride(), strict=True)
-    )
-
-
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """The strided tensors in a node's value, in order."""
     if isinstance(value, torch.Tensor):
@@ -82,14 +72,6 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 def same_layout(a: Any, b: Any) -> bool:
     """Tell if two values hold tensors of equal strides, to the last dimension."""
     return all(same_sizes(x.stride(), y.stride()) for x, y in zip(tensors_of(a), tensors_of(b), strict=True))
-
-
-def same_shape(a: Any, b: Any) -> bool:
-    """Tell if two values hold as many tensors, of equal shapes and element types."""
-    left, right = tuple(tensors_of(a)), tuple(tensors_of(b))
-    return len(left) == len(right) and all(
-        x.dtype == y.dtype and same_sizes(x.shape, y.shape) for x, y in zip(left, right, strict=True)
-    )
 
 
 def size_hints(tensor: torch.Tensor) -> tuple[int, ...] | None:

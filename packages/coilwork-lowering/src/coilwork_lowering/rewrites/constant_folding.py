@@ -24,7 +24,7 @@ from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.alias_analysis import escapes, memory_of, owner_of
 from coilwork_lowering.facts.fx_nodes import CONVOLUTION, inherit_metadata
-from coilwork_lowering.layout import lay_out_convolutions, pad_products
+from coilwork_lowering.layout import lay_out_frozen_weights, pad_products
 from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites.batch_norm_folding import FROZEN
 from coilwork_lowering.rewrites.clean_up import clean_up_copy, drop_dead_code, is_pure
@@ -401,7 +401,7 @@ def freeze(
     Weights are laid out, and packed for oneDNN if `packs`, in the preparation; None if nothing is prepared.
     """
     gm, fired = clean_up_copy(gm, rewrites)
-    laid_out, _ = lay_out_convolutions(gm, layout)
+    laid_out, _ = lay_out_frozen_weights(gm, constants_of(gm.graph, frozen), layout)
     laid_out, _ = pad_products(laid_out, layout)
     if packs:
         laid_out, _ = pack_weights(laid_out, frozen, layout.find_model)

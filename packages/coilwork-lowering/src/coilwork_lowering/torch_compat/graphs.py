@@ -123,20 +123,6 @@ def suppress_guards(fake_mode: object) -> AbstractContextManager[object]:
     return nullcontext() if env is None else env.suppress_guards()
 
 
-def disable_fake_cache(fake_mode: object) -> AbstractContextManager[object]:
-    """While it is entered, operators on fake tensors of `fake_mode` are not looked up among earlier calls,
-    nor kept.
-
-    Torch describes both by memory formats, and what it asks of open sizes for that becomes guards.
-    """
-    from torch._subclasses.fake_tensor import FakeTensorMode, disable_fake_tensor_cache
-
-    if not isinstance(fake_mode, FakeTensorMode):
-        return nullcontext()
-    context: AbstractContextManager[object] = disable_fake_tensor_cache(fake_mode)
-    return context
-
-
 def is_fake(tensor: torch.Tensor) -> bool:
     """Tell if `tensor` has no contents."""
     from torch._subclasses.fake_tensor import FakeTensor

@@ -58,7 +58,8 @@ class AtenConvolution:
 
     On accelerators ATen adds a bias in a kernel of its own, which reads and writes the whole result; there
     the addition is a pointwise node, which joins what follows. It rounds as ATen's does: the convolution's
-    result first, then the sum. CPU libraries add the bias inside the convolution, and keep it.
+    result first, then the sum. Likewise the gradient of the bias is a sum of ours there. CPU libraries add
+    the bias inside the convolution, and keep it.
     """
 
     context: ImplementationContext
@@ -96,6 +97,8 @@ class AtenConvolution:
     def build(self, node: Convolution, target: Target) -> tuple[Node, ...]:
         """The call, and on accelerators what follows the sums."""
         bias = bias_of(node)
+        if target.is_gpu and node.gradient is not None:
+            return self._build_gradients(node)
         if node.gradient is not None or bias == "":
             return (_call(node, node.outputs, bias=""),)
         if not target.is_gpu and bias is not None:
@@ -104,6 +107,16 @@ class AtenConvolution:
         assert output is not None and node.epilogue is not None
         sums = replace(output, name=self.context.name(f"{output.name}_sums"))
         return _call(node, (sums,), bias=""), self._build_epilogue(node, node.epilogue, sums)
+
+    def _build_gradients(self, node: Convolution) -> tuple[Node, ...]:
+        """The call for the gradients of image and weight, and the sum that is the bias's.
+
+        ATen sums in a kernel of its own, which reads the result's gradient once more. Here what makes that
+        gradient can sum, or what else sums over it.
+        """
+        sums = build_bias_gradient(node, self.context)
+        outputs = (*node.outputs[:2], None)
+        return (_call(node, outputs, bias=""), *sums) if any(outputs) else sums
 
     def _build_epilogue(self, node: Convolution, epilogue: Body, sums: Buffer) -> Pointwise:
         """The epilogue of `sums`, which are rounded."""
@@ -188,7 +201,7 @@ class DepthwiseSums:
         assert output is not None and node.epilogue is not None
         nodes: list[Node] = []
         weight = node.weight
-        if _is_side_by_side(output):
+        if _is_side_by_side(output) or self._may_lie_side_by_side(output):
             copied = self._weight_with_channels_innermost(node)
             nodes += copied
             weight = Body(
@@ -208,6 +221,13 @@ class DepthwiseSums:
                 factor = _read_through_views(factor, self.context)
             total = op("add", total, op("mul", cast(value, wide), cast(factor, wide)))
         return (*nodes, _pointwise(output, node.epilogue.ranges, cast(total, output.dtype), node))
+
+    def _may_lie_side_by_side(self, output: Buffer) -> bool:
+        """Tell if the layout pass may lay channels side by side: so large a result is worth the copy of a
+        weight. To a result that stays, it is all one.
+        """
+        points = as_int(product(output.shape))
+        return points is None or points > self.context.targets.main.machine.convolutions.few_products
 
     def _weight_with_channels_innermost(self, node: Convolution) -> tuple[Pointwise, View]:
         """The weight laid out anew, in memory.

@@ -78,6 +78,11 @@ class Traffic:
             operations, reads = self._row_work(candidate, rows, length, resident=resident)
             if target.is_gpu and resident:
                 reads += self._count_sector_waste(candidate, length)
+                vain_reads, vain_writes = self._count_run_waste(candidate, stored, length)
+                reads += vain_reads
+                writes += vain_writes
+            if target.is_gpu:
+                writes += self._count_crossed_writes(candidate, stored, length)
             if target.is_gpu and len(candidate.reduced) > 1:
                 vain_reads, vain_writes = self._count_reordered_bytes(candidate, stored, resident=resident)
                 reads += vain_reads
@@ -142,6 +147,48 @@ class Traffic:
                 continue
             vain += self._count_waste(candidate, touch, rows)
         return vain
+
+    def _count_crossed_writes(self, candidate: FusionCandidate, stored: Collection[str], length: int) -> int:
+        """Bytes written beside those asked for, where a kernel that goes along rows stores points of a row
+        apart from each other, and neighbours of other rows between them.
+        """
+        if self.is_column_reduction(candidate):
+            return 0
+        parallel, reduced = frozenset(candidate.parallel), frozenset(candidate.reduced)
+        rows, vain = max(self._memory(candidate).tile_elements // length, 1), 0
+        for touch in (candidate.written[name] for name in stored):
+            unit = self._contiguous(touch)
+            free = frozenset().union(*(e.free_symbols for e in touch.index))
+            if unit & parallel and not unit & reduced and free & reduced:
+                vain += self._count_waste(candidate, touch, rows)
+        return vain
+
+    def _count_run_waste(
+        self, candidate: FusionCandidate, stored: Collection[str], length: int
+    ) -> tuple[int, int]:
+        """Bytes read, and written, beside those asked for, where rows lie in short runs between runs of other
+        rows, as the channels of a group do in channels-last.
+        """
+        reduced = frozenset(candidate.reduced)
+        rows = max(self._memory(candidate).tile_elements // length, 1)
+        vain = [0, 0]
+        written = [candidate.written[name] for name in stored]
+        for touch in dict.fromkeys((*candidate.read, *written)):
+            if touch.buffer in candidate.written and touch not in written:
+                continue
+            steps = self._steps(touch, (*candidate.parallel, *candidate.reduced))
+            run = 1
+            while (
+                onward := [s for s in reduced if steps[s] == run and self._extent(s) > 1]
+            ) and run < length:
+                run *= self._extent(onward[0])
+            is_between = any(steps[s] == run and self._extent(s) > 1 for s in candidate.parallel)
+            if run > 1 and is_between:
+                vain[touch in written] += self._count_waste(candidate, touch, run * rows)
+        return vain[0], vain[1]
+
+    def _extent(self, symbol: Expr) -> int:
+        return self.sizes.value(extent_of(symbol))
 
     def _count_waste(self, candidate: FusionCandidate, touch: Touch, together: int) -> int:
         """Bytes of the sectors of `touch` that are fetched in vain where a block has so many neighbours at a

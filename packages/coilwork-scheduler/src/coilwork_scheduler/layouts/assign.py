@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, format_expr
+from coilwork_ir.index import Expr, as_int, format_expr
 from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.loops.access import buffers_defined_by
@@ -158,7 +158,8 @@ def _groups(context: LayoutContext, sites: Sequence[Site], free: frozenset[str])
     for site, names in zip(sites, touched, strict=True):
         if names:
             groups.setdefault(find(names[0]), []).append(site)
-            if site.cost(context.strides_of_capture) > site.least():
+            is_asked = any(choice.is_asked for choice in site.choices)
+            if is_asked or site.cost(context.strides_of_capture) > site.least():
                 wasteful.add(find(names[0]))
     return [group for name, group in groups.items() if name in wasteful]
 
@@ -199,9 +200,14 @@ class _Group:
             context.buffers,
             names,
         )
+        saved = {context.roots[name] for name in context.graph.free_results}
         for name, numbers in touching.items():
-            if len(candidates[name]) > 1:
-                self.variables.append(_Variable(name, candidates[name], tuple(numbers)))
+            offered = candidates[name]
+            if name in saved:
+                # autograd is told strides as numbers
+                offered = tuple(s for s in offered if all(as_int(step) is not None for step in s))
+            if len(offered) > 1:
+                self.variables.append(_Variable(name, offered, tuple(numbers)))
         choosing: dict[str, tuple[Choice, list[int]]] = {}
         for number, site in enumerate(sites):
             for choice in site.choices:
@@ -266,10 +272,8 @@ class _Group:
 
     def choose(self) -> tuple[dict[str, Strides], list[Copy]]:
         """Strides of memory that is to lie otherwise than captured, and the copies to put in."""
-        if not self.variables:
-            return {}, []
         choice = [0] * len(self.variables)
-        if self._may_gain():
+        if self.variables and self._may_gain():
             counts = [len(variable.candidates) for variable in self.variables]
             choice = list(choose_cheapest(counts, [term for term in self.terms if term.scope]))
             self._keep_what_gains_little(choice)
@@ -285,15 +289,15 @@ class _Group:
         return chosen, copied
 
     def _list_copies(self, choice: Sequence[int]) -> list[Copy]:
-        """The copies around calls of which something lies otherwise than captured: libraries make those of
-        others.
+        """The copies around calls of which something lies otherwise than captured, or is to by what the user
+        says: libraries make those of others.
         """
         settled = [[choice[v] for v in term.scope] for term in self.terms]
         moved = {
             made.name
             for site, lying in zip(self.sites, settled, strict=True)
             for made in site.choices
-            if any(lying)
+            if any(lying) or made.is_asked
         }
         found: list[Copy] = []
         for site, term, lying in zip(self.sites, self.terms, settled, strict=True):

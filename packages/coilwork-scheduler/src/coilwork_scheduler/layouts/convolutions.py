@@ -38,7 +38,7 @@ _CONVOLUTIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class Form:
     """Positions among the arguments of a call: what it reads, with its weight last, and its flags."""
 
     read: tuple[int, ...]
@@ -46,10 +46,10 @@ class _Form:
     groups: int
 
 
-_FORMS: Final[Mapping[str, _Form]] = MappingProxyType(
+FORMS: Final[Mapping[str, Form]] = MappingProxyType(
     {
-        FORWARD: _Form(read=(0, 1), transposed=6, groups=8),
-        GRADIENTS: _Form(read=(0, 1, 2), transposed=7, groups=9),
+        FORWARD: Form(read=(0, 1), transposed=6, groups=8),
+        GRADIENTS: Form(read=(0, 1, 2), transposed=7, groups=9),
     }
 )
 
@@ -126,7 +126,9 @@ class Call:
         """Tell if a GPU computes it slowly as captured."""
         window = self.context.extents(self.read[-1])[2:]
         is_fast = not self.is_on_gpu or not self.is_narrow
-        return not is_fast and has_slow_depthwise_kernel(self.groups, self.channels, window)
+        return not is_fast and has_slow_depthwise_kernel(
+            self.groups, self.channels, window, is_gradient=len(self.read) == 3
+        )
 
     @property
     def is_slower_channels_last(self) -> bool:
@@ -380,14 +382,23 @@ def weigh_blocked_convolution(position: int, node: Node, context: LayoutContext)
     return _weigh(position, node, context, (DType.F32,)) if is_on_cpu else ()
 
 
-def _weigh(position: int, node: Node, context: LayoutContext, types: Sequence[DType]) -> tuple[Site, ...]:
+def weigh_asked_convolution(position: int, node: Node, context: LayoutContext) -> tuple[Site, ...]:
+    """`node` as a convolution or its gradients that is computed in channels-last because the user says so, if
+    it is one: a site for each tensor.
+    """
+    return _weigh(position, node, context, (*_HALVES, DType.F32), is_asked=True)
+
+
+def _weigh(
+    position: int, node: Node, context: LayoutContext, types: Sequence[DType], *, is_asked: bool = False
+) -> tuple[Site, ...]:
     """`node` as a convolution in one of `types`, or its gradients, that may lie otherwise, if it is one.
 
     It is left as captured where all of it is channels-last already, since less is known of what others would
     gain without; where a size is one, so that strides do not tell a layout; where its result lies as none
     would expect; and on devices whose library is not known to follow its operands.
     """
-    form = _FORMS.get(node.implements) if isinstance(node, Extern) else None
+    form = FORMS.get(node.implements) if isinstance(node, Extern) else None
     if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:
         return ()
     groups, given = node.args[form.groups], [node.args[k] for k in form.read]
@@ -414,7 +425,7 @@ def _weigh(position: int, node: Node, context: LayoutContext, types: Sequence[DT
         groups=groups,
         channels=min(first // groups, second) if node.args[form.transposed] is True else min(first, second),
     )
-    order = _choose_order(call)
+    order = _choose_order(call, is_asked=is_asked)
     return (
         ()
         if order is None
@@ -422,10 +433,10 @@ def _weigh(position: int, node: Node, context: LayoutContext, types: Sequence[DT
     )
 
 
-def _choose_order(call: Call) -> Choice | None:
+def _choose_order(call: Call, *, is_asked: bool) -> Choice | None:
     """The orders in which `call` may compute, that of capture first; None if it stays as captured.
 
-    What is channels-last as captured stays so.
+    What is channels-last as captured stays so, and what the user asks for has no other order.
     """
     context = call.context
     result = call.read[-2] if len(call.read) == 3 else call.made[0]
@@ -436,11 +447,15 @@ def _choose_order(call: Call) -> Choice | None:
         if all(is_channels_last(*each) for each in lying):
             return None
         del orders[0]
+        is_asked = False
     elif not all(is_row_major(*each) for each in lying[len(call.read) :]):
         return None
+    if is_asked:
+        del orders[0]
     candidates = tuple(nested_strides(result.shape, order) for order in orders)
     name = f"order of call {call.position}"
-    return Choice(name=name, buffer=replace(result, name=name, strides=candidates[0]), candidates=candidates)
+    shown = replace(result, name=name, strides=candidates[0])
+    return Choice(name=name, buffer=shown, candidates=candidates, is_asked=is_asked)
 
 
 def channels_last_order(rank: int) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from coilwork_ir.loops.layouts import Strides, dense_order, nested_strides
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_scheduler.contractions.attention import Kernels, find_kernels
 from coilwork_scheduler.layouts.convolutions import (
+    weigh_asked_convolution,
     weigh_blocked_convolution,
     weigh_convolution,
     weigh_rounded_convolution,
@@ -44,6 +45,7 @@ from coilwork_scheduler.layouts.sites import (
     Site,
 )
 from coilwork_scheduler.layouts.traffic import weigh_loop
+from coilwork_scheduler.settings import ScheduleOptions
 
 # ---- Attention ----
 
@@ -390,6 +392,10 @@ def _is_wide(dtype: DType) -> bool:
 # ---- The table ----
 
 
+def _weighs_convolutions(options: ScheduleOptions) -> bool:
+    return options.convolution_layout == "auto" and options.numerics != "strict"
+
+
 RULES: Final[tuple[LayoutRule, ...]] = (
     LayoutRule(
         name="loops",
@@ -415,7 +421,7 @@ RULES: Final[tuple[LayoutRule, ...]] = (
             "kernels for matrix units compute in channels-last, and convert what lies otherwise around each "
             "call"
         ),
-        is_asked=lambda options: options.convolution_layouts and options.numerics != "strict",
+        is_asked=_weighs_convolutions,
     ),
     LayoutRule(
         name="tf32-convolutions",
@@ -423,9 +429,7 @@ RULES: Final[tuple[LayoutRule, ...]] = (
         why=(
             "on GPUs, matrix units compute those in `f32` that round their operands, and convert as others do"
         ),
-        is_asked=lambda options: (
-            options.convolution_layouts and options.tf32_convolutions and options.numerics != "strict"
-        ),
+        is_asked=lambda options: _weighs_convolutions(options) and options.tf32_convolutions,
     ),
     LayoutRule(
         name="blocked-convolutions",
@@ -434,7 +438,13 @@ RULES: Final[tuple[LayoutRule, ...]] = (
             "CPUs' libraries compute `f32` in blocks: they convert activations that are not channels-last, "
             "and copy the weights of calls that are"
         ),
-        is_asked=lambda options: options.convolution_layouts and options.numerics != "strict",
+        is_asked=_weighs_convolutions,
+    ),
+    LayoutRule(
+        name="asked-convolutions",
+        site=weigh_asked_convolution,
+        why="all are computed in channels-last where the user says so, whatever copies around them cost",
+        is_asked=lambda options: options.convolution_layout == "channels_last",
     ),
     LayoutRule(
         name="attention",

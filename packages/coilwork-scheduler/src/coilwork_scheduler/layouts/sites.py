@@ -47,11 +47,13 @@ class Choice:
         name: what it is asked by.
         buffer: what shows the candidates, with the strides of the first. It is no buffer of the graph.
         candidates: what to choose from, that of capture first.
+        is_asked: the user asks for the only candidate, which may not be that of capture.
     """
 
     name: str
     buffer: Buffer
     candidates: tuple[Strides, ...]
+    is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

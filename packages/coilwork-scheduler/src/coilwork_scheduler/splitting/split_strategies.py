@@ -311,10 +311,15 @@ def find_short_run_split(
     read_us = cost.model.kernel_us(read)
     count = cost.sizes.value(pieces.count)
     second_us = cost.second_us(group, shape, max(count, 1))
+    # what keeps rows on chip writes by such runs, too
+    passes = 2 if on_chip else 1
+    vain = sum(cost.access_bytes(a) * (_sector_share(cost, a, points) - 1) for a in group.rows)
+    vain_us = passes * read_us * vain / max(shape.read_bytes, 1)
+    is_narrow = any(_is_narrow_run(cost, group, access, points) for access in group.rows)
     return ShortRunSplit(
         plan=SplitPlan(pieces=pieces, refined=tuple(refined.items())),
         count=count,
-        saved_us=(reductions.narrow_slowdown - 1) * read_us,
+        saved_us=((reductions.narrow_slowdown - 1) * read_us if is_narrow else 0.0) + vain_us,
         costs_us=second_us + (read_us if on_chip else 0.0),
     )
 
@@ -322,15 +327,14 @@ def find_short_run_split(
 def _is_short_run(
     cost: ReductionCost, group: ReductionGroup, access: Load, innermost: Expr, points: int
 ) -> bool:
-    """Tell if `access` goes through short runs, which wide loads do not fit, of results that lie side by
-    side.
+    """Tell if `access` goes through short runs of results that lie side by side: wide loads do not fit them,
+    or a sector has several.
     """
     buffer = cost.facts.buffers[access.buffer]
     target = cost.target(group.members[0])
     reductions, wide = target.machine.reductions, target.vector_bytes
-    size = buffer.dtype.itemsize
-    length = points * size
-    if size > reductions.narrow_bytes or length > reductions.short_run_bytes or length % wide == 0:
+    length = points * buffer.dtype.itemsize
+    if not _is_narrow_run(cost, group, access, points) and _sector_share(cost, access, points) <= 1:
         return False
     offset = buffer.offset_of(access.index)
     if _stride(offset, innermost) != 1:
@@ -340,6 +344,22 @@ def _is_short_run(
     for r in beside:
         together *= cost.sizes.value(extent_of(r))
     return together >= 2 * reductions.short_run_bytes and together % wide == 0
+
+
+def _is_narrow_run(cost: ReductionCost, group: ReductionGroup, access: Load, points: int) -> bool:
+    """Tell if wide loads do not fit the runs of `access`."""
+    target = cost.target(group.members[0])
+    reductions, size = target.machine.reductions, cost.facts.buffers[access.buffer].dtype.itemsize
+    length = points * size
+    is_short = size <= reductions.narrow_bytes and length <= reductions.short_run_bytes
+    return is_short and length % target.vector_bytes != 0
+
+
+def _sector_share(cost: ReductionCost, access: Load, points: int) -> float:
+    """How many times the bytes of a run are fetched with its sector, at least once."""
+    buffer = cost.facts.buffers[access.buffer]
+    fetched = cost.targets.of(buffer.device).machine.memory.fetched_bytes
+    return max(1.0, fetched / (points * buffer.dtype.itemsize))
 
 
 def _stride(offset: Expr, axis: Expr) -> int | None:
