@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_ir.dtypes import parse_torch_dtype
+from coilwork_ir.dtypes import TORCH_NAMES
 from coilwork_ir.loc import Origin
 from coilwork_lowering.facts.fx_nodes import name_of_target, operator_name, origin_of
 from coilwork_lowering.torch_compat.operators import Overload
@@ -115,9 +115,7 @@ def _describe_foreign(value: object) -> str:
 def _describe_foreign_tensor(value: torch.Tensor) -> str:
     if value.layout != torch.strided:
         return f"a tensor of layout {value.layout}"
-    try:
-        parse_torch_dtype(str(value.dtype))
-    except ValueError:
+    if str(value.dtype) not in TORCH_NAMES:
         return f"a tensor of type {value.dtype}"
     return "a tensor on meta, without memory" if value.device.type == "meta" else ""
 

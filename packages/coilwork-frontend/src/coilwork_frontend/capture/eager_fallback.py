@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import re
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, Final
@@ -19,11 +18,18 @@ import torch
 from torch import fx
 
 from coilwork_frontend.capture.eager_trial import RefusedCallError
-from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe, warn_user
+from coilwork_frontend.errors import (
+    CoilworkError,
+    CoilworkFallbackWarning,
+    CompileError,
+    describe,
+    warn_at,
+    warn_user,
+)
 from coilwork_frontend.random_state import random_state, restore
 from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS, guard_dual_level, may_carry_tangents
 from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
-from coilwork_ir.loc import Origin
+from coilwork_ir.loc import Origin, origin_of_trace
 
 # ---- Captured graphs ----
 
@@ -109,12 +115,11 @@ def compile_around(
     """Return a callable of `captured` that runs `calls`, names of its nodes, in eager mode.
 
     Dynamo traces the graph again at its first call, and compiles with `compiler` the parts between these
-    calls, as between graph breaks. `captured` is changed in place. A warning gives `error` as the reason.
+    calls, as between graph breaks. `captured` is changed in place. A warning at the source line of the first
+    call gives `error` as the reason.
     """
-    warn_user(
-        f"{_describe_calls(calls)} in eager mode, and the graph is compiled in parts: {error}",
-        CoilworkFallbackWarning,
-    )
+    text = f"{_describe_calls(calls)} in eager mode, and the graph is compiled in parts: {error}"
+    warn_at(text, CoilworkFallbackWarning, _find_place(captured, calls))
     has_open_sizes = False
     for node in captured.graph.nodes:
         has_open_sizes |= node.op == "placeholder" and isinstance(
@@ -150,6 +155,16 @@ def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
     return named[-1] if named and len(calls) > 1 else None
 
 
+def _find_place(captured: fx.GraphModule, calls: Collection[str]) -> Origin | None:
+    """Return the first of `calls` whose source line `captured` knows."""
+    for node in captured.graph.nodes:
+        if node.name in calls:
+            origin = origin_of_trace(node.name, node.meta.get("stack_trace"))
+            if origin.file:
+                return origin
+    return None
+
+
 def _describe_calls(calls: Collection[str]) -> str:
     first, *others = sorted(calls)
     return f"{first} and {len(others)} other calls run" if others else f"{first} runs"
@@ -177,9 +192,13 @@ def is_for_others(error: Exception) -> bool:
 
 
 def run_captured_graph(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
-    """Warn that `captured` runs in eager mode because of `error`, and return the callable that runs it."""
+    """Warn that `captured` runs in eager mode because of `error`, and return the callable that runs it.
+
+    The warning stands at the source line of the call that `error` names, if it names one.
+    """
     reason = error if isinstance(error, CompileError) else make_trace_error(error)
-    warn_user(f"a graph runs in eager mode: {reason}", CoilworkFallbackWarning)
+    place = _find_place(captured, _EXECUTING.findall(str(error)))
+    warn_at(f"a graph runs in eager mode: {reason}", CoilworkFallbackWarning, place)
     # a call of the module would print where an error is raised
     forward: Callable[..., Any] = captured.forward
     return forward
@@ -222,11 +241,7 @@ def warn_of_parts(error: Exception, graph: str, calls: Sequence[Origin]) -> None
         f"{named} run in eager mode between compiled parts of graph {graph}: {describe(error)}\n"
         f'  try     options={{"strict": True}} for the traceback, to report it'
     )
-    place = next((call for call in calls if call.file), None)
-    if place is None:
-        warn_user(text, CoilworkFallbackWarning)
-    else:
-        warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
+    warn_at(text, CoilworkFallbackWarning, next((call for call in calls if call.file), None))
 
 
 def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
