@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import torch
 import torch.distributed
 from torch import fx
 from torch._dispatch.python import no_python_dispatcher
-from torch._dynamo import convert_frame
+from torch._dynamo import convert_frame, eval_frame
 from torch._dynamo.backends import registry
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._dynamo.guards import GuardBuilder
@@ -104,6 +105,28 @@ def count_graph_breaks() -> dict[str, int]:
 
 DYNAMO_LOG: Final = "torch._dynamo.convert_frame"
 """The log that tells which functions Dynamo does not compile any more, and why."""
+
+
+# How many frames a call of a function with `fullgraph=True` compiled so far; -1 outside of such calls.
+_set_frame_count: Final[Callable[[int], int] | None] = getattr(
+    eval_frame, "set_fullgraph_compiled_frame_count", None
+)
+
+
+@contextmanager
+def allow_graph_breaks() -> Iterator[None]:
+    """Let Dynamo compile behind graph breaks of functions that code compiled with `fullgraph=True` calls.
+
+    Torch 2.13 would run what is behind the first break in eager mode, and tell nobody.
+    """
+    if _set_frame_count is None:
+        yield
+        return
+    count = _set_frame_count(-1)
+    try:
+        yield
+    finally:
+        _set_frame_count(count)
 
 
 # ---- Errors ----
