@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from coilwork_tools.explain.compile_coverage import Uncompiled, run_script
 from coilwork_tools.explain.report import CompileReport
 
 PROGRAM = """
-import json, logging, os, sys, warnings
+import logging, os, sys, warnings
 from pathlib import Path
 
 import torch
@@ -20,7 +19,8 @@ from coilwork_tools.explain.report import CompileReport
 
 folder = Path(os.environ["COILWORK_TRACE"], "g")
 folder.mkdir()
-report = CompileReport(graph_id="g", role="inference", kernels=2, executor="python", executor_reason="asked for")
+driver = {"executor": "python", "executor_reason": "asked for"}
+report = CompileReport(graph_id="g", role="inference", kernels=2, **driver)
 (folder / "report.json").write_text(report.to_json())
 
 
@@ -53,7 +53,7 @@ def test_each_kind_is_listed_with_its_reason(tmp_path: Path) -> None:
     lines = list(found.list_lines())
     (broken,) = [line for line in lines if line.startswith("graph break")]
     assert "a reason" in broken
-    assert broken.endswith(f" at {script}:18")
+    assert broken.endswith(f" at {script}:19")
     assert any(line.startswith("warning") and "a graph runs in eager mode" in line for line in lines)
     logged = [line for line in lines if line.startswith("log ")]
     assert any("the captured graph runs" in line for line in logged)

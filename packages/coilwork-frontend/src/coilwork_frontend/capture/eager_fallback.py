@@ -135,7 +135,7 @@ def compile_around(
 
 @dataclass(slots=True, kw_only=True)
 class Splits:
-    """How often a captured graph and its parts may still be split to find the call that cannot be compiled."""
+    """How often a captured graph and its parts may still be split, to find a call that cannot be compiled."""
 
     left: int = 24
 
@@ -203,7 +203,7 @@ def _compile_again(captured: fx.GraphModule, compiler: CompilePart) -> Callable[
 
 
 def _restore_places(part: fx.GraphModule, traces: Mapping[str, object]) -> None:
-    """Give nodes of `part`, which Dynamo traced in the code of a graph, the `traces` of that graph's nodes."""
+    """Give nodes of `part`, which Dynamo traced in code of a graph, the `traces` of that graph's nodes."""
     for node in part.graph.nodes:
         place = origin_of_trace("", node.meta.get("stack_trace"))
         trace = traces.get(place.code.partition(" = ")[0])

@@ -234,7 +234,9 @@ def _copy_inputs(inputs: Sequence[Any]) -> list[Any] | None:
 
 
 class _Memory:
-    """Copies of inputs' memory: of whole storages, if inputs share one, repeat elements, or are of unknown types."""
+    """Copies of inputs' memory: of whole storages, if inputs share one or repeat elements, and of types without a
+    kernel for copies.
+    """
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         strided = [one for one in inputs if isinstance(one, Tensor) and one.layout is torch.strided]
