@@ -477,7 +477,7 @@ def _run_untraced(
 def _compile_split(
     captured: fx.GraphModule, error: Exception, stages: Stages, begin: Callable[[], Stages], splits: Splits
 ) -> Callable[..., Any]:
-    """Compile `captured` around the call that `error` names, or in halves; run a single call in eager mode."""
+    """Compile `captured` around the call that `error` names, or in halves; one call runs in eager mode."""
     part = _compile_part(begin, splits)
     failing = find_failing_call(captured, error)
     if failing is not None:

@@ -234,8 +234,8 @@ def _copy_inputs(inputs: Sequence[Any]) -> list[Any] | None:
 
 
 class _Memory:
-    """Copies of inputs' memory: of whole storages, if inputs share one or repeat elements, and of types without a
-    kernel for copies.
+    """Copies of inputs' memory: of whole storages, if inputs share one or repeat elements, and of types
+    without a kernel for copies.
     """
 
     def __init__(self, inputs: Sequence[Any]) -> None:
