@@ -82,6 +82,7 @@ def _one_line(text: str) -> str:
 def run_script(path: Path, arguments: Sequence[str]) -> Uncompiled:
     """Run the Python program at `path`, and return what of it is not generated code."""
     log, error = _Log(), None
+    before = count_graph_breaks()
     with tempfile.TemporaryDirectory() as folder, _environment(_TRACE, folder), _arguments(path, arguments):
         with warnings.catch_warnings(record=True) as caught, log.attach():
             warnings.simplefilter("always", CoilworkFallbackWarning)
@@ -101,7 +102,11 @@ def run_script(path: Path, arguments: Sequence[str]) -> Uncompiled:
         reports=tuple(reports),
         warnings=tuple(f"{one.message} at {one.filename}:{one.lineno}" for one in told),
         logged=tuple(dict.fromkeys(log.texts)),
-        breaks=count_graph_breaks(),
+        breaks={
+            reason: count - before.get(reason, 0)
+            for reason, count in count_graph_breaks().items()
+            if count > before.get(reason, 0)
+        },
         error=error,
     )
 
