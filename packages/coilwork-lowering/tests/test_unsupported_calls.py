@@ -54,6 +54,25 @@ def test_tensors_without_strided_memory() -> None:
     assert listed(sparse)["call"] == "it takes a tensor of layout torch.sparse_coo"
 
 
+def test_objects_that_the_code_names() -> None:
+    """Such as a placement of a DTensor: an argument of an operator, or a result."""
+
+    class Placement:
+        def __repr__(self) -> str:
+            return "placement"
+
+    def named(argument: object, result: object) -> dict[str, str]:
+        graph = fx.Graph()
+        call = graph.create_node("call_function", aten.sin.default, (argument, [1, 2.5, None]), name="call")
+        graph.output((call, result, torch.float32))
+        found = list_uncallable(fx.GraphModule(torch.nn.Module(), graph))
+        return {origin.node: reason for origin, reason in found.items()}
+
+    assert not named(torch.device("cpu"), "text")
+    assert named([3, Placement()], 3) == {"call": "it takes an object of class Placement"}
+    assert named(3, Placement()) == {"output": "the graph returns an object of class Placement"}
+
+
 def test_objects() -> None:
     class Queue:
         script_class_name = "a.Queue"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import warnings
@@ -17,6 +18,7 @@ from torch.autograd import forward_ad
 from coilwork import compile_graph
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning, CompileError
+from coilwork_frontend import compile_captured
 from coilwork_frontend.capture.eager_fallback import compile_around
 
 Inputs = tuple[Tensor, ...]
@@ -254,13 +256,97 @@ def test_a_call_that_torch_does_not_trace_costs_that_call(
     program: Callable[..., Tensor], call: str, parts: list[int]
 ) -> None:
     given = torch.tensor(6), torch.ones(6)
-    results, said = run_compiled(program, *given)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = torch.compile(program, backend="coilwork", fullgraph=True)(*given)
+    (said,) = [one for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
     torch.testing.assert_close(results, program(*given))
+    # with `fullgraph`, torch runs what is behind a graph break in eager mode, if it may
     assert len(parts) == 2
     assert all(parts)
-    assert len(said) == 1
-    assert said[0].startswith(f"{call} runs in eager mode, and the graph is compiled in parts")
-    assert "GuardOnDataDependentSymNode" in said[0]
+    assert str(said.message).startswith(f"{call} runs in eager mode, and the graph is compiled in parts")
+    assert "GuardOnDataDependentSymNode" in str(said.message)
+    source, first = inspect.getsourcelines(program)
+    assert said.filename == __file__
+    assert call in source[said.lineno - first]
+
+
+def several(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    y.mul_(2)
+    a = torch.sin(x) * 2 + y
+    b = torch.tanh(a) - x.exp()
+    return a.cos() + b, b.sum(0)
+
+
+def holds_fault(gm: torch.fx.GraphModule) -> bool:
+    return any("tanh" in str(node.target) for node in gm.graph.nodes if node.op == "call_function")
+
+
+# by module, the functions of which one fails for a graph with one operator: before, in and behind tracing
+STEPS = {
+    "roles": (compile_captured, "make_view_roles"),
+    "tracing": (compile_captured, "compile_with_aot_autograd"),
+    "a job": (compile_graph, "open_job"),
+    "what is uncallable": (compile_graph, "list_uncallable"),
+}
+
+
+@pytest.mark.parametrize(("step", "trains"), [*((step, False) for step in STEPS), ("a job", True)])
+def test_a_fault_that_names_no_call_costs_one_call(
+    step: str, trains: bool, parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name = STEPS[step]
+    plain: Callable[..., Any] = getattr(module, name)
+
+    def failing(gm: torch.fx.GraphModule, *rest: Any, **settings: Any) -> Any:
+        if holds_fault(gm):
+            raise KeyError("injected")
+        return plain(gm, *rest, **settings)
+
+    monkeypatch.setattr(module, name, failing)
+
+    def run(call: Callable[..., Any]) -> list[Tensor]:
+        x, y = torch.linspace(-1, 1, 12).reshape(4, 3).requires_grad_(trains), torch.ones(4, 3)
+        results = call(x, y)
+        if trains:
+            sum(result.sin().sum() for result in results).backward()
+        return [*(result.detach() for result in results), y, *([x.grad] if trains else [])]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = run(torch.compile(several, backend="coilwork", fullgraph=True))
+    for one, other in zip(found, run(several), strict=True):
+        torch.testing.assert_close(one, other)
+    (said,) = [one for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
+    assert "tanh" in str(said.message) or "of one call" in str(said.message)
+    assert "KeyError: 'injected'" in str(said.message)
+    assert said.lineno == several.__code__.co_firstlineno + 3
+    # parts of views alone have no kernel
+    assert len(parts) >= 2
+    assert sum(parts) >= 2
+
+
+def test_a_fault_of_all_calls_is_not_searched_for_long(
+    parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def many(x: Tensor) -> Tensor:
+        for _ in range(40):
+            x = x + 1
+        return x
+
+    tries: list[int] = []
+
+    def failing(*given: Any) -> Any:
+        tries.append(1)
+        raise KeyError("injected")
+
+    monkeypatch.setattr(compile_captured, "make_view_roles", failing)
+    results, said = run_compiled(many, torch.ones(3))
+    torch.testing.assert_close(results, many(torch.ones(3)))
+    assert len(tries) <= 2 * 24 + 1
+    assert said
+    with pytest.raises(BackendCompilerFailed, match="injected"):
+        torch.compile(many, backend="coilwork", options={"strict": True})(torch.ones(3))
 
 
 def says_in_a_branch(x: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
-from torch.utils._dtype_abbrs import dtype_abbrs
 
 from coilwork import compile_graph
 from coilwork.backend import resolve
@@ -145,6 +144,10 @@ def _narrow_type_given(packed: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return packed, packed.view(torch.uint8).float() * x.sin()
 
 
+def _narrow_type_trained_beside(x: Tensor, packed: Tensor) -> Tensor:
+    return (packed.view(torch.uint8).float() * x.sin()).cos()
+
+
 def _narrow_type_made() -> Tensor:
     return torch.empty(4, dtype=torch.int3).view(torch.uint8) * 0
 
@@ -187,6 +190,12 @@ PROGRAMS = {
     "effects of two kinds": Program(_effects_of_two_kinds, lambda: (_random(4),), ("print", "print")),
     "a narrow type between": Program(_narrow_type_between, lambda: (_random(8).abs(),), ("view",) * 2),
     "a narrow type given": Program(_narrow_type_given, lambda: (_bytes(torch.uint3), _random(8)), ("view",)),
+    "a narrow type in training": Program(
+        _narrow_type_trained_beside,
+        lambda: (_random(8, trains=True), _bytes(torch.uint4)),
+        ("view",),
+        trains=True,
+    ),
     "a narrow type made": Program(_narrow_type_made, lambda: (), ("empty", "view")),
     "a meta tensor given": Program(
         _shapes_alone, lambda: (_random(4), torch.empty(3, device="meta")), ("add",)
@@ -208,9 +217,6 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CompileReport]]:
         return made
 
     monkeypatch.setattr(backend, "compile_graph", recording)
-    for dtype in NARROW:
-        # where a trace is asked for, torch prints the types of tensors, and has no names for these
-        monkeypatch.setitem(dtype_abbrs, dtype, str(dtype))
     with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
         yield found
 
@@ -350,7 +356,6 @@ def test_a_part_overwrites_inputs_behind_all_that_reads_them(reports: list[Compi
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceMesh]:
-    # one for all tests: torch takes a second one that is equal for the first, and loses its place
     path = tmp_path_factory.mktemp("group") / "store"
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.FileStore(str(path), 1))
     yield init_device_mesh("cpu", (1,))
@@ -379,3 +384,38 @@ def test_a_mesh_is_handed_through(trains: bool, mesh: DeviceMesh, reports: list[
     for report in reports:
         assert report.kernels or report.extern_calls
         assert not report.called and not report.fallback
+
+
+def test_equal_meshes_in_one_process(mesh: DeviceMesh, reports: list[CompileReport]) -> None:
+    """Torch finds meshes by equality; results lie on the inputs' mesh, and not on that of the tangents."""
+
+    def program(x: Any, w: Any) -> Any:
+        return (x @ w).relu()
+
+    def run(call: Callable[..., Any]) -> list[Tensor]:
+        given = [
+            distribute_tensor(_random(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)]).requires_grad_()
+            for _ in range(2)
+        ]
+        result = call(*given)
+        result.to_local().sin().sum().backward()
+        return [result.to_local(), *(one.grad.to_local() for one in given)]
+
+    torch._dynamo.reset()
+    wanted = run(program)
+    compiled = torch.compile(program, backend="coilwork", fullgraph=True, options={"strict": True})
+    for _ in range(2):
+        assert_same(run(compiled), wanted)
+    assert [report.role for report in reports] == ["forward", "backward"]
+
+
+def test_objects_that_the_code_names(mesh: DeviceMesh, reports: list[CompileReport]) -> None:
+    def program(x: Tensor, place: Any) -> tuple[Any, Any]:
+        return x.sin() * 2, place
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="coilwork", options={"strict": True})
+    x, place = _random(4), Shard(0)
+    result, found = compiled(x, place)
+    assert found == place
+    torch.testing.assert_close(result, x.sin() * 2)

@@ -33,10 +33,13 @@ from coilwork_frontend.calling_convention.result_aliasing import (
 from coilwork_frontend.capture.collectives import functionalize_collectives, has_group_inputs, name_groups
 from coilwork_frontend.capture.dtype_checks import EagerKernels, has_rejected_types, writes_other_types
 from coilwork_frontend.capture.eager_fallback import (
+    Splits,
     compile_around,
+    compile_halves,
     find_failing_call,
     has_opaque_inputs,
     is_for_others,
+    make_graph_error,
     make_trace_error,
     run_captured_graph,
     run_in_forward_mode,
@@ -82,8 +85,13 @@ from coilwork_frontend.capture.write_overlaps import (
     write_expansion_source,
     writes_to_overlaps,
 )
-from coilwork_frontend.errors import describe
-from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, compile_with_aot_autograd, result_facts
+from coilwork_frontend.errors import CompileError, describe
+from coilwork_frontend.torch_compat.aot_autograd import (
+    BoxedCallable,
+    compile_with_aot_autograd,
+    result_facts,
+    return_own_objects,
+)
 from coilwork_ir.calling_convention import CallingConvention, CallRole
 from coilwork_ir.passes import Before, Pass, PassTable
 
@@ -179,16 +187,21 @@ class Stages(Protocol):
 
 
 def compile_captured(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    begin: Callable[[], Stages],
+    splits: Splits | None = None,
 ) -> Callable[..., Any]:
     """Compile Dynamo's graph `gm`, which is changed in place; `begin` makes the stages of a captured graph.
+
+    `splits` bounds how often the graph is split around a fault; by default it is of a whole graph.
 
     Raises:
         CompileError: with `strict`, the graph cannot be compiled.
     """
     start = CapturedInputs(gm=gm, inputs=example_inputs, roles=Roles(convention=CallingConvention(takes=0)))
     captured = CAPTURED_ROLES.run(start, None)
-    compiled = _compile_flat(captured.gm, captured.inputs, begin)
+    compiled = _compile_flat(captured.gm, captured.inputs, begin, splits or Splits())
     if not captured.roles.convention.rows:
         return compiled
     return begin().apply_roles(compiled, captured.roles)
@@ -236,7 +249,22 @@ CAPTURED_ROLES: Final[PassTable[CapturedInputs, None]] = PassTable(
 
 
 def _compile_flat(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
+    gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages], splits: Splits
+) -> Callable[..., Any]:
+    """Compile a captured graph whose inputs are flat and hold no process group, in parts around a fault."""
+    captured = copy_graph(gm)
+    try:
+        return _compile_whole(gm, example_inputs, begin, splits)
+    # Whatever a step around torch's tracing raises is the compiler's fault, not the user's.
+    except Exception as error:
+        stages = begin()
+        if isinstance(error, RefusedCallError) or is_for_others(error) or stages.promises.only_compiled:
+            raise
+        return _compile_split(captured, make_graph_error(error), stages, begin, splits)
+
+
+def _compile_whole(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages], splits: Splits
 ) -> Callable[..., Any]:
     """Compile a captured graph whose inputs are flat and hold no process group."""
     stages = begin()
@@ -258,7 +286,7 @@ def _compile_flat(
     trial = EagerTrial(captured, example_inputs)
     inputs, pass_storages = give_expanded_storages(gm, example_inputs, captured)
     MENDS.run(gm, None)
-    eager_call = _run_unmended(gm, captured, example_inputs, trial, stages, begin)
+    eager_call = _run_unmended(gm, captured, example_inputs, trial, stages, begin, splits)
     if eager_call is not None:
         return eager_call
     try:
@@ -269,7 +297,7 @@ def _compile_flat(
         if others is None:
             raise
         plain = others
-        return _compile_flat(copy_graph(captured), example_inputs, lambda: plain)
+        return _compile_whole(copy_graph(captured), example_inputs, lambda: plain, splits)
     compilers = _Compilers(stages=stages, results=results, trial=trial)
     compiler = partial(
         compile_with_aot_autograd,
@@ -285,7 +313,7 @@ def _compile_flat(
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
     # wrong with it.
     except Exception as error:
-        uncompiled = _run_untraced(captured, example_inputs, error, trial, stages, begin)
+        uncompiled = _run_untraced(captured, example_inputs, error, trial, stages, begin, splits)
         if uncompiled is None:
             raise
         return uncompiled
@@ -392,6 +420,7 @@ def _run_unmended(
     trial: EagerTrial,
     stages: Stages,
     begin: Callable[[], Stages],
+    splits: Splits,
 ) -> Callable[..., Any] | None:
     """Return a call that does without tracing `gm`: eager refuses the call, or tracing would get a write or
     an effect wrong. None if there is no such reason.
@@ -415,7 +444,7 @@ def _run_unmended(
         raise error
     names = {node.name for node in calls}
     if names <= {node.name for node in captured.graph.nodes}:
-        return compile_around(captured, names, error, _compile_part(begin))
+        return compile_around(captured, names, error, _compile_part(begin, splits))
     return stages.watch_in_eager(run_captured_graph(captured, error))
 
 
@@ -426,6 +455,7 @@ def _run_untraced(
     trial: EagerTrial,
     stages: Stages,
     begin: Callable[[], Stages],
+    splits: Splits,
 ) -> Callable[..., Any] | None:
     """Return a call that runs a graph which `error` keeps from being compiled; None if `error` is to be
     raised."""
@@ -441,14 +471,26 @@ def _run_untraced(
             return forward
     if only_compiled or is_for_others(error):
         return None
+    return _compile_split(captured, error, stages, begin, splits)
+
+
+def _compile_split(
+    captured: fx.GraphModule, error: Exception, stages: Stages, begin: Callable[[], Stages], splits: Splits
+) -> Callable[..., Any]:
+    """Compile `captured` around the call that `error` names, or in halves; one call runs in eager mode."""
+    part = _compile_part(begin, splits)
     failing = find_failing_call(captured, error)
     if failing is not None:
-        return compile_around(captured, {failing}, make_trace_error(error), _compile_part(begin))
-    return stages.watch_in_eager(run_captured_graph(captured, error))
+        reason = error if isinstance(error, CompileError) else make_trace_error(error)
+        return compile_around(captured, {failing}, reason, part)
+    halves = compile_halves(captured, error, splits, part)
+    return stages.watch_in_eager(run_captured_graph(captured, error)) if halves is None else halves
 
 
-def _compile_part(begin: Callable[[], Stages]) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
-    return lambda part, inputs: compile_captured(part, inputs, begin)
+def _compile_part(
+    begin: Callable[[], Stages], splits: Splits
+) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+    return lambda part, inputs: compile_captured(part, inputs, begin, splits)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -462,6 +504,7 @@ class _Compilers:
     objects: list[ResultObject | None] = field(default_factory=list)
 
     def partition(self, joint: fx.GraphModule, inputs: Sequence[Any], **rest: Any) -> Halves:
+        return_own_objects(joint, rest["num_fwd_outputs"])
         self.objects.extend(identify_results(joint, rest["num_fwd_outputs"]))
         return self.stages.partition(joint, inputs, **rest)
 

@@ -12,6 +12,8 @@ import warnings
 from types import FrameType
 from typing import Final
 
+from coilwork_ir.loc import Origin
+
 # ---- Errors ----
 
 
@@ -100,6 +102,14 @@ def warn_user(text: str, category: type[Warning]) -> None:
         module=scope.get("__name__"),
         registry=registry,
     )
+
+
+def warn_at(text: str, category: type[Warning], place: Origin | None) -> None:
+    """Warn with `text` at the source line of `place`; as `warn_user` does if its line is unknown."""
+    if place is None or not place.file:
+        warn_user(text, category)
+    else:
+        warnings.warn_explicit(text, category, place.file, place.line)
 
 
 def find_user_frame() -> FrameType | None:

@@ -31,6 +31,27 @@ class Workaround:
 
 WORKAROUNDS: Final = (
     Workaround(
+        what="training beside integers of less than a byte fails, for which torch's log has no names",
+        versions=("2.13",),
+        fix="coilwork_frontend.torch_compat.dynamo:name_all_types",
+        test="coilwork/tests/test_parts.py:test_parts_do_what_eager_does",
+    ),
+    Workaround(
+        what="of equal device meshes in one process, that of the tangents is looked for in the forward graph",
+        versions=("2.13",),
+        fix="coilwork_frontend.torch_compat.aot_autograd:return_own_objects",
+        test="coilwork/tests/test_parts.py:test_equal_meshes_in_one_process",
+    ),
+    Workaround(
+        what=(
+            "below code compiled with fullgraph=True, what is behind a graph break runs in eager mode, "
+            "without a word"
+        ),
+        versions=("2.13",),
+        fix="coilwork_frontend.torch_compat.dynamo:allow_graph_breaks",
+        test="coilwork/tests/test_eager_fallback.py:test_a_call_that_torch_does_not_trace_costs_that_call",
+    ),
+    Workaround(
         what=(
             "operators that conjugate inside, as linalg.pinv, are wrong in the first call of a compiled graph"
         ),

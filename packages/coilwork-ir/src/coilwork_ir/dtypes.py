@@ -203,6 +203,10 @@ def parse_dtype(text: str) -> DType:
     raise ValueError(f"unknown element type {text!r}; known: {', '.join(d.text for d in DType)}")
 
 
+TORCH_NAMES: Final = frozenset(f"torch.{dtype.torch_name}" for dtype in DType)
+"""The element types of torch that Coilwork represents, as torch prints them."""
+
+
 def parse_torch_dtype(name: str) -> DType:
     """The type for a torch attribute name such as `"float32"` or `"torch.float32"`.
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+# the two lines of a frame in a Python traceback
+_FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n +(?P<code>[^\n]*))?')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,19 @@ class Origin:
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "?"
         return f"{self.op} at {where}" + (f" ({self.module})" if self.module else "")
+
+
+def origin_of_trace(op: str, trace: object) -> Origin:
+    """The operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if there is
+    one.
+    """
+    file, line, code = "", 0, ""
+    if isinstance(trace, str):
+        frames = list(_FRAME.finditer(trace))
+        if frames:
+            last = frames[-1]
+            file, line, code = last["file"], int(last["line"]), (last["code"] or "").strip()
+    return Origin(node="", op=op, file=file, line=line, code=code)
 
 
 UNKNOWN: tuple[Origin, ...] = ()

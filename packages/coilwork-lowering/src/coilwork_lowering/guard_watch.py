@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from coilwork_ir.loc import Origin
-from coilwork_lowering.facts.fx_nodes import name_of_target, origin_of_trace
+from coilwork_ir.loc import Origin, origin_of_trace
+from coilwork_lowering.facts.fx_nodes import name_of_target
 from coilwork_lowering.torch_compat.graphs import current_stack_trace
 from coilwork_lowering.torch_compat.sizes import environment_among, environment_of, guard_count, guard_texts
 

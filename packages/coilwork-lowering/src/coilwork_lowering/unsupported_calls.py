@@ -5,14 +5,14 @@ A graph is cut at them: Python makes these calls, between programs for the parts
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import fx
 
-from coilwork_ir.dtypes import parse_torch_dtype
+from coilwork_ir.dtypes import TORCH_NAMES
 from coilwork_ir.loc import Origin
 from coilwork_lowering.facts.fx_nodes import name_of_target, operator_name, origin_of
 from coilwork_lowering.torch_compat.operators import Overload
@@ -31,13 +31,21 @@ _DRIVEN_BY_PYTHON: Final = frozenset(
         "while_loop_stack_output",
     }
 )
+_OPERANDS: Final = frozenset(
+    {
+        *(fx.Node, int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout),
+        *(torch.memory_format, torch.SymInt, torch.SymFloat, torch.SymBool),
+    }
+)
+"""Classes of the arguments that a program gives to a call."""
 _NUMBERS: Final = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, type(None))
 
 
 def list_uncallable(gm: fx.GraphModule) -> dict[Origin, str]:
     """Return the nodes of `gm` that have no place in a program, each with the reason.
 
-    An input or attribute among them is a value that no program takes; a call is to be made by Python.
+    An input or attribute among them is a value that no program takes; a call is to be made by Python. The
+    output is among them if the graph returns an object that the captured code names.
     """
     found: dict[Origin, str] = {}
     foreign: dict[fx.Node, str] = {}
@@ -48,6 +56,9 @@ def list_uncallable(gm: fx.GraphModule) -> dict[Origin, str]:
         elif node.op == "call_function":
             taken = next((foreign[one] for one in node.all_input_nodes if one in foreign), "")
             reason = f"it takes {taken}" if taken else _explain_call(gm, node)
+        elif node.op == "output":
+            returned = _find_foreign(node.args)
+            reason = f"the graph returns {returned}" if returned else ""
         if reason:
             found[replace(origin_of(node), op=_name_of_call(node))] = reason
     return found
@@ -61,8 +72,11 @@ def _name_of_call(node: fx.Node) -> str:
 
 def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:
     """Return why no program makes the call `node`; nothing if one may."""
-    if node.op != "call_function" or isinstance(node.target, Overload):
+    if node.op != "call_function":
         return ""
+    if isinstance(node.target, Overload):
+        taken = _find_foreign(node.args) or _find_foreign(node.kwargs.values())
+        return f"it takes {taken}" if taken else ""
     name = _name_of_call(node)
     if name in _DRIVEN_BY_PYTHON:
         return f"{name} is driven by Python"
@@ -70,6 +84,17 @@ def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:
         inner = list_uncallable(region)
         if inner:
             return f"in a region of {name}, {next(iter(inner.values()))}"
+    return ""
+
+
+def _find_foreign(arguments: Iterable[Any]) -> str:
+    """Describe the first of `arguments`, as the captured code writes them, that no program holds."""
+    for one in arguments:
+        if type(one) in _OPERANDS:
+            continue
+        reason = _find_foreign(one) if isinstance(one, list | tuple) else _describe_foreign(one)
+        if reason:
+            return reason
     return ""
 
 
@@ -115,9 +140,7 @@ def _describe_foreign(value: object) -> str:
 def _describe_foreign_tensor(value: torch.Tensor) -> str:
     if value.layout != torch.strided:
         return f"a tensor of layout {value.layout}"
-    try:
-        parse_torch_dtype(str(value.dtype))
-    except ValueError:
+    if str(value.dtype) not in TORCH_NAMES:
         return f"a tensor of type {value.dtype}"
     return "a tensor on meta, without memory" if value.device.type == "meta" else ""
 

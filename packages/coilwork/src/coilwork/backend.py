@@ -36,7 +36,11 @@ from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_
 from coilwork_frontend.compile_captured import Halves, compile_captured
 from coilwork_frontend.options import warn_of_unkeyed
 from coilwork_frontend.torch_compat.aot_autograd import BoxedCallable, list_static_positions
-from coilwork_frontend.torch_compat.dynamo import allow_registering_again, free_compile_lock_in_children
+from coilwork_frontend.torch_compat.dynamo import (
+    allow_registering_again,
+    free_compile_lock_in_children,
+    name_all_types,
+)
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_options import UserOptions, check_fallback, check_rewrites, make_compile
 from coilwork_frontend.user_passes import name_of, run_passes
@@ -86,6 +90,7 @@ logger = logging.getLogger("coilwork")
 # Torch loads this module as its entry point, and then registers `backend`.
 allow_registering_again("coilwork")
 free_compile_lock_in_children()
+name_all_types()
 
 
 def backend(

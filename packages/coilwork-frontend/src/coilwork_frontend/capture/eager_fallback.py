@@ -1,7 +1,8 @@
 """Run in eager mode what is not compiled, and tell the user.
 
 A whole captured graph runs in eager mode if its inputs are opaque, if they may carry forward-mode tangents,
-or if AOTAutograd cannot trace it. `compile_around` leaves single calls to eager mode and compiles the rest.
+or if AOTAutograd cannot trace it and it cannot be split. `compile_around` leaves single calls to eager mode
+and compiles the rest; `compile_halves` is for errors that name no call.
 `GuardedProgram` runs the captured graph for calls that a compiled program turns out not to be for. The
 `warn_of_...` functions word all warnings of fallbacks, from the captured graph to the driver.
 """
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import re
-import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -19,11 +20,23 @@ import torch
 from torch import fx
 
 from coilwork_frontend.capture.eager_trial import RefusedCallError
-from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe, warn_user
+from coilwork_frontend.errors import (
+    CoilworkError,
+    CoilworkFallbackWarning,
+    CompileError,
+    describe,
+    warn_at,
+    warn_user,
+)
 from coilwork_frontend.random_state import random_state, restore
-from coilwork_frontend.torch_compat.dynamo import DYNAMO_ERRORS, guard_dual_level, may_carry_tangents
+from coilwork_frontend.torch_compat.dynamo import (
+    DYNAMO_ERRORS,
+    allow_graph_breaks,
+    guard_dual_level,
+    may_carry_tangents,
+)
 from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
-from coilwork_ir.loc import Origin
+from coilwork_ir.loc import Origin, origin_of_trace
 
 # ---- Captured graphs ----
 
@@ -109,19 +122,67 @@ def compile_around(
     """Return a callable of `captured` that runs `calls`, names of its nodes, in eager mode.
 
     Dynamo traces the graph again at its first call, and compiles with `compiler` the parts between these
-    calls, as between graph breaks. `captured` is changed in place. A warning gives `error` as the reason.
+    calls, as between graph breaks. `captured` is changed in place. A warning at the source line of the first
+    call gives `error` as the reason.
     """
-    warn_user(
-        f"{_describe_calls(calls)} in eager mode, and the graph is compiled in parts: {error}",
-        CoilworkFallbackWarning,
-    )
-    has_open_sizes = False
+    text = f"{_describe_calls(calls)} in eager mode, and the graph is compiled in parts: {error}"
+    warn_at(text, CoilworkFallbackWarning, _find_place(captured, calls))
     for node in captured.graph.nodes:
-        has_open_sizes |= node.op == "placeholder" and isinstance(
-            node.meta.get("example_value"), torch.SymInt
-        )
         if node.name in calls:
             node.op, node.target = "call_function", _call_in_eager_mode(node.op, node.target)
+    return _compile_again(captured, compiler)
+
+
+@dataclass(slots=True, kw_only=True)
+class Splits:
+    """How often a captured graph and its parts may still be split, to find a call that cannot be compiled."""
+
+    left: int = 24
+
+
+def compile_halves(
+    captured: fx.GraphModule, error: Exception, splits: Splits, compiler: CompilePart
+) -> Callable[..., Any] | None:
+    """Return a callable of `captured`, which `error` keeps from being compiled as a whole, in two parts.
+
+    Dynamo traces the graph again at its first call, and compiles both parts with `compiler`. A part that
+    cannot be compiled is split in turn, so one call in the end runs in eager mode. None if the graph has one
+    call, if `splits` says so, or if a part would begin within a transform of torch's. `captured` is changed
+    in place.
+    """
+    calls = [node for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
+    if len(calls) < 2 or splits.left < 1 or any(map(_enters_context, calls)):
+        return None
+    splits.left -= 1
+    logger.info("a graph of %s calls is compiled in two parts: %s", len(calls), describe(error))
+    with captured.graph.inserting_before(calls[len(calls) // 2]):
+        captured.graph.call_function(_end_part)
+    return _compile_again(captured, compiler)
+
+
+def _enters_context(node: fx.Node) -> bool:
+    """Return True if `node` enters or leaves a transform or a mode, as `vmap` or autocast."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.endswith("_nesting") or name.startswith(("_enter_", "_exit_"))
+
+
+@torch.compiler.disable
+def _end_part() -> None:
+    """End a part of a graph: Dynamo does not trace this."""
+
+
+def _compile_again(captured: fx.GraphModule, compiler: CompilePart) -> Callable[..., Any]:
+    """Return a callable of `captured` that Dynamo traces again, at its first call."""
+    has_open_sizes = any(
+        isinstance(node.meta.get("example_value"), torch.SymInt)
+        for node in captured.graph.find_nodes(op="placeholder")
+    )
+
+    traces = {node.name: node.meta.get("stack_trace") for node in captured.graph.nodes}
+
+    def compile_part(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        _restore_places(part, traces)
+        return compiler(part, inputs)
 
     @cache
     def open_parts() -> Callable[..., Any]:
@@ -129,15 +190,25 @@ def compile_around(
         captured.recompile()
         forward: Callable[..., Any] = captured.forward
         in_parts: Callable[..., Any] = torch.compile(
-            forward, backend=compiler, dynamic=True if has_open_sizes else None
+            forward, backend=compile_part, dynamic=True if has_open_sizes else None
         )
         return in_parts
 
     def call(*args: Any) -> Any:
         # nor what it takes out of a compiled function that it is handed
-        return open_parts()(*args)
+        with allow_graph_breaks():
+            return open_parts()(*args)
 
     return call
+
+
+def _restore_places(part: fx.GraphModule, traces: Mapping[str, object]) -> None:
+    """Give nodes of `part`, which Dynamo traced in code of a graph, the `traces` of that graph's nodes."""
+    for node in part.graph.nodes:
+        place = origin_of_trace("", node.meta.get("stack_trace"))
+        trace = traces.get(place.code.partition(" = ")[0])
+        if trace and place.file.startswith("<eval_with_key>"):
+            node.meta["stack_trace"] = trace
 
 
 def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
@@ -148,6 +219,16 @@ def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
     calls = [node.name for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
     named = [name for name in _EXECUTING.findall(str(error)) if name in calls]
     return named[-1] if named and len(calls) > 1 else None
+
+
+def _find_place(captured: fx.GraphModule, calls: Collection[str]) -> Origin | None:
+    """Return the first of `calls` whose source line `captured` knows."""
+    for node in captured.graph.nodes:
+        if node.name in calls:
+            origin = origin_of_trace(node.name, node.meta.get("stack_trace"))
+            if origin.file:
+                return origin
+    return None
 
 
 def _describe_calls(calls: Collection[str]) -> str:
@@ -177,9 +258,15 @@ def is_for_others(error: Exception) -> bool:
 
 
 def run_captured_graph(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
-    """Warn that `captured` runs in eager mode because of `error`, and return the callable that runs it."""
+    """Warn that `captured` runs in eager mode because of `error`, and return the callable that runs it.
+
+    The warning stands at the source line of the call that `error` names, or of the only call.
+    """
     reason = error if isinstance(error, CompileError) else make_trace_error(error)
-    warn_user(f"a graph runs in eager mode: {reason}", CoilworkFallbackWarning)
+    calls = [node.name for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
+    what = f"a graph of one call, {calls[0]}," if len(calls) == 1 else "a graph"
+    place = _find_place(captured, calls if len(calls) == 1 else _EXECUTING.findall(str(error)))
+    warn_at(f"{what} runs in eager mode: {reason}", CoilworkFallbackWarning, place)
     # a call of the module would print where an error is raised
     forward: Callable[..., Any] = captured.forward
     return forward
@@ -222,11 +309,7 @@ def warn_of_parts(error: Exception, graph: str, calls: Sequence[Origin]) -> None
         f"{named} run in eager mode between compiled parts of graph {graph}: {describe(error)}\n"
         f'  try     options={{"strict": True}} for the traceback, to report it'
     )
-    place = next((call for call in calls if call.file), None)
-    if place is None:
-        warn_user(text, CoilworkFallbackWarning)
-    else:
-        warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
+    warn_at(text, CoilworkFallbackWarning, next((call for call in calls if call.file), None))
 
 
 def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
@@ -248,6 +331,16 @@ def make_trace_error(error: Exception) -> CompileError:
         "torch cannot trace a graph that it captured",
         reason=f"{type(error).__name__}: {error}",
         remedy='options={"strict": True} for the traceback',
+    )
+
+
+def make_graph_error(error: Exception) -> CompileError:
+    """Return the error that tells the user that a captured graph cannot be compiled because of `error`."""
+    return CompileError(
+        "graph-failed",
+        "a captured graph cannot be compiled",
+        reason=describe(error),
+        remedy='options={"strict": True} for the traceback, to report it',
     )
 
 

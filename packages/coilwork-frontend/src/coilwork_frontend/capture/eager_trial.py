@@ -20,6 +20,7 @@ from coilwork_frontend.random_state import random_state, restore
 from coilwork_frontend.torch_compat.operators import disable_modes, space_of
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_frontend.torch_compat.tensors import leaves_of, storage_identity
+from coilwork_ir.dtypes import TORCH_NAMES
 
 _PLAIN: Final = (Tensor, torch.nn.Parameter)
 _TORCHS: Final = frozenset({"", "aten", "prims", "prim"})
@@ -233,7 +234,9 @@ def _copy_inputs(inputs: Sequence[Any]) -> list[Any] | None:
 
 
 class _Memory:
-    """Copies of inputs' memory: of whole storages, if inputs share one or repeat elements."""
+    """Copies of inputs' memory: of whole storages, if inputs share one or repeat elements, and of types
+    without a kernel for copies.
+    """
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         strided = [one for one in inputs if isinstance(one, Tensor) and one.layout is torch.strided]
@@ -244,7 +247,9 @@ class _Memory:
     def copy(self, value: Tensor) -> Tensor:
         """Return a copy of `value`, which shares memory with other copies as the originals do."""
         identity = storage_identity(value)
-        if self._users[identity] == 1 and 0 not in value.stride():
+        # of some types, integers of less than a byte among them, torch copies no elements
+        is_known = str(value.dtype) in TORCH_NAMES
+        if self._users[identity] == 1 and 0 not in value.stride() and is_known:
             self.size += value.numel() * value.element_size()
             return value.detach().clone()
         if identity not in self._storages:

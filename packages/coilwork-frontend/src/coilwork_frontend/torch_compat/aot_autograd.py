@@ -113,6 +113,31 @@ NO_ALIAS: Final = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputTyp
 _OF_RESULT: Final = OutputType.alias_of_intermediate_base_is_user_output
 
 
+def return_own_objects(joint: torch.fx.GraphModule, count: int) -> None:
+    """Let objects among the first `count` results of `joint`, those of the forward graph, be its own inputs.
+
+    Torch finds the input that a returned object was by equality. Of equal device meshes it may find the one
+    that comes with the tangents, which the forward graph does not have.
+    """
+    inputs = joint.graph.find_nodes(op="placeholder")
+    own = [node for node in inputs if "tangents" not in str(node.target) and _object_in(node) is not None]
+    (results,) = joint.graph.output_node().args
+    assert isinstance(results, list | tuple)
+    replaced = list(results)
+    for position, node in enumerate(replaced[:count]):
+        if isinstance(node, torch.fx.Node) and node in inputs and node not in own:
+            found = _object_in(node)
+            replaced[position] = next((one for one in own if found and _object_in(one) == found), node)
+    if replaced != list(results):
+        joint.graph.output_node().args = (type(results)(replaced),)
+
+
+def _object_in(node: torch.fx.Node) -> object:
+    """The object that is the value of `node`; None for tensors and numbers."""
+    value = node.meta.get("val")
+    return getattr(value, "real_obj", None) if type(value).__name__ == "FakeScriptObject" else None
+
+
 def forget_tracing() -> AbstractContextManager[object]:
     """Return a context without torch's tracing context, in which a part of a graph is compiled by itself."""
     context: AbstractContextManager[object] = tracing(None)

@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import torch
 import torch.distributed
 from torch import fx
 from torch._dispatch.python import no_python_dispatcher
-from torch._dynamo import convert_frame
+from torch._dynamo import convert_frame, eval_frame
 from torch._dynamo.backends import registry
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters, graph_break_reasons
 from torch._guards import TracingContext
 from torch.autograd import forward_ad
+from torch.utils._dtype_abbrs import dtype_abbrs
 
 # ---- Table of back ends ----
 
@@ -54,6 +56,19 @@ def allow_registering_again(name: str) -> None:
         vars(registry)["_COMPILER_FNS"] = _Reentrant(known, frozenset((name,)))
 
 
+# ---- Names of types ----
+
+
+def name_all_types() -> None:
+    """Name the types of less than a byte that torch forgot, in the text of graphs. To be called once.
+
+    Torch prints the joint graph of every training step, for its log.
+    """
+    for name, dtype in vars(torch).items():
+        if isinstance(dtype, torch.dtype):
+            dtype_abbrs.setdefault(dtype, name)
+
+
 # ---- Lock of compilations ----
 
 
@@ -74,8 +89,44 @@ def _renew_lock() -> None:
 
 
 def count_graph_breaks() -> dict[str, int]:
-    """Return how often Dynamo ended a graph in this process so far, by reason, each on one line."""
-    return {" ".join(str(reason).split()): int(count) for reason, count in counters["graph_break"].items()}
+    """Return how often Dynamo ended a graph in this process so far, by reason, each on one line.
+
+    The reason ends with the user's line, unless Dynamo was reset since.
+    """
+    places: dict[str, str] = {}
+    for one in graph_break_reasons:
+        for frame in one.user_stack[-1:]:
+            places[one.reason] = f" at {frame.filename}:{frame.lineno}"
+    found = counters["graph_break"].items()
+    return {
+        " ".join(str(reason).split()) + places.get(str(reason), ""): int(count) for reason, count in found
+    }
+
+
+DYNAMO_LOG: Final = "torch._dynamo.convert_frame"
+"""The log that tells which functions Dynamo does not compile any more, and why."""
+
+
+# How many frames a call of a function with `fullgraph=True` compiled so far; -1 outside of such calls.
+_set_frame_count: Final[Callable[[int], int] | None] = getattr(
+    eval_frame, "set_fullgraph_compiled_frame_count", None
+)
+
+
+@contextmanager
+def allow_graph_breaks() -> Iterator[None]:
+    """Let Dynamo compile behind graph breaks of functions that code compiled with `fullgraph=True` calls.
+
+    Torch 2.13 would run what is behind the first break in eager mode, and tell nobody.
+    """
+    if _set_frame_count is None:
+        yield
+        return
+    count = _set_frame_count(-1)
+    try:
+        yield
+    finally:
+        _set_frame_count(count)
 
 
 # ---- Errors ----

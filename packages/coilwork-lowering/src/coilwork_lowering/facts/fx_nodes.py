@@ -14,15 +14,13 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_ir.loc import Origin
+from coilwork_ir.loc import Origin, origin_of_trace
 from coilwork_ir.operators import find_info
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 
 # names and origins
 
 
-# the two lines of a frame in a Python traceback
-_FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n +(?P<code>[^\n]*))?')
 # where a node comes from, and which part of the joint graph it belongs to
 _INHERITED: Final = (
     "stack_trace",
@@ -52,19 +50,6 @@ def origin_of(node: torch.fx.Node) -> Origin:
     """The captured operation `node`, with the innermost frame of its stack trace."""
     origin = origin_of_trace(operator_name(node), node.meta.get("stack_trace"))
     return replace(origin, node=node.name, module=_module_of(node))
-
-
-def origin_of_trace(op: str, trace: object) -> Origin:
-    """The operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if there is
-    one.
-    """
-    file, line, code = "", 0, ""
-    if isinstance(trace, str):
-        frames = list(_FRAME.finditer(trace))
-        if frames:
-            last = frames[-1]
-            file, line, code = last["file"], int(last["line"]), (last["code"] or "").strip()
-    return Origin(node="", op=op, file=file, line=line, code=code)
 
 
 def inherit_metadata(node: torch.fx.Node) -> dict[str, Any]:

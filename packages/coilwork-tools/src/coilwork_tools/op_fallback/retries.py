@@ -9,13 +9,12 @@ number drawn.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coilwork_frontend.capture.eager_trial import RefusedCallError
-from coilwork_frontend.errors import CoilworkFallbackWarning, OptionError, describe, warn_user
+from coilwork_frontend.errors import CoilworkFallbackWarning, OptionError, describe, warn_at
 from coilwork_ir.loc import Origin
 from coilwork_tools.op_fallback.faults import Budget, FaultKinds, find_smallest_calls, list_named_calls
 
@@ -402,10 +401,7 @@ class _Attempts(Generic[_C, _D]):
             listed = ", ".join(dict.fromkeys(f'"{call.op}"' for call in step.calls))
             text += f'\n  try     options={{"fallback": [{listed}]}} to leave all such calls to ATen'
         text += '\n  try     options={"strict": True} for the traceback, to report it'
-        if place is None:
-            warn_user(text, CoilworkFallbackWarning)
-        else:
-            warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
+        warn_at(text, CoilworkFallbackWarning, place)
 
 
 def _choose(suspects: Sequence[Origin], named: Sequence[Origin]) -> list[Origin]:
