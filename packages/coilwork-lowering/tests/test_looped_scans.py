@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._higher_order_ops import scan
 from torch._higher_order_ops.map import map as mapped
 
-from coilwork_ir.loops import While
+from coilwork_ir.loops import Loop
 from coilwork_lowering.higher_order import scan as unrolled_scans
 
 COUNTS = (5, 2, 7, 3)
@@ -39,7 +39,7 @@ def assert_as_eager(
         torch.testing.assert_close(found, expected)
     assert len(recorder.lowered) == 1 + gradients
     for lowered in recorder.lowered:
-        assert any(isinstance(node, While) for node in lowered.graph.nodes)
+        assert any(isinstance(node, Loop) for node in lowered.graph.nodes)
         assert not lowered.guards
 
 
@@ -135,4 +135,4 @@ def test_more_rows_than_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None
     recorder = Recorder()
     compiled = torch.compile(smoothed, backend=recorder, dynamic=False)
     torch.testing.assert_close(compiled(*given(6, 1)), smoothed(*given(6, 1)))
-    assert any(isinstance(node, While) for node in recorder.lowered[0].graph.nodes)
+    assert any(isinstance(node, Loop) for node in recorder.lowered[0].graph.nodes)

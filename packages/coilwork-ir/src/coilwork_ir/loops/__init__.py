@@ -24,7 +24,7 @@ from coilwork_ir.loops.nodes import (
     Scatter,
     Sort,
     View,
-    While,
+    Loop,
     Window,
 )
 
@@ -48,6 +48,6 @@ __all__ = [
     "Scatter",
     "Sort",
     "View",
-    "While",
+    "Loop",
     "Window",
 ]

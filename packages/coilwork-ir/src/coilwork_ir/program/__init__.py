@@ -23,7 +23,7 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
+    LoopCall,
 )
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 
@@ -51,5 +51,5 @@ __all__ = [
     "Reuse",
     "SubprogramCall",
     "WaitEvent",
-    "WhileCall",
+    "LoopCall",
 ]
