@@ -4,6 +4,10 @@
 would keep them apart, without fusion or partitioning across the call, and refuses regions that train and
 update buffers. Equal kernels are built once anyway.
 
+The results of what `scan` calls become copies in a graph that trains: AOTAutograd keeps intermediate values
+as further results of the call, and refuses a call that returns one tensor twice. Lowering leaves such copies
+out.
+
 AOTAutograd orders calls with effects, such as prints, by tokens, and passes none into a branch or a loop
 body: the effect would happen once, while tracing. `find_subgraph_effects` finds those calls, which run in
 eager mode.
@@ -85,6 +89,40 @@ def _erase_unused_attributes(gm: fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="get_attr"):
         if not node.users:
             gm.graph.erase_node(node)
+
+
+# ---- Scans ----
+
+
+def copy_scan_results(gm: fx.GraphModule) -> None:
+    """Copy what the functions of scans in Dynamo's graph `gm` and its nested graphs return, in place."""
+    for child in list(gm.children()):
+        if isinstance(child, fx.GraphModule):
+            copy_scan_results(child)
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.scan):
+        function = gm.get_submodule(str(getattr(node.args[0], "target", "")))
+        if isinstance(function, fx.GraphModule) and any(map(_may_train, node.all_input_nodes)):
+            _copy_results(function)
+
+
+def _may_train(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _copy_results(function: fx.GraphModule) -> None:
+    output = function.graph.output_node()
+    with function.graph.inserting_before(output):
+
+        def copy(result: fx.Node) -> fx.Node:
+            if not isinstance(result.meta.get("example_value"), torch.Tensor):
+                return result
+            copied = function.graph.call_method("clone", (result,))
+            copied.meta = dict(result.meta)
+            return copied
+
+        output.args = map_arg(output.args, copy)
+    function.recompile()
 
 
 # ---- Effects ----
