@@ -40,6 +40,7 @@ from coilwork_lowering.higher_order.associative_scan import (
 from coilwork_lowering.higher_order.regions import Nested, lower_cond, lower_rounds, lower_while
 from coilwork_lowering.higher_order.rounds import lower_row_access, store_row, take_row
 from coilwork_lowering.higher_order.scan import unroll_scans
+from coilwork_lowering.higher_order.stacked_loops import expand_stacked_loops
 from coilwork_lowering.higher_order.wrapper_expansion import (
     Note,
     expand_control_deps,
@@ -124,6 +125,7 @@ def _expand_higher_order(
 ) -> torch.fx.GraphModule:
     """`gm` with the higher-order operators that stand for other calls expanded, nested ones included."""
     expanded = expand_meanings(expand_functionalized_calls(expand_control_deps(gm), note), note)
+    expanded = expand_stacked_loops(expanded)
     expanded = unroll_scans(expand_other_scans(expanded, lambda f: _is_of_scalars(f, options)))
     return gm if expanded is gm else _expand_higher_order(expanded, note, options)
 

@@ -58,7 +58,7 @@ def copy_call(
             result[inner] = _new(gm.graph, inner.target, *arguments)
             result[inner].meta = {**inner.meta, **copy_origin(node)}
     results: Any = map_arg(combine.graph.output_node().args[0], result.__getitem__)
-    return list(results)
+    return list(results) if isinstance(results, list | tuple) else [results]
 
 
 def insert_call(
