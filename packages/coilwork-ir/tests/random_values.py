@@ -48,6 +48,7 @@ from coilwork_ir.loops import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Mutation,
     Node,
     Pointwise,
@@ -56,7 +57,6 @@ from coilwork_ir.loops import (
     Scatter,
     Sort,
     View,
-    Loop,
     Window,
 )
 from coilwork_ir.loops.nodes import STATE_LAYOUTS, Weights
@@ -76,6 +76,7 @@ from coilwork_ir.program import (
     Instruction,
     JoinStream,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     RecordEvent,
@@ -85,7 +86,6 @@ from coilwork_ir.program import (
     Reuse,
     SubprogramCall,
     WaitEvent,
-    LoopCall,
 )
 from coilwork_ir.scalar import (
     Combine,

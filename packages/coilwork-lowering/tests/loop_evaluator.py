@@ -26,6 +26,7 @@ from coilwork_ir.loops import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -33,7 +34,6 @@ from coilwork_ir.loops import (
     Scatter,
     Sort,
     View,
-    Loop,
     interpreter,
 )
 from coilwork_ir.loops.access import buffers_defined_by

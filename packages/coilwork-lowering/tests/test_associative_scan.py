@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int
-from coilwork_ir.loops import Extern, Graph, Scan, Loop
+from coilwork_ir.loops import Extern, Graph, Loop, Scan
 from coilwork_ir.scalar import Combine
 from coilwork_lowering import lower
 from coilwork_lowering.higher_order import scan as unrolled_scans

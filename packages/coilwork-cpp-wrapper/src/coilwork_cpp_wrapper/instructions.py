@@ -29,6 +29,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -36,7 +37,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.program.walk import as_call
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host

@@ -22,6 +22,7 @@ from coilwork_ir.loops import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -29,7 +30,6 @@ from coilwork_ir.loops import (
     Scatter,
     Sort,
     View,
-    Loop,
 )
 from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by, memory_aliases
 from coilwork_ir.scalar import loads

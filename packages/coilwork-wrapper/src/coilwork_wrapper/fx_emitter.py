@@ -42,6 +42,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -49,7 +50,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.program.regions import inline_regions, outline_regions
 from coilwork_ir.program.walk import check_bound, outer_symbols

@@ -29,7 +29,7 @@ from coilwork_ir.kernels.nodes import (
     TensorArg,
 )
 from coilwork_ir.loops.convolutions import Role
-from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, View, Loop
+from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, Loop, View
 from coilwork_ir.loops.parser import (
     read_checks,
     read_domain,

@@ -16,6 +16,7 @@ from coilwork_ir.loops.nodes import (
     Extern,
     Graph,
     Groups,
+    Loop,
     Mutation,
     Node,
     Pointwise,
@@ -24,7 +25,6 @@ from coilwork_ir.loops.nodes import (
     Scatter,
     Sort,
     View,
-    Loop,
     Window,
 )
 

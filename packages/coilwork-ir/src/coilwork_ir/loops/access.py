@@ -15,6 +15,7 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Groups,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -22,7 +23,6 @@ from coilwork_ir.loops.nodes import (
     Scatter,
     Sort,
     View,
-    Loop,
 )
 from coilwork_ir.scalar import Scalar, loads
 

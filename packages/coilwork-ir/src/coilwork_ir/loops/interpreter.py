@@ -31,6 +31,7 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -39,7 +40,6 @@ from coilwork_ir.loops.nodes import (
     Sort,
     View,
     Weights,
-    Loop,
 )
 from coilwork_ir.loops.verify_attention import Saved, operand_of
 from coilwork_ir.scalar import Scalar, loads, substitute_ranges

@@ -31,9 +31,9 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     View,
-    Loop,
 )
 
 # ---- Fixed layouts ----

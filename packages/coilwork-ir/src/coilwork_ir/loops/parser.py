@@ -23,6 +23,7 @@ from coilwork_ir.loops.nodes import (
     ExternFamily,
     Graph,
     Groups,
+    Loop,
     Mutation,
     Node,
     Pointwise,
@@ -33,7 +34,6 @@ from coilwork_ir.loops.nodes import (
     StateForm,
     View,
     Weights,
-    Loop,
     Window,
 )
 from coilwork_ir.ops import REDUCE_OPS, STORE_MODES

@@ -48,6 +48,7 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Mutation,
     Node,
     Pointwise,
@@ -57,7 +58,6 @@ from coilwork_ir.loops.nodes import (
     Sort,
     View,
     Weights,
-    Loop,
     Window,
 )
 from coilwork_ir.loops.parser import parse_graph

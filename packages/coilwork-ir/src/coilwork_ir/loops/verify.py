@@ -24,6 +24,7 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -31,7 +32,6 @@ from coilwork_ir.loops.nodes import (
     Scatter,
     Sort,
     View,
-    Loop,
 )
 from coilwork_ir.loops.text import format_node
 from coilwork_ir.loops.verify_attention import ATTENTION_RULES, check_attention, check_gradient

@@ -20,12 +20,12 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     Program,
     Reinterpret,
     Return,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.program.walk import buffers, may_write_operands
 from coilwork_ir.streams import Copy

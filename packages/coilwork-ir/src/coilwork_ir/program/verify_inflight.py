@@ -16,13 +16,13 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Reinterpret,
     Return,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.program.walk import buffers_defined_by, may_write_operands
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host

@@ -23,6 +23,7 @@ from coilwork_ir.program.nodes import (
     ExternCall,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -30,7 +31,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.streams import Copy, ForkStream, RecordEvent
 

@@ -10,7 +10,7 @@ import torch
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
-from coilwork_ir.loops import Cond, Graph, Mutation, Loop
+from coilwork_ir.loops import Cond, Graph, Loop, Mutation
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError

@@ -1,8 +1,8 @@
 """Loops of a known number of rounds, as calls in FX graphs.
 
-`scan` and `map` become calls of `run_rounds`. The body takes a row of a tensor by `take_row` and puts one into
-a stack of results by `store_row`; both name the row by the number of the round, which is a size: rows are
-views, and their places in memory need no check. None of the functions is ever run.
+`scan` and `map` become calls of `run_rounds`. The body takes a row of a tensor by `take_row` and puts one
+into a stack of results by `store_row`. Both name the row by the number of the round, which is a size: rows
+are views, and their places in memory need no check. None of the functions is ever run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`scan` and `map`: a function called for each row in turn, whose results are stacked.
 
-`scan` also carries values from row to row. The loop IR has no node for it. A small known number of rows is
-unrolled: the calls stand one after another, and what they compute for neighbouring rows fuses like anything
-else. Otherwise they are a `while_loop` that counts the rows. A round of the loop stores its results directly
-in the stacks of all rounds, so it costs what one row costs.
+`scan` also carries values from row to row. Few rows of a short function are unrolled: the calls stand one
+after another, and what they compute for neighbouring rows fuses like anything else. Otherwise they are a
+loop, whose body is compiled once (`rounds.py`). A round reads its rows where they lie, and stores its results
+in the stacks of all rounds.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class _Order:
 
 def _is_flip(node: Any) -> bool:
     """Tell if `node` turns the order of rows, and of nothing else."""
-    return isinstance(node, fx.Node) and node.target is aten.flip.default and list(node.args[1]) == [0]
+    return isinstance(node, fx.Node) and node.target is aten.flip.default and node.args[1] in ([0], (0,))
 
 
 def _find_flip(node: fx.Node, position: int) -> fx.Node | None:
@@ -246,7 +246,8 @@ def _placeholders(graph: fx.Graph, given: _Operands) -> _Operands:
 # ---- Unrolling ----
 
 
-# Nodes that one scan may be unrolled to; as many take about ten seconds to compile
+# Nodes that one scan may be unrolled to: a round of a loop costs about as much time as a launch, and as many
+# nodes take about a second to compile
 _MOST_NODES: Final = 256
 
 

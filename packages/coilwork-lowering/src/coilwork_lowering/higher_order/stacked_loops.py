@@ -1,4 +1,5 @@
-"""`while_loop_stack_output`: a loop that keeps what each round returns, as torch's gradients of `while_loop` do.
+"""`while_loop_stack_output`, a loop that keeps what each round returns: torch's gradients of `while_loop`
+need that.
 
 How many rounds there are is known when they are over, and a stack needs its size before. So the loop runs
 twice: a `while_loop` that counts, and then as many rounds as it counted, which store their results in stacks.

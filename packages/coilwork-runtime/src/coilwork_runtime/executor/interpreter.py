@@ -591,9 +591,7 @@ class _Maker:
 
         return loop
 
-    def _repeat(
-        self, count: int, number: int, body: Nested, outputs: Sequence[tuple[int, Layout]]
-    ) -> Action:
+    def _repeat(self, count: int, number: int, body: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
         """A part that runs so many times, and is told the number of the round."""
         places = [self._slots[slot] for slot, _ in outputs]
         first = [self._slots[operand] for _, operand in body.operands[: len(places)]]
@@ -604,7 +602,8 @@ class _Maker:
             values: Sequence[Any] = [frame[place] for place in first]
             for place, value in zip(places, values, strict=True):
                 frame[place] = value
-            for frame[at] in range(frame[rounds]):
+            for round_number in range(frame[rounds]):
+                frame[at] = round_number
                 values = step(frame)
                 for place, value in zip(places, values, strict=True):
                     frame[place] = value

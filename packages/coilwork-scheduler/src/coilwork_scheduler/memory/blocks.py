@@ -20,12 +20,12 @@ from coilwork_ir.program.nodes import (
     CondCall,
     ExternCall,
     Free,
+    LoopCall,
     Program,
     Reinterpret,
     Return,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_scheduler.memory.liveness import StorageTable
 

@@ -24,7 +24,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
-from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, Loop
+from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Loop, View
 from coilwork_ir.streams import OWN, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
 # ---- Storages ----

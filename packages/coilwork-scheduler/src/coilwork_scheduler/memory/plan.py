@@ -22,7 +22,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
-from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, Loop
+from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, Loop, View
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.program.marks import resolve_marks
 from coilwork_ir.program.nodes import (
@@ -35,11 +35,11 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     Program,
     Reinterpret,
     Return,
     Reuse,
-    LoopCall,
 )
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_scheduler.errors import ScheduleError

@@ -27,12 +27,12 @@ from coilwork_ir.program.nodes import (
     ExternCall,
     Free,
     Instruction,
+    LoopCall,
     PoolView,
     Program,
     Reinterpret,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_scheduler.memory.blocks import Block, Bytes, Interval, blocks_of, pack, pack_below
 from coilwork_scheduler.memory.liveness import PeakMeter, StorageTable

@@ -16,11 +16,11 @@ from coilwork_ir.program.nodes import (
     CondCall,
     ExternCall,
     Launch,
+    LoopCall,
     Program,
     Reinterpret,
     Return,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.program.walk import all_kernels, buffers_defined_by
 from coilwork_ir.streams import Copy

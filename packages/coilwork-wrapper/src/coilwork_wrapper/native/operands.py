@@ -32,10 +32,10 @@ from coilwork_ir.program.nodes import (
     CondCall,
     ExternCall,
     Instruction,
+    LoopCall,
     Program,
     Return,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.program.regions import straight
 from coilwork_ir.program.walk import buffers, outer_symbols

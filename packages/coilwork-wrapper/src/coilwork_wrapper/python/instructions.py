@@ -25,13 +25,13 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
     Reinterpret,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.program.nodes import Return as Returned
 from coilwork_ir.streams import (
@@ -351,7 +351,7 @@ def _repeat(loop: LoopCall, scope: Scope) -> Iterator[Statement]:
         yield While(method(verdict, "item"), (step,))
     elif loop.rounds is not None:
         step = _unpack(names, _call_nested(loop.body, operands, scope, Name(ROUND)))
-        yield For(ROUND, call(Name("range"), scope.index(loop.rounds)), (step,))
+        yield For(ROUND, call("range", scope.index(loop.rounds)), (step,))
     for output in loop.outputs:
         yield _settle_nested(scope.variable(output.name), output, scope)
 

@@ -32,13 +32,13 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Reinterpret,
     Return,
     Reuse,
     SubprogramCall,
-    LoopCall,
 )
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
