@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._higher_order_ops import scan
 from torch._higher_order_ops.map import map as mapped
 
-from coilwork_ir.index import as_expr, as_int
+from coilwork_ir.index import as_int
 from coilwork_ir.loops import Loop, Pointwise
 from coilwork_lowering.higher_order import scan as unrolled_scans
 
@@ -145,7 +145,7 @@ def test_many_rows_are_one_body() -> None:
     compiled(torch.randn(3, 3), torch.randn(3, 800, 3))
     graph = recorder.lowered[0].graph
     (loop,) = (node for node in graph.nodes if isinstance(node, Loop))
-    assert loop.condition is None and as_int(loop.rounds or as_expr(0)) == 800
+    assert loop.condition is None and loop.rounds is not None and as_int(loop.rounds) == 800
     # the stack alone is as long as the rows: these are read where they lie, and nothing is turned round
     assert len(loop.body.nodes) < 10
     assert len([node for node in graph.nodes if isinstance(node, Pointwise)]) == len(loop.mutates) == 1
