@@ -292,6 +292,9 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
             user.replace_all_uses_with(result)
         gm.graph.erase_node(user)
     gm.graph.erase_node(node)
+    for row in dict.fromkeys(rows):
+        if _is_flip(row) and not row.users:
+            gm.graph.erase_node(row)
 
 
 def _call_each_row(
