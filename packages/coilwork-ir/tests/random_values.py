@@ -48,6 +48,7 @@ from coilwork_ir.loops import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Mutation,
     Node,
     Pointwise,
@@ -56,7 +57,6 @@ from coilwork_ir.loops import (
     Scatter,
     Sort,
     View,
-    While,
     Window,
 )
 from coilwork_ir.loops.nodes import STATE_LAYOUTS, Weights
@@ -76,6 +76,7 @@ from coilwork_ir.program import (
     Instruction,
     JoinStream,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     RecordEvent,
@@ -85,7 +86,6 @@ from coilwork_ir.program import (
     Reuse,
     SubprogramCall,
     WaitEvent,
-    WhileCall,
 )
 from coilwork_ir.scalar import (
     Combine,
@@ -396,9 +396,11 @@ class Maker:
                     origins=origins,
                 )
             case _:
-                return While(
-                    condition=self.graph(1, depth + 1),
+                is_counted = self.rng.random() < 0.5
+                return Loop(
                     body=self.graph(2, depth + 1),
+                    condition=None if is_counted else self.graph(1, depth + 1),
+                    rounds=self.size() if is_counted else None,
                     carried=self.arguments(),
                     extra=self.arguments(),
                     outputs=(self.buffer(), self.buffer()),
@@ -747,9 +749,11 @@ class Maker:
                     origins=self.origins(),
                 )
             case _:
-                return WhileCall(
-                    condition=self.program(1, depth + 1),
+                is_counted = self.rng.random() < 0.5
+                return LoopCall(
                     body=self.program(2, depth + 1),
+                    condition=None if is_counted else self.program(1, depth + 1),
+                    rounds=self.size() if is_counted else None,
                     carried=self.arguments(),
                     extra=self.arguments(),
                     outputs=(self.buffer(),),

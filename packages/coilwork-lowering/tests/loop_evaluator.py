@@ -26,6 +26,7 @@ from coilwork_ir.loops import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -33,7 +34,6 @@ from coilwork_ir.loops import (
     Scatter,
     Sort,
     View,
-    While,
     interpreter,
 )
 from coilwork_ir.loops.access import buffers_defined_by
@@ -251,10 +251,12 @@ class Evaluator:
             case Cond():
                 branch = node.then if bool(self.memory[node.predicate]) else node.otherwise
                 self.bind(node.outputs, self.region(branch, [self.argument(a) for a in node.operands]))
-            case While():
+            case Loop():
                 carried = [self.argument(a) for a in node.carried]
                 extra = [self.argument(a) for a in node.extra]
-                while bool(self.region(node.condition, [*carried, *extra])[0]):
+                for number in range(0 if node.rounds is None else self.size(node.rounds)):
+                    carried = self.region(node.body, [*carried, *extra, number])
+                while node.condition and bool(self.region(node.condition, [*carried, *extra])[0]):
                     carried = self.region(node.body, [*carried, *extra])
                 self.bind(node.outputs, carried)
                 for mutation in node.mutates:

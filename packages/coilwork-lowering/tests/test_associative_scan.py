@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int
-from coilwork_ir.loops import Extern, Graph, Scan, While
+from coilwork_ir.loops import Extern, Graph, Loop, Scan
 from coilwork_ir.scalar import Combine
 from coilwork_lowering import lower
 from coilwork_lowering.higher_order import scan as unrolled_scans
@@ -78,7 +78,7 @@ def lowered(
 
 def scan_of(graph: Graph) -> Scan:
     """The only scan of `graph`, which is by a function; it calls nothing."""
-    assert not any(isinstance(node, Extern | While) for node in graph.nodes)
+    assert not any(isinstance(node, Extern | Loop) for node in graph.nodes)
     (scan,) = (node for node in graph.nodes if isinstance(node, Scan))
     assert isinstance(scan.kind, Combine)
     return scan
@@ -239,7 +239,7 @@ def test_gradients() -> None:
     torch.testing.assert_close(gradients(recorder), gradients("aot_eager"))
     forward, backward = recorder.lowered
     scan_of(forward.graph)
-    assert not any(isinstance(node, While) for node in backward.graph.nodes)
+    assert not any(isinstance(node, Loop) for node in backward.graph.nodes)
 
 
 def test_a_function_that_does_not_combine_numbers_is_called_for_each_row() -> None:
@@ -261,4 +261,4 @@ def test_rows_that_are_too_many_to_be_written_out(monkeypatch: pytest.MonkeyPatc
         lambda scan, x: scan(lambda a, b: [torch.div(a, b, rounding_mode="floor")], [x], 1, True),
         torch.randint(1, 9, (3, 9)),
     )
-    assert any(isinstance(node, While) for node in graph.nodes)
+    assert any(isinstance(node, Loop) for node in graph.nodes)

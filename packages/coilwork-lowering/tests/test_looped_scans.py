@@ -14,7 +14,8 @@ from torch import Tensor
 from torch._higher_order_ops import scan
 from torch._higher_order_ops.map import map as mapped
 
-from coilwork_ir.loops import While
+from coilwork_ir.index import as_int
+from coilwork_ir.loops import Loop, Pointwise
 from coilwork_lowering.higher_order import scan as unrolled_scans
 
 COUNTS = (5, 2, 7, 3)
@@ -39,7 +40,7 @@ def assert_as_eager(
         torch.testing.assert_close(found, expected)
     assert len(recorder.lowered) == 1 + gradients
     for lowered in recorder.lowered:
-        assert any(isinstance(node, While) for node in lowered.graph.nodes)
+        assert any(isinstance(node, Loop) for node in lowered.graph.nodes)
         assert not lowered.guards
 
 
@@ -135,4 +136,16 @@ def test_more_rows_than_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None
     recorder = Recorder()
     compiled = torch.compile(smoothed, backend=recorder, dynamic=False)
     torch.testing.assert_close(compiled(*given(6, 1)), smoothed(*given(6, 1)))
-    assert any(isinstance(node, While) for node in recorder.lowered[0].graph.nodes)
+    assert any(isinstance(node, Loop) for node in recorder.lowered[0].graph.nodes)
+
+
+def test_many_rows_are_one_body() -> None:
+    recorder = Recorder()
+    compiled = torch.compile(smoothed, backend=recorder, dynamic=False)
+    compiled(torch.randn(3, 3), torch.randn(3, 800, 3))
+    graph = recorder.lowered[0].graph
+    (loop,) = (node for node in graph.nodes if isinstance(node, Loop))
+    assert loop.condition is None and loop.rounds is not None and as_int(loop.rounds) == 800
+    # the stack alone is as long as the rows: these are read where they lie, and nothing is turned round
+    assert len(loop.body.nodes) < 10
+    assert len([node for node in graph.nodes if isinstance(node, Pointwise)]) == len(loop.mutates) == 1

@@ -366,4 +366,4 @@ def test_branches_and_loops() -> None:
         x = sign * torch.rand(3, 4)
         found, graph = run_compiled(function, x)
         torch.testing.assert_close(found, function(x))
-        assert {"Cond", "While"} <= {type(n).__name__ for n in graph.nodes}
+        assert {"Cond", "Loop"} <= {type(n).__name__ for n in graph.nodes}

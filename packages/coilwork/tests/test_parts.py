@@ -135,6 +135,14 @@ def _effects_of_two_kinds(x: Tensor) -> Tensor:
     return y.cos()
 
 
+def _drawing_loop(x: Tensor) -> Tensor:
+    def step(number: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        return number + 1, value.sin() + torch.rand(4).sin() * 0
+
+    last: Tensor = while_loop(lambda number, value: number < 3, step, (torch.tensor(0), x))[1]
+    return last
+
+
 def _narrow_type_between(x: Tensor) -> Tensor:
     packed = (x * 10).to(torch.uint8).view(torch.uint4)
     return packed.view(torch.uint8) + 1
@@ -168,15 +176,15 @@ def _bytes(dtype: torch.dtype) -> Tensor:
     return torch.arange(8, dtype=torch.uint8).view(dtype)
 
 
-LOOP = ("while_loop_stack_output",)
 PROGRAMS = {
-    "a loop with gradients": Program(_loop, lambda: (_random(4, trains=True),), LOOP, trains=True),
-    "open sizes in it": Program(_loop, lambda: (_random(6, trains=True),), LOOP, trains=True, dynamic=True),
+    "a loop with gradients": Program(_loop, lambda: (_random(4, trains=True),), (), trains=True),
+    "open sizes in it": Program(_loop, lambda: (_random(6, trains=True),), (), trains=True, dynamic=True),
     "data ends it": Program(
-        _loop_until, lambda: (_random(4, trains=True), _random(4, 4, trains=True)), LOOP, trains=True
+        _loop_until, lambda: (_random(4, trains=True), _random(4, 4, trains=True)), (), trains=True
     ),
-    "a loop in a branch": Program(
-        _loop_in_branch, lambda: (_random(4, trains=True),), ("cond",), trains=True
+    "a loop in a branch": Program(_loop_in_branch, lambda: (_random(4, trains=True),), (), trains=True),
+    "a loop that draws": Program(
+        _drawing_loop, lambda: (_random(4, trains=True),), ("while_loop_stack_output",), trains=True
     ),
     "prints": Program(_printing, lambda: (_random(4),), ("print", "print")),
     "prints, open sizes": Program(_printing, lambda: (_random(4),), ("print", "print"), dynamic=True),

@@ -6,7 +6,7 @@ conditionals and loops are functions of the same form as the outermost one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +29,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -36,7 +37,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.walk import as_call
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
@@ -81,8 +81,8 @@ def emit_cond(call: CondCall, scope: Scope) -> Iterator[Statement]:
         )
 
 
-def emit_while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
-    """Run a function on its own results as long as another one says so."""
+def emit_loop(call: LoopCall, scope: Scope) -> Iterator[Statement]:
+    """Run a function on its own results as long as another one says so, or so many times."""
     names = [scope.name(output.name) for output in call.outputs]
     for name, start in zip(names, call.carried, strict=True):
         if not isinstance(start, Ref):
@@ -93,16 +93,28 @@ def emit_while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
     carried: tuple[Argument, ...] = tuple(Ref(output.name) for output in call.outputs)
     operands = (*carried, *call.extra)
     verdict, results = f"verdict_{scope.number}", f"results_{scope.number}"
+    number = f"round_{scope.number}"
+    asked: list[Statement] = []
+    if call.condition is not None:
+        asked = [
+            DeclareArray("rt::Tensor", verdict, 1),
+            *_run(call.condition, operands, verdict, call.origins, scope),
+            If(Binary("==", Call("rt::item", (element(verdict, 0),)), integer(0)), (Break(),)),
+        ]
+    given = () if call.rounds is None else (Name(number),)
     body: list[Statement] = [
-        DeclareArray("rt::Tensor", verdict, 1),
-        *_run(call.condition, operands, verdict, call.origins, scope),
-        If(Binary("==", Call("rt::item", (element(verdict, 0),)), integer(0)), (Break(),)),
+        *asked,
         DeclareArray("rt::Tensor", results, max(len(names), 1)),
-        *_run(call.body, operands, results, call.origins, scope),
+        *_run(call.body, operands, results, call.origins, scope, numbers=given),
     ]
     for position, name in enumerate(names):
         body.append(Assign(Name(name), Call("rt::move", (element(results, position),))))
-    yield While(Name("true"), tuple(body))
+    going: Code = Name("true")
+    if call.rounds is not None:
+        yield Declare("int64_t", number, integer(0))
+        body.append(Assign(Name(number), Binary("+", Name(number), integer(1))))
+        going = Binary("<", Name(number), scope.index(call.rounds))
+    yield While(going, tuple(body))
     for name, output in zip(names, call.outputs, strict=True):
         yield Assign(Name(name), _settle_result(Name(name), output, scope))
 
@@ -131,9 +143,10 @@ def _run(
     scope: Scope,
     *,
     suffix: str = "",
+    numbers: Sequence[Code] = (),
 ) -> Iterator[Statement]:
-    """Call the function of `program`, which empties the array of its operands. `suffix` makes names of
-    arrays that no other call in the block has."""
+    """Call the function of `program`, which empties the array of its operands, the last of which are
+    `numbers`. `suffix` makes names of arrays that no other call in the block has."""
     last = program.instructions[-1]
     if not isinstance(last, Return) or not all(isinstance(v, Ref) for v in last.values):
         refuse(
@@ -142,26 +155,26 @@ def _run(
             "only tensors are returned from nested programs",
         )
     tensors: list[Code] = []
-    numbers: list[Code] = []
+    extent_values: list[Code] = []
     for operand in operands:
         match operand:
             case Ref(name):
                 tensors.append(Call(f"{scope.name(name)}.alias"))
             case Expr():
-                numbers.append(scope.index(operand))
+                extent_values.append(scope.index(operand))
             case bool() | int():
-                numbers.append(integer(int(operand)))
+                extent_values.append(integer(int(operand)))
             case _:
                 refuse(
                     f"operand {operand!r} of a branch or loop",
                     origins,
                     "only tensors and integers are passed on",
                 )
-    numbers += [scope.index(symbol) for symbol in scope.outer_symbols(program)]
+    extent_values += [*numbers, *(scope.index(symbol) for symbol in scope.outer_symbols(program))]
     given = f"operands_{scope.function(program)}{suffix}"
     extents = f"extents_{scope.function(program)}{suffix}"
     yield _array("rt::Tensor", given, tensors)
-    yield _array("const int64_t", extents, numbers or [integer(0)])
+    yield _array("const int64_t", extents, extent_values or [integer(0)])
     arguments = (Name("constants"), Name(given), Name(extents), Name(results), Name("nullptr"))
     yield Do(Call(scope.function(program), arguments))
 
@@ -260,7 +273,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             pass
         case Region():
             raise AssertionError("regions are inlined before a program is emitted")
-        case ExternCall() | Copy() | CondCall() | WhileCall() | SubprogramCall():
+        case ExternCall() | Copy() | CondCall() | LoopCall() | SubprogramCall():
             yield from _call(instruction, scope)
         case Free(names=names):
             for name in names:
@@ -272,7 +285,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
 
 
 def _step(
-    what: str, instruction: Launch | ExternCall | CheckSize | CondCall | WhileCall | SubprogramCall | Copy
+    what: str, instruction: Launch | ExternCall | CheckSize | CondCall | LoopCall | SubprogramCall | Copy
 ) -> Statement:
     """Return where a failure from here on comes from."""
     return Do(Call("rt::at", (string(error_lines(what, instruction.origins)),)))
@@ -351,7 +364,7 @@ def _scratch(manifest: KernelManifest) -> Iterator[tuple[DType, SizeBytecode]]:
 
 
 def _call(
-    instruction: ExternCall | Copy | CondCall | WhileCall | SubprogramCall, scope: Scope
+    instruction: ExternCall | Copy | CondCall | LoopCall | SubprogramCall, scope: Scope
 ) -> Iterator[Statement]:
     yield from (Remark(line) for line in origin_lines(instruction.origins))
     match instruction:
@@ -362,9 +375,9 @@ def _call(
         case CondCall():
             yield _step(f"cond %{instruction.predicate}", instruction)
             yield from emit_cond(instruction, scope)
-        case WhileCall():
-            yield _step("while", instruction)
-            yield from emit_while(instruction, scope)
+        case LoopCall():
+            yield _step("loop", instruction)
+            yield from emit_loop(instruction, scope)
         case SubprogramCall():
             yield _step(f"run {instruction.body.name}", instruction)
             yield from emit_run(instruction, scope)

@@ -71,7 +71,7 @@ from coilwork_frontend.capture.operator_fixes import (
 )
 from coilwork_frontend.capture.pytree_inputs import flatten_inputs, has_pytree_inputs
 from coilwork_frontend.capture.runtime_checks import check_values, put_user_checks_first
-from coilwork_frontend.capture.subgraphs import find_subgraph_effects, inline_subgraphs
+from coilwork_frontend.capture.subgraphs import copy_scan_results, find_subgraph_effects, inline_subgraphs
 from coilwork_frontend.capture.unbacked_sizes import (
     SqueezeAssertions,
     UnifiedSizes,
@@ -353,6 +353,11 @@ MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
             why="a graph that is called is not fused or partitioned together with what surrounds it",
         ),
         Pass(
+            name="results of scans",
+            run=_make_mend(copy_scan_results),
+            why="AOTAutograd refuses a scan that keeps what it returns for its gradients",
+        ),
+        Pass(
             name="tensor indices",
             run=_make_mend(read_tensor_indices),
             why="numbers in tensors index as numbers do",
@@ -396,11 +401,8 @@ MENDS: Final[PassTable[fx.GraphModule, None]] = PassTable(
     order=(
         Before("user checks", "collectives", _OTHER_CALLS),
         Before("collectives", "nested regions", _OTHER_CALLS),
-        Before(
-            "nested regions",
-            "tensor indices",
-            "calls of an inlined region are rewritten like those around it",
-        ),
+        Before("nested regions", "results of scans", "an inlined region may call a scan"),
+        Before("results of scans", "tensor indices", _OTHER_CALLS),
         Before("tensor indices", "masked selection", _OTHER_CALLS),
         Before("masked selection", "sums over all", _OTHER_CALLS),
         Before("sums over all", "value checks", _OTHER_CALLS),

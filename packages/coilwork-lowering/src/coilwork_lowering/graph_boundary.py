@@ -27,6 +27,7 @@ from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern.asynchronous import settle
 from coilwork_lowering.extern.quantization import require_floats
 from coilwork_lowering.facts.fx_nodes import origin_of
+from coilwork_lowering.higher_order.rounds import RoundNumber
 from coilwork_lowering.joint.free_strides import has_free_strides
 from coilwork_lowering.python_arithmetic import condition_value, truth
 from coilwork_lowering.reinplacing import Reinplacing
@@ -113,6 +114,9 @@ class GraphInputs:
             passed = None if name is None else self.builder.sizes.symbol(name, shape_env_of(fake))
             self.inputs.append(_make_unused_symbol(node.name) if passed is None else passed)
             return self.builder.sizes.expr(fake)
+        if isinstance(fake, RoundNumber):
+            self.inputs.append(number := self.builder.sizes.number_rounds(fake.rounds))
+            return number
         if isinstance(fake, int):
             self.inputs.append(_make_unused_symbol(node.name))
             return as_expr(int(fake))

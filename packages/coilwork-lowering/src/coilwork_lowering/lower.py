@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -36,8 +37,10 @@ from coilwork_lowering.higher_order.associative_scan import (
     is_associative_scan,
     lower_associative_scan,
 )
-from coilwork_lowering.higher_order.regions import lower_cond, lower_while
+from coilwork_lowering.higher_order.regions import Nested, lower_cond, lower_rounds, lower_while
+from coilwork_lowering.higher_order.rounds import lower_row_access, store_row, take_row
 from coilwork_lowering.higher_order.scan import unroll_scans
+from coilwork_lowering.higher_order.stacked_loops import expand_stacked_loops
 from coilwork_lowering.higher_order.wrapper_expansion import (
     Note,
     expand_control_deps,
@@ -84,6 +87,9 @@ class Lowered:
 # driver
 
 DEFAULTS: Final = LoweringOptions()
+_REGIONS: Final[Mapping[str, Callable[[Builder, torch.fx.Node, tuple[Value, ...], Nested], Value]]] = (
+    MappingProxyType({"cond": lower_cond, "while_loop": lower_while, "run_rounds": lower_rounds})
+)
 
 
 def lower(
@@ -119,6 +125,7 @@ def _expand_higher_order(
 ) -> torch.fx.GraphModule:
     """`gm` with the higher-order operators that stand for other calls expanded, nested ones included."""
     expanded = expand_meanings(expand_functionalized_calls(expand_control_deps(gm), note), note)
+    expanded = expand_stacked_loops(expanded)
     expanded = unroll_scans(expand_other_scans(expanded, lambda f: _is_of_scalars(f, options)))
     return gm if expanded is gm else _expand_higher_order(expanded, note, options)
 
@@ -254,9 +261,11 @@ class _Lowering:
                 return self.symbolic_result(node, cause)
         if operator_name(node) == "with_effects":
             return self.effectful(node)
-        if operator_name(node) in ("cond", "while_loop"):
-            region = lower_cond if operator_name(node) == "cond" else lower_while
+        region = _REGIONS.get(operator_name(node))
+        if region is not None:
             return region(self.builder, node, tuple(self.value(a) for a in node.args), self.lower_nested)
+        if target in (take_row, store_row):
+            return lower_row_access(self.builder, target, tuple(self.value(a) for a in node.args))
         if is_associative_scan(node):
             rows = tuple(self.value(a) for a in node.args)
             return lower_associative_scan(

@@ -15,6 +15,7 @@ from torch import fx
 from coilwork_ir.dtypes import TORCH_NAMES
 from coilwork_ir.loc import Origin
 from coilwork_lowering.facts.fx_nodes import name_of_target, operator_name, origin_of
+from coilwork_lowering.higher_order.stacked_loops import is_stacked_loop
 from coilwork_lowering.torch_compat.operators import Overload
 
 # Higher-order operators that Python drives: they call objects and kernels of the user's, or keep what each
@@ -78,6 +79,8 @@ def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:
         taken = _find_foreign(node.args) or _find_foreign(node.kwargs.values())
         return f"it takes {taken}" if taken else ""
     name = _name_of_call(node)
+    if is_stacked_loop(gm, node):
+        return ""
     if name in _DRIVEN_BY_PYTHON:
         return f"{name} is driven by Python"
     for region in _regions(gm, node):

@@ -22,6 +22,7 @@ from coilwork_ir.loops import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -29,7 +30,6 @@ from coilwork_ir.loops import (
     Scatter,
     Sort,
     View,
-    While,
 )
 from coilwork_ir.loops.access import buffers_defined_by, buffers_overwritten_by, memory_aliases
 from coilwork_ir.scalar import loads
@@ -54,7 +54,7 @@ from coilwork_scheduler.shape_generalization import generalize_sizes
 ALIGNED_BYTES: Final = 16
 
 
-_Work: TypeAlias = Group | CoreNode | KernelCall | Extern | View | Cond | While | AssertSize
+_Work: TypeAlias = Group | CoreNode | KernelCall | Extern | View | Cond | Loop | AssertSize
 BuiltKernels: TypeAlias = Mapping[int, tuple[Kernel, KernelCall]]
 """Kernels and their calls, by the places of what they compute in `Assembly.works`."""
 
@@ -269,7 +269,7 @@ def _works(graph: Graph, groups: Sequence[Group]) -> list[_Work]:
         if position in first:
             works.append(first[position])
         elif isinstance(
-            node, View | Extern | Cond | While | AssertSize | Convolution | Attention | AttentionGradient
+            node, View | Extern | Cond | Loop | AssertSize | Convolution | Attention | AttentionGradient
         ):
             works.append(node)
         elif not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):

@@ -26,6 +26,7 @@ from coilwork_ir.loops import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -33,7 +34,6 @@ from coilwork_ir.loops import (
     Scatter,
     Sort,
     View,
-    While,
 )
 from coilwork_ir.loops.access import (
     bodies,
@@ -193,7 +193,7 @@ class _Walk:
             if self._last_effect is not None:
                 before.add(self._last_effect)
             self._last_effect = position
-        if isinstance(node, AssertSize | Cond | While):
+        if isinstance(node, AssertSize | Cond | Loop):
             self._last_assertion = position
 
     def _follow_in_flight(self, position: int, node: Extern) -> None:
@@ -242,7 +242,7 @@ def is_effect(node: Node) -> bool:
     match node:
         case Extern():
             return node.effect
-        case AssertSize() | Cond() | While():
+        case AssertSize() | Cond() | Loop():
             # nested graphs may hold effects of their own
             return True
         case _:
@@ -290,7 +290,9 @@ def _expressions(node: Node) -> Iterator[Expr]:
         case Cond():
             for argument in node.operands:
                 yield from _argument_expressions(argument)
-        case While():
+        case Loop():
+            if node.rounds is not None:
+                yield node.rounds
             for argument in (*node.carried, *node.extra):
                 yield from _argument_expressions(argument)
         case AssertSize():

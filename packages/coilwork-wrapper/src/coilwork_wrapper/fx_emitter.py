@@ -42,6 +42,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -49,7 +50,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.regions import inline_regions, outline_regions
 from coilwork_ir.program.walk import check_bound, outer_symbols
@@ -98,6 +98,20 @@ def run_loop(
     values = tuple(carried)
     while condition(*values, *extra)[0].item():
         values = tuple(body(*values, *extra))
+    return values
+
+
+def run_rounds(
+    rounds: int,
+    body: Callable[..., Sequence[Any]],
+    carried: Sequence[Any],
+    extra: Sequence[Any],
+    sizes: Sequence[int],
+) -> Sequence[Any]:
+    """The carried values after `rounds` iterations; `sizes` are those of the surroundings."""
+    values = tuple(carried)
+    for number in range(rounds):
+        values = tuple(body(*values, *extra, number, *sizes))
     return values
 
 
@@ -226,8 +240,8 @@ class FxEmitter:
                 self.check_size(instruction)
             case CondCall():
                 self.cond(instruction)
-            case WhileCall():
-                self.while_loop(instruction)
+            case LoopCall():
+                self.repeat(instruction)
             case SubprogramCall():
                 self.run_subprogram(instruction)
             case Copy():
@@ -420,13 +434,20 @@ class FxEmitter:
         node = self.call(run_branch, predicate, *branches, operands, sizes)
         self._results(node, call)
 
-    def while_loop(self, call: WhileCall) -> None:
-        """Run a program while another says so."""
-        outer = merge_symbols(outer_symbols(call.condition), outer_symbols(call.body))
-        graphs = [self.nest(part, outer) for part in (call.condition, call.body)]
+    def repeat(self, call: LoopCall) -> None:
+        """Run a program while another says so, or so many times."""
+        outer = outer_symbols(call.body)
         carried = [self.argument(a) for a in call.carried]
-        extra = [self.argument(a) for a in call.extra] + [self.size(symbol) for symbol in outer]
-        self._results(self.call(run_loop, *graphs, carried, extra), call)
+        extra = [self.argument(a) for a in call.extra]
+        if call.condition is not None:
+            outer = merge_symbols(outer_symbols(call.condition), outer)
+            graphs = [self.nest(part, outer) for part in (call.condition, call.body)]
+            sizes = [self.size(symbol) for symbol in outer]
+            self._results(self.call(run_loop, *graphs, carried, [*extra, *sizes]), call)
+        elif call.rounds is not None:
+            body, rounds = self.nest(call.body, outer), self.size(call.rounds)
+            sizes = [self.size(symbol) for symbol in outer]
+            self._results(self.call(run_rounds, rounds, body, carried, extra, sizes), call)
 
     def run_subprogram(self, call: SubprogramCall) -> None:
         """Run a program that may be run elsewhere, too: a submodule of its name, which all calls share and
@@ -518,7 +539,7 @@ class FxEmitter:
         ensure = self.runtime.ensure_aligned_layout if aligned else self.runtime.ensure_layout
         return self.call(ensure, value, size, stride, torch_type(output))
 
-    def _results(self, node: torch.fx.Node, call: CondCall | WhileCall) -> None:
+    def _results(self, node: torch.fx.Node, call: CondCall | LoopCall) -> None:
         node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
         for number, output in enumerate(call.outputs):
             # a nested program may return its operand or one tensor twice; results have memory of their own

@@ -166,9 +166,11 @@ def _enters_context(node: fx.Node) -> bool:
     return name.endswith("_nesting") or name.startswith(("_enter_", "_exit_"))
 
 
-@torch.compiler.disable
-def _end_part() -> None:
-    """End a part of a graph: Dynamo does not trace this."""
+def _do_nothing() -> None:
+    """End a part of a graph, as Dynamo does not trace this."""
+
+
+_end_part: Callable[[], None] = torch.compiler.disable(_do_nothing)
 
 
 def _compile_again(captured: fx.GraphModule, compiler: CompilePart) -> Callable[..., Any]:

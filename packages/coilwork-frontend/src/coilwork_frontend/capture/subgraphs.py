@@ -1,8 +1,13 @@
 """Handle the graphs that a captured graph calls: regions, branches and loop bodies.
 
-`invoke_subgraph` (from `torch.compiler.nested_compile_region`) and `foreach_map` are inlined. AOTAutograd
+`invoke_subgraph` (from `torch.compiler.nested_compile_region`), `foreach_map`, `strict_mode` and
+`hints_wrapper` are inlined. AOTAutograd
 would keep them apart, without fusion or partitioning across the call, and refuses regions that train and
 update buffers. Equal kernels are built once anyway.
+
+The results of what `scan` calls become copies in a graph that trains: AOTAutograd keeps intermediate values
+as further results of the call, and refuses a call that returns one tensor twice. Lowering leaves such copies
+out.
 
 AOTAutograd orders calls with effects, such as prints, by tokens, and passes none into a branch or a loop
 body: the effect would happen once, while tracing. `find_subgraph_effects` finds those calls, which run in
@@ -12,7 +17,7 @@ eager mode.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -26,9 +31,14 @@ from coilwork_frontend.torch_compat.operators import is_ordered_by_token
 # ---- Inlining ----
 
 
-# operators that call a graph, and how many of their arguments precede its operands
-_GRAPH_CALLS: Final[Mapping[object, int]] = MappingProxyType(
-    {torch.ops.higher_order.invoke_subgraph: 2, torch.ops.higher_order.foreach_map: 1}
+# operators that call a graph, by name, and the graph's operands among their arguments
+_GRAPH_CALLS: Final[Mapping[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]]] = MappingProxyType(
+    {
+        "invoke_subgraph": lambda args: args[2:],
+        "foreach_map": lambda args: args[1:],
+        "strict_mode": lambda args: tuple(args[1]),
+        "hints_wrapper": lambda args: tuple(args[1]),
+    }
 )
 
 
@@ -37,7 +47,7 @@ def inline_subgraphs(gm: fx.GraphModule) -> None:
     for child in list(gm.children()):
         if isinstance(child, fx.GraphModule):
             inline_subgraphs(child)
-    calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in _GRAPH_CALLS]
+    calls = [node for node in gm.graph.nodes if _name_of(node) in _GRAPH_CALLS]
     for call in calls:
         _inline_call(gm, call)
     if calls:
@@ -45,9 +55,16 @@ def inline_subgraphs(gm: fx.GraphModule) -> None:
         gm.recompile()
 
 
+def _name_of(node: fx.Node) -> str:
+    """The name of the higher-order operator that `node` calls; of another node, empty."""
+    target = node.target
+    is_higher_order = getattr(target, "namespace", "") == "higher_order"
+    return str(getattr(target, "__name__", "")) if node.op == "call_function" and is_higher_order else ""
+
+
 def _inline_call(gm: fx.GraphModule, call: fx.Node) -> None:
     """Replace `invoke_subgraph(region, identifier, *operands)` by a copy of the nodes of `region`."""
-    attribute, operands = call.args[0], call.args[_GRAPH_CALLS[call.target] :]
+    attribute, operands = call.args[0], _GRAPH_CALLS[_name_of(call)](call.args)
     assert isinstance(attribute, fx.Node) and isinstance(attribute.target, str)
     region = gm.get_submodule(attribute.target)
     assert isinstance(region, fx.GraphModule)
@@ -85,6 +102,40 @@ def _erase_unused_attributes(gm: fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="get_attr"):
         if not node.users:
             gm.graph.erase_node(node)
+
+
+# ---- Scans ----
+
+
+def copy_scan_results(gm: fx.GraphModule) -> None:
+    """Copy what the functions of scans in Dynamo's graph `gm` and its nested graphs return, in place."""
+    for child in list(gm.children()):
+        if isinstance(child, fx.GraphModule):
+            copy_scan_results(child)
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.scan):
+        function = gm.get_submodule(str(getattr(node.args[0], "target", "")))
+        if isinstance(function, fx.GraphModule) and any(map(_may_train, node.all_input_nodes)):
+            _copy_results(function)
+
+
+def _may_train(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _copy_results(function: fx.GraphModule) -> None:
+    output = function.graph.output_node()
+    with function.graph.inserting_before(output):
+
+        def copy(result: fx.Node) -> fx.Node:
+            if not isinstance(result.meta.get("example_value"), torch.Tensor):
+                return result
+            copied = function.graph.call_method("clone", (result,))
+            copied.meta = dict(result.meta)
+            return copied
+
+        output.args = map_arg(output.args, copy)
+    function.recompile()
 
 
 # ---- Effects ----

@@ -346,6 +346,36 @@ WRAPPER_CASES: Final = (
         ),
     ),
     WrapperCase(
+        name="a loop of so many rounds",
+        text="""program @counted {
+          symbol s0 in [0, inf]
+          input %x: f32[s0, 3]
+          input %first: f32[3]
+          bind s0 in [0, inf] size %x 0
+          alloc %stack: f32[s0, 3]
+          repeat `s0` (%first) (%x, %stack) defines (%last: f32[3]) {
+            program @body {
+              symbol number in [0, inf]
+              input %c: f32[3]
+              input %rows: f32[s0, 3]
+              input %kept: f32[s0, 3]
+              input size `number`
+              view %row: f32[3] of %rows offset `3*number`
+              view %place: f32[3] of %kept offset `3*(s0 - number - 1)`
+              extern "aten.add.Tensor" (%c, %row) defines (%sum: f32[3])
+              extern "aten.sin.out" (%sum) out ("out" %place)
+              return (%sum)
+            }
+          }
+          return (%last, %stack)
+        }""",
+        calls=(
+            lambda: (_row(15, 5, 3), _row(3)),
+            lambda: (_row(3, 1, 3), _row(3)),
+            lambda: (torch.empty(0, 3), _row(3)),
+        ),
+    ),
+    WrapperCase(
         name="a kernel that checks what it reads",
         text="""program @checked {
           symbol s0 in [0, inf]
@@ -487,7 +517,7 @@ def check_wrapper(
     Also required: results have the interpreter's strides and share memory as its do, inputs are written
     alike, the list of inputs is emptied, and a second call does the same; what the interpreter refuses is
     refused. A refusal names something of the program: an operator, a buffer (`%x`), a kernel, an instruction
-    (`WhileCall`), or a size. Errors of calls are of the built-in kinds, or `CoilworkIRError`.
+    (`LoopCall`), or a size. Errors of calls are of the built-in kinds, or `CoilworkIRError`.
 
     Without `codegen`, kernels' texts are kernel IR, and launchers interpret it. A wrapper that builds
     sources itself is given one, with its `target`; where launchers come from then is `build`'s affair.

@@ -32,7 +32,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of, extents_of
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.convolutions import Role, Roles
-from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, View, Weights, While, Window
+from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, Loop, View, Weights, Window
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.streams import OWN, StreamInstruction
@@ -204,7 +204,7 @@ class KernelCall:
     origins: tuple[Origin, ...] = UNKNOWN
 
 
-Step: TypeAlias = KernelCall | Extern | View | Cond | While | AssertSize | StreamInstruction
+Step: TypeAlias = KernelCall | Extern | View | Cond | Loop | AssertSize | StreamInstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from coilwork_ir.kernels.nodes import (
     TensorArg,
 )
 from coilwork_ir.loops.convolutions import Role
-from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, View, While
+from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, Loop, View
 from coilwork_ir.loops.parser import (
     read_checks,
     read_domain,
@@ -260,7 +260,7 @@ def _read_step(reader: Reader, symbols: Symbols, buffers: list[Buffer]) -> Step:
                 buffers.extend(m.output for m in node.mutates)
             case Cond():
                 buffers.extend(node.outputs)
-            case While():
+            case Loop():
                 buffers.extend(node.outputs)
                 buffers.extend(m.output for m in node.mutates)
             case AssertSize():

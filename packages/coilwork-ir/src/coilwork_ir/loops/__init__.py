@@ -16,6 +16,7 @@ from coilwork_ir.loops.nodes import (
     Extern,
     Graph,
     Groups,
+    Loop,
     Mutation,
     Node,
     Pointwise,
@@ -24,7 +25,6 @@ from coilwork_ir.loops.nodes import (
     Scatter,
     Sort,
     View,
-    While,
     Window,
 )
 
@@ -48,6 +48,6 @@ __all__ = [
     "Scatter",
     "Sort",
     "View",
-    "While",
+    "Loop",
     "Window",
 ]

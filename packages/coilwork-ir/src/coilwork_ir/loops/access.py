@@ -15,6 +15,7 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Groups,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -22,7 +23,6 @@ from coilwork_ir.loops.nodes import (
     Scatter,
     Sort,
     View,
-    While,
 )
 from coilwork_ir.scalar import Scalar, loads
 
@@ -41,7 +41,7 @@ def buffers_defined_by(node: Node) -> tuple[Buffer, ...]:
             return fresh + tuple(m.output for m in node.mutates)
         case Cond():
             return node.outputs
-        case While():
+        case Loop():
             return node.outputs + tuple(m.output for m in node.mutates)
         case AssertSize():
             return ()
@@ -95,7 +95,7 @@ def buffers_overwritten_by(node: Node) -> tuple[tuple[str, str], ...]:
             return ((old, node.output.name),)
         case Scatter(into=str(old)):
             return ((old, node.output.name),)
-        case Extern() | While():
+        case Extern() | Loop():
             return tuple((m.source, m.output.name) for m in node.mutates)
         case _:
             return ()
@@ -142,7 +142,7 @@ def _list_named(node: Node) -> tuple[str, ...]:
             arguments = (*node.args, *(value for _, value in node.kwargs))
         case Cond():
             return (node.predicate, *(n for a in node.operands for n in references(a)))
-        case While():
+        case Loop():
             arguments = (*node.carried, *node.extra)
         case _:
             return ()

@@ -31,6 +31,7 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -39,7 +40,6 @@ from coilwork_ir.loops.nodes import (
     Sort,
     View,
     Weights,
-    While,
 )
 from coilwork_ir.loops.verify_attention import Saved, operand_of
 from coilwork_ir.scalar import Scalar, loads, substitute_ranges
@@ -127,7 +127,7 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
             _settle_all(
                 node.outputs, _run_nested(chosen, _values(node.operands, memory), memory, constants), memory
             )
-        case While():
+        case Loop():
             _loop(node, memory, constants)
         case AssertSize():
             check_size(memory.size(node.lhs), node.relation, memory.size(node.rhs), node.message)
@@ -270,10 +270,13 @@ def _settle_all(outputs: Sequence[Buffer], values: Sequence[Value], memory: Memo
         memory.settle(output, value.clone())
 
 
-def _loop(node: While, memory: Memory, constants: Mapping[str, Tensor]) -> None:
+def _loop(node: Loop, memory: Memory, constants: Mapping[str, Tensor]) -> None:
     carried = _values(node.carried, memory)
     extra = _values(node.extra, memory)
-    while True:
+    if node.rounds is not None:
+        for number in range(memory.size(node.rounds)):
+            carried = list(_run_nested(node.body, [*carried, *extra, number], memory, constants))
+    while node.condition is not None:
         (go_on,) = _run_nested(node.condition, [*carried, *extra], memory, constants)
         if not isinstance(go_on, Tensor):
             raise InterpretError("result", f"the condition of a loop is {go_on!r}, not a tensor")

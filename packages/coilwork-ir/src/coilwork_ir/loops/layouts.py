@@ -31,9 +31,9 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     View,
-    While,
 )
 
 # ---- Fixed layouts ----
@@ -189,7 +189,7 @@ def _list_fixed_buffers(node: Node) -> Iterator[tuple[str, str]]:
         case Attention() | AttentionGradient():
             for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, "an attention reads or makes it"
-        case Cond() | While():
+        case Cond() | Loop():
             for name in (*buffers_read_by(node), *(buffer.name for buffer in buffers_defined_by(node))):
                 yield name, "it is handed to a region or by one"
         case _:

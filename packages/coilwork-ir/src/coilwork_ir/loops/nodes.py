@@ -372,16 +372,19 @@ class Cond:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class While:
-    """Repeat `carried = body(carried, extra)` while `condition(carried, extra)`; `outputs` are the last
-    `carried`.
+class Loop:
+    """Repeat `carried = body(carried, extra)`; `outputs` are the last `carried`.
+
+    Either as long as `condition(carried, extra)` holds; or `rounds` times, and the last input of `body` is
+    the number of the round, from 0.
 
     `mutates`: operands among `extra` that the body overwrites, a row of stacked results for one; it
     overwrites no others.
     """
 
-    condition: Graph
     body: Graph
+    condition: Graph | None = None
+    rounds: Expr | None = None
     carried: tuple[Argument, ...]
     extra: tuple[Argument, ...]
     outputs: tuple[Buffer, ...]
@@ -589,7 +592,7 @@ Node: TypeAlias = (
     | View
     | Extern
     | Cond
-    | While
+    | Loop
     | AssertSize
 )
 

@@ -23,6 +23,7 @@ from coilwork_ir.loops.nodes import (
     ExternFamily,
     Graph,
     Groups,
+    Loop,
     Mutation,
     Node,
     Pointwise,
@@ -33,7 +34,6 @@ from coilwork_ir.loops.nodes import (
     StateForm,
     View,
     Weights,
-    While,
     Window,
 )
 from coilwork_ir.ops import REDUCE_OPS, STORE_MODES
@@ -172,6 +172,7 @@ def read_node(reader: Reader, symbols: Symbols) -> Node:
         "attention_gradient": _read_attention_gradient,
         "cond": _read_cond,
         "while": _read_while,
+        "repeat": _read_repeat,
         "convolve": _read_convolution,
     }
     if word not in readers:
@@ -524,16 +525,30 @@ def _read_cond(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
 
 
 def _read_while(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
+    return _read_loop(reader, symbols, outputs, None)
+
+
+def _read_repeat(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
+    reader.expect("`")
+    rounds = reader.index(symbols, "`")
+    reader.expect("`")
+    return _read_loop(reader, symbols, outputs, rounds)
+
+
+def _read_loop(
+    reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...], rounds: Expr | None
+) -> Node:
     carried = parse_list(reader, lambda: parse_argument(reader, symbols))
     extra = parse_list(reader, lambda: parse_argument(reader, symbols))
     mutates = _read_mutations(reader, symbols)
     reader.expect("{")
-    condition = read_graph(reader, symbols)
+    condition = read_graph(reader, symbols) if rounds is None else None
     body = read_graph(reader, symbols)
     reader.expect("}")
-    return While(
-        condition=condition,
+    return Loop(
         body=body,
+        condition=condition,
+        rounds=rounds,
         carried=carried,
         extra=extra,
         outputs=tuple(o for o in outputs if o is not None),

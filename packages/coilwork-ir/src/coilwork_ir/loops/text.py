@@ -48,6 +48,7 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Mutation,
     Node,
     Pointwise,
@@ -57,7 +58,6 @@ from coilwork_ir.loops.nodes import (
     Sort,
     View,
     Weights,
-    While,
     Window,
 )
 from coilwork_ir.loops.parser import parse_graph
@@ -169,14 +169,18 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             otherwise = format_graph(node.otherwise, origins=origins, indent=indent + "  ")
             head = f"{indent}{_outputs(node.outputs)} = cond %{node.predicate} {operands} {{"
             return f"{head}\n{then}\n{otherwise}\n{indent}}}{tail}"
-        case While():
+        case Loop():
             carried = format_list(format_argument(a) for a in node.carried)
             extra = format_list(format_argument(a) for a in node.extra)
-            condition = format_graph(node.condition, origins=origins, indent=indent + "  ")
-            body = format_graph(node.body, origins=origins, indent=indent + "  ")
+            nested = "\n".join(
+                format_graph(part, origins=origins, indent=indent + "  ")
+                for part in (node.condition, node.body)
+                if part is not None
+            )
+            word = "while" if node.rounds is None else f"repeat `{format_expr(node.rounds)}`"
             taken = f" {_mutations(node.mutates)}" if node.mutates else ""
-            head = f"{indent}{_outputs(node.outputs)} = while {carried} {extra}{taken} {{"
-            return f"{head}\n{condition}\n{body}\n{indent}}}{tail}"
+            head = f"{indent}{_outputs(node.outputs)} = {word} {carried} {extra}{taken} {{"
+            return f"{head}\n{nested}\n{indent}}}{tail}"
         case AssertSize():
             sides = f"`{format_expr(node.lhs)}` {node.relation} `{format_expr(node.rhs)}`"
             return f"{indent}assert {sides} {quote(node.message)}{tail}"

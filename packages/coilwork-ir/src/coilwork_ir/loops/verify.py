@@ -24,6 +24,7 @@ from coilwork_ir.loops.nodes import (
     Convolution,
     Extern,
     Graph,
+    Loop,
     Node,
     Pointwise,
     Reduce,
@@ -31,7 +32,6 @@ from coilwork_ir.loops.nodes import (
     Scatter,
     Sort,
     View,
-    While,
 )
 from coilwork_ir.loops.text import format_node
 from coilwork_ir.loops.verify_attention import ATTENTION_RULES, check_attention, check_gradient
@@ -279,8 +279,8 @@ def verify_node(node: Node, scope: Scope) -> None:
             _check_extern(node, scope, place)
         case Cond():
             _check_cond(node, scope, place)
-        case While():
-            _check_while(node, scope, place)
+        case Loop():
+            _check_loop(node, scope, place)
         case AssertSize():
             scope.check_symbols(node.lhs, (), place)
             scope.check_symbols(node.rhs, (), place)
@@ -339,7 +339,7 @@ def _check_cond(node: Cond, scope: Scope, place: Place) -> None:
         scope.define(output, place)
 
 
-def _check_while(node: While, scope: Scope, place: Place) -> None:
+def _check_loop(node: Loop, scope: Scope, place: Place) -> None:
     operands = (*node.carried, *node.extra)
     for operand in operands:
         scope.check_argument(operand, place)
@@ -347,11 +347,17 @@ def _check_while(node: While, scope: Scope, place: Place) -> None:
         place.fail(
             "region-signature", f"{len(node.carried)} values are carried, {len(node.outputs)} are returned"
         )
-    inner = _region(node.condition, operands, scope, place)
-    results = [buffer_of(o) for o in node.condition.outputs]
-    if len(results) != 1 or results[0] is None:
-        place.fail("region-signature", f"@{node.condition.name} does not return one condition")
-    _check_predicate(inner.buffers[results[0]], place)
+    if (node.condition is None) == (node.rounds is None):
+        place.fail("loop-end", "a loop has either a condition or a number of rounds")
+    if node.condition is not None:
+        inner = _region(node.condition, operands, scope, place)
+        results = [buffer_of(o) for o in node.condition.outputs]
+        if len(results) != 1 or results[0] is None:
+            place.fail("region-signature", f"@{node.condition.name} does not return one condition")
+        _check_predicate(inner.buffers[results[0]], place)
+    if node.rounds is not None:
+        scope.check_symbols(node.rounds, (), place)
+        operands = (*operands, 0)
     taken = [mutation.source for mutation in node.mutates]
     given = {name for operand in node.extra for name in references(operand)}
     for mutation in node.mutates:

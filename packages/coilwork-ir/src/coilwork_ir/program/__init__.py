@@ -16,6 +16,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -23,7 +24,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 
@@ -51,5 +51,5 @@ __all__ = [
     "Reuse",
     "SubprogramCall",
     "WaitEvent",
-    "WhileCall",
+    "LoopCall",
 ]

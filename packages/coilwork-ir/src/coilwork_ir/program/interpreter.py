@@ -42,6 +42,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -49,7 +50,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.streams import (
@@ -66,7 +66,7 @@ from coilwork_ir.streams import (
 # ---- Programs ----
 
 
-Step: TypeAlias = Launch | ExternCall | CondCall | WhileCall | SubprogramCall | Copy
+Step: TypeAlias = Launch | ExternCall | CondCall | LoopCall | SubprogramCall | Copy
 LaunchKernel: TypeAlias = Callable[[Launch, Sequence[Tensor], Sequence[int]], None]
 Observe: TypeAlias = Callable[[Program, Step, Mapping[str, Tensor]], None]
 
@@ -164,9 +164,9 @@ class _Machine:
                 values_ = self._run_nested(instruction.then if chosen else instruction.otherwise, operands)
                 self._settle(instruction.outputs, values_)
                 self._is_through(instruction)
-            case WhileCall():
+            case LoopCall():
                 self.queues.synchronize()
-                self._while(instruction)
+                self._repeat(instruction)
                 self._is_through(instruction)
             case SubprogramCall():
                 self.queues.synchronize()
@@ -298,10 +298,13 @@ class _Machine:
                 raise InterpretError("result", f"%{output.name} is {value!r}, not a tensor")
             self.memory.settle(output, value.clone())
 
-    def _while(self, loop: WhileCall) -> None:
+    def _repeat(self, loop: LoopCall) -> None:
         carried = [argument_value(a, self.memory) for a in loop.carried]
         extra = [argument_value(a, self.memory) for a in loop.extra]
-        while True:
+        if loop.rounds is not None:
+            for number in range(self.memory.size(loop.rounds)):
+                carried = list(self._run_nested(loop.body, [*carried, *extra, number]))
+        while loop.condition is not None:
             (go_on,) = self._run_nested(loop.condition, [*carried, *extra])
             if not isinstance(go_on, Tensor):
                 raise InterpretError("result", f"the condition of a loop is {go_on!r}, not a tensor")

@@ -20,12 +20,12 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     Program,
     Reinterpret,
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.walk import buffers, may_write_operands
 from coilwork_ir.streams import Copy
@@ -126,7 +126,7 @@ def _find_uses(program: Program, kept: int | None) -> _Uses:
             case CondCall():
                 read.update(names := [*_operands(*instruction.operands), instruction.predicate])
                 written.update(names)
-            case WhileCall():
+            case LoopCall():
                 read.update(names := _operands(*instruction.carried, *instruction.extra))
                 written.update(names)
             case SubprogramCall():

@@ -163,13 +163,17 @@ class CondCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhileCall:
-    """Run `body` on `carried` and `extra` while `condition` says so; `outputs` are the last
-    carried values.
+class LoopCall:
+    """Repeat `body`, which turns what is `carried` into what the next round carries; `outputs` are what the
+    last one leaves.
+
+    Either `condition` is asked before each round, with the same operands; or there are `rounds` of them, and
+    the last input of `body` is the number of the round, from 0. The body may write its `extra` operands.
     """
 
-    condition: Program
     body: Program
+    condition: Program | None = None
+    rounds: Expr | None = None
     carried: tuple[Argument, ...]
     extra: tuple[Argument, ...]
     outputs: tuple[Buffer, ...]
@@ -250,7 +254,7 @@ Instruction: TypeAlias = (
     | ExternCall
     | CheckSize
     | CondCall
-    | WhileCall
+    | LoopCall
     | SubprogramCall
     | Copy
     | ForkStream

@@ -23,6 +23,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -30,7 +31,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.text.atoms import (
     STREAM_READERS,
@@ -241,17 +241,30 @@ def _read_cond(reader: _ProgramReader, symbols: Symbols) -> Instruction:
 
 
 def _read_while(reader: _ProgramReader, symbols: Symbols) -> Instruction:
+    return _read_loop(reader, symbols, None)
+
+
+def _read_repeat(reader: _ProgramReader, symbols: Symbols) -> Instruction:
+    return _read_loop(reader, symbols, _read_backquoted(reader, symbols))
+
+
+def _read_loop(reader: _ProgramReader, symbols: Symbols, rounds: Expr | None) -> Instruction:
     carried = parse_list(reader, lambda: parse_argument(reader, symbols))
     extra = parse_list(reader, lambda: parse_argument(reader, symbols))
     reader.expect("defines")
     outputs = parse_list(reader, lambda: parse_buffer(reader, symbols))
     reader.expect("{")
-    condition = _read_program(reader, symbols)
+    condition = _read_program(reader, symbols) if rounds is None else None
     body = _read_program(reader, symbols)
     reader.expect("}")
-    origins = parse_origins(reader)
-    return WhileCall(
-        condition=condition, body=body, carried=carried, extra=extra, outputs=outputs, origins=origins
+    return LoopCall(
+        body=body,
+        condition=condition,
+        rounds=rounds,
+        carried=carried,
+        extra=extra,
+        outputs=outputs,
+        origins=parse_origins(reader),
     )
 
 
@@ -317,6 +330,7 @@ _READERS: Final[Mapping[str, Callable[[_ProgramReader, Symbols], Instruction]]] 
         "assert": _read_assert,
         "cond": _read_cond,
         "while": _read_while,
+        "repeat": _read_repeat,
         "run": _read_run,
         "region": _read_region,
         "free": _read_free,

@@ -30,6 +30,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -38,7 +39,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.walk import (
     buffers,
@@ -106,7 +106,7 @@ def names_used_by(instruction: Instruction) -> tuple[str, ...]:
             return (*given, *_stream(instruction.stream))
         case CondCall():
             return (instruction.predicate, *_list_references(instruction.operands))
-        case WhileCall():
+        case LoopCall():
             return _list_references((*instruction.carried, *instruction.extra))
         case SubprogramCall():
             return _list_references(instruction.operands)
@@ -177,7 +177,7 @@ def find_capture_refusal(instruction: Instruction, buffers: Mapping[str, Buffer]
             return _find_other_place(names_used_by(instruction), instruction.stream, buffers, device)
         case Copy():
             return "torch does a copy"
-        case CondCall() | WhileCall():
+        case CondCall() | LoopCall():
             return "the host decides on a branch or loop"
         case SubprogramCall():
             return "a subprogram is called"
@@ -239,10 +239,11 @@ def inline_nested_regions(instruction: Instruction, *, remarks: bool = False) ->
             if then is instruction.then and otherwise is instruction.otherwise:
                 return instruction
             return replace(instruction, then=then, otherwise=otherwise)
-        case WhileCall():
-            condition = inline_regions(instruction.condition, remarks=remarks)
+        case LoopCall():
+            asked = instruction.condition
+            condition = None if asked is None else inline_regions(asked, remarks=remarks)
             body = inline_regions(instruction.body, remarks=remarks)
-            if condition is instruction.condition and body is instruction.body:
+            if condition is asked and body is instruction.body:
                 return instruction
             return replace(instruction, condition=condition, body=body)
         case SubprogramCall():
@@ -374,9 +375,10 @@ class _Outlining:
             case CondCall():
                 then, otherwise = self.convert(instruction.then), self.convert(instruction.otherwise)
                 return replace(instruction, then=then, otherwise=otherwise)
-            case WhileCall():
-                condition, body = self.convert(instruction.condition), self.convert(instruction.body)
-                return replace(instruction, condition=condition, body=body)
+            case LoopCall():
+                asked = instruction.condition
+                condition = None if asked is None else self.convert(asked)
+                return replace(instruction, condition=condition, body=self.convert(instruction.body))
             case SubprogramCall():
                 return replace(instruction, body=self.convert(instruction.body))
             case _:
@@ -497,7 +499,7 @@ class _Renamer:
                     operands=tuple(map(self.argument, step.operands)),
                     outputs=tuple(map(self.buffer, step.outputs)),
                 )
-            case WhileCall():
+            case LoopCall():
                 return replace(
                     step,
                     carried=tuple(map(self.argument, step.carried)),

@@ -32,6 +32,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -39,7 +40,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.parser import parse_program
 from coilwork_ir.program.regions import straight
@@ -147,7 +147,7 @@ def _format_region(region: Region, indent: str, origins: bool) -> str:
 
 
 def _format_work(
-    instruction: Reinterpret | Launch | ExternCall | CheckSize | CondCall | WhileCall | SubprogramCall,
+    instruction: Reinterpret | Launch | ExternCall | CheckSize | CondCall | LoopCall | SubprogramCall,
     indent: str,
     origins: bool,
 ) -> str:
@@ -171,33 +171,30 @@ def _format_work(
             )
             return f"assert {sides} {quote(instruction.message)}"
         case CondCall():
-            nested = [
-                format_program(p, origins=origins, indent=indent + "  ") for p in _branches(instruction)
-            ]
+            branches = (instruction.then, instruction.otherwise)
+            nested = [format_program(p, origins=origins, indent=indent + "  ") for p in branches]
             head = (
                 f"cond %{instruction.predicate} "
                 f"{format_list(format_argument(a) for a in instruction.operands)}"
             )
             outputs = format_list(format_buffer(b) for b in instruction.outputs)
             return f"{head} defines {outputs} {{\n" + "\n".join(nested) + f"\n{indent}}}"
-        case WhileCall():
+        case LoopCall():
             nested = [
-                format_program(p, origins=origins, indent=indent + "  ") for p in _branches(instruction)
+                format_program(p, origins=origins, indent=indent + "  ")
+                for p in (instruction.condition, instruction.body)
+                if p is not None
             ]
+            rounds = instruction.rounds
+            word = "while" if rounds is None else f"repeat `{format_expr(rounds)}`"
             carried = format_list(format_argument(a) for a in instruction.carried)
             extra = format_list(format_argument(a) for a in instruction.extra)
             outputs = format_list(format_buffer(b) for b in instruction.outputs)
-            return f"while {carried} {extra} defines {outputs} {{\n" + "\n".join(nested) + f"\n{indent}}}"
+            return f"{word} {carried} {extra} defines {outputs} {{\n" + "\n".join(nested) + f"\n{indent}}}"
         case SubprogramCall():
             operands = format_list(format_argument(a) for a in instruction.operands)
             outputs = format_list(format_buffer(b) for b in instruction.outputs)
             return f"run @{instruction.body.name} {operands} defines {outputs}"
-
-
-def _branches(instruction: CondCall | WhileCall) -> tuple[Program, Program]:
-    if isinstance(instruction, CondCall):
-        return instruction.then, instruction.otherwise
-    return instruction.condition, instruction.body
 
 
 def _format_extern(call: ExternCall) -> str:

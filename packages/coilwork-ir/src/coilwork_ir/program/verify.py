@@ -27,6 +27,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -34,7 +35,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.regions import (
     find_capture_refusal,
@@ -263,7 +263,7 @@ class _Checker:
                 self._launch(instruction, place)
             case ExternCall():
                 self._extern(instruction, place)
-            case CondCall() | WhileCall():
+            case CondCall() | LoopCall():
                 self._region_call(instruction, place)
             case SubprogramCall():
                 self._subprogram(instruction, place)
@@ -437,7 +437,7 @@ class _Checker:
                 if refusal:
                     place.fail("region-capture", refusal)
 
-    def _region_call(self, call: CondCall | WhileCall, place: Place) -> None:
+    def _region_call(self, call: CondCall | LoopCall, place: Place) -> None:
         operands: tuple[Argument, ...]
         if isinstance(call, CondCall):
             self._use(call.predicate, place)
@@ -452,7 +452,12 @@ class _Checker:
             self._check_nested(call.then, operands, call.outputs, place)
             self._check_nested(call.otherwise, operands, call.outputs, place)
         else:
-            self._check_nested(call.condition, operands, None, place)
+            if (call.condition is None) == (call.rounds is None):
+                place.fail("loop-end", "a loop has either a condition or a number of rounds")
+            if call.condition is not None:
+                self._check_nested(call.condition, operands, None, place)
+            else:
+                operands = (*operands, 0)
             self._check_nested(call.body, operands, call.outputs, place)
         for output in call.outputs:
             self._define(output, place)
@@ -524,7 +529,7 @@ def _origins(instruction: Instruction) -> tuple[Origin, ...]:
             | ExternCall()
             | CheckSize()
             | CondCall()
-            | WhileCall()
+            | LoopCall()
             | SubprogramCall()
             | Copy()
         ):

@@ -16,13 +16,13 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Reinterpret,
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.walk import buffers_defined_by, may_write_operands
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
@@ -106,10 +106,10 @@ class FlightChecker:
             case Free():
                 for name in instruction.names:
                     self._free(name, place, at_the_end=position >= self._rest)
-            case CondCall() | WhileCall() | SubprogramCall():
+            case CondCall() | LoopCall() | SubprogramCall():
                 # what collectives write is at rest before a branch, loop or subprogram is given it
                 for value in (
-                    instruction.carried if isinstance(instruction, WhileCall) else instruction.operands
+                    instruction.carried if isinstance(instruction, LoopCall) else instruction.operands
                 ):
                     for name in references(value):
                         self._read(name, place)

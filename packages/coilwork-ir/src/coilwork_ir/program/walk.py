@@ -23,6 +23,7 @@ from coilwork_ir.program.nodes import (
     ExternCall,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -30,7 +31,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.streams import Copy, ForkStream, RecordEvent
 
@@ -46,7 +46,7 @@ _KNOWN: Final = frozenset(
 _NESTED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Program, ...]]]] = MappingProxyType(
     {
         CondCall: lambda call: (call.then, call.otherwise),
-        WhileCall: lambda call: (call.condition, call.body),
+        LoopCall: lambda call: (call.body,) if call.condition is None else (call.condition, call.body),
         SubprogramCall: lambda call: (call.body,),
         Region: lambda region: tuple(nested for inner in region.body for nested in nested_programs(inner)),
     }
@@ -54,7 +54,7 @@ _NESTED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Program, ...]]]]
 _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]] = MappingProxyType(
     {
         **dict.fromkeys((Alloc, PoolView, Reuse, Reinterpret), lambda instruction: (instruction.buffer,)),
-        **dict.fromkeys((CondCall, WhileCall, SubprogramCall), lambda call: call.outputs),
+        **dict.fromkeys((CondCall, LoopCall, SubprogramCall), lambda call: call.outputs),
         ExternCall: lambda call: tuple(output for output in call.outputs if isinstance(output, Buffer)),
         Region: lambda region: tuple(buffer for inner in region.body for buffer in buffers_defined_by(inner)),
     }
@@ -247,8 +247,10 @@ def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterato
             arguments = (*instruction.args, *(value for _, value in instruction.kwargs))
         case CondCall() | SubprogramCall():
             arguments = instruction.operands
-        case WhileCall():
+        case LoopCall():
             arguments = (*instruction.carried, *instruction.extra)
+            if instruction.rounds is not None:
+                yield instruction.rounds
         case Return():
             arguments = instruction.values
         case Region():

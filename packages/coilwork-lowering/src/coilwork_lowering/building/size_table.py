@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, substitute, symbol
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.scalar_math import index, round_decimals
@@ -297,6 +297,7 @@ class SizeTable:
         # of the sizes that are more than a symbol, those that are 1
         self._asked: set[sympy.Basic] = set()
         self._ones: dict[sympy.Basic, sympy.Basic] = {}
+        self._loops = 0
 
     @property
     def pairs(self) -> tuple[tuple[Expr, sympy.Symbol], ...]:
@@ -371,6 +372,12 @@ class SizeTable:
             self._known[name] = make_bounded_symbol(name.name, lo, hi, modulus, remainder)
             self._written[name] = write_as_multiple(self._known[name], modulus, remainder)
         return self._known[name]
+
+    def number_rounds(self, rounds: int | torch.SymInt) -> Expr:
+        """A new symbol for the number of a round of a loop, one of `rounds`."""
+        count = as_int(self.expr(rounds))
+        self._loops += 1
+        return symbol(f"round{self._loops}", lo=0, hi=None if count is None else max(count - 1, 0))
 
     def note_data_dependent(self, ours: Expr) -> None:
         """The program finds the value of the symbol `ours` in a result."""

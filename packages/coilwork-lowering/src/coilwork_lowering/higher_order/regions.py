@@ -1,4 +1,4 @@
-"""Which arguments of a higher-order operator become what in a `Cond` or `While` node."""
+"""Which arguments of a higher-order operator become what in a `Cond` or `Loop` node."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
-from coilwork_ir.loops import Cond, Graph, Mutation, While
+from coilwork_ir.loops import Cond, Graph, Loop, Mutation
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.quantization import require_floats
+from coilwork_lowering.higher_order.rounds import store_row
 from coilwork_lowering.python_arithmetic import condition_value
 from coilwork_lowering.scalar_math import index
 
@@ -69,11 +70,7 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
 
 
 def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], nested: Nested) -> Value:
-    """`while_loop(condition, body, carried, extra)`; carried tensors are laid out as eager's are, integers
-    are tensors.
-
-    Results are what is carried last, and then what has become of operands among `extra` that `body`
-    overwrites with a `copy_`.
+    """`while_loop(condition, body, carried, extra)`.
 
     Raises:
         LoweringError[no-lowering]: operands are not tensors and integers.
@@ -81,40 +78,89 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     """
     condition, body, carried, extra = arguments
     assert isinstance(condition, torch.fx.GraphModule) and isinstance(body, torch.fx.GraphModule)
-    require_floats(node, "while_loop", _items(carried), builder.origins)
-    results = _results(node)
-    outputs = _outputs(builder, results)
-    # what is carried has one layout in every round, the results'
-    first: list[Value] = []
-    for value, output in zip(_items(carried), outputs, strict=True):
-        if isinstance(value, Expr | int):
-            value = builder.store_number(index(as_expr(value)))
-        first.append(builder.materialize(value, output.strides) if isinstance(value, TensorValue) else value)
-    carried_pairs = [pass_operand(builder, v, node) for v in first]
-    extra_pairs = [pass_operand(builder, v, node) for v in _items(extra)]
-    layouts = [placed for _, placed in (*carried_pairs, *extra_pairs)]
-    taken = [layouts[position] for position in _find_overwritten(body)]
-    mutates = tuple(_rename_memory(builder, item.buffer) for item in taken if item is not None)
-    builder.add(
-        While(
-            condition=nested(condition, f"{node.name}_condition", layouts, ()),
-            body=nested(body, f"{node.name}_body", layouts, outputs),
-            carried=tuple(argument for argument, _ in carried_pairs),
-            extra=tuple(argument for argument, _ in extra_pairs),
-            outputs=outputs,
-            mutates=mutates,
-            origins=builder.origins,
-        )
+    operands = _LoopOperands(builder, node, _items(carried), _items(extra))
+    return operands.add_loop(
+        body, nested, condition=nested(condition, f"{node.name}_condition", operands.layouts, ())
     )
-    for mutation in mutates:
-        builder.buffers.overwrite(mutation.source, mutation.output)
-    return (*_values(builder, results, outputs), *(whole(mutation.output) for mutation in mutates))
+
+
+def lower_rounds(
+    builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], nested: Nested
+) -> Value:
+    """`run_rounds(rounds, body, carried, extra)`; results are what is carried last, and then what has become
+    of operands among `extra` that `body` stores rows in.
+
+    Raises:
+        LoweringError, MistracedError: as `lower_while`.
+    """
+    rounds, body, carried, extra = arguments
+    assert isinstance(rounds, Expr | int) and isinstance(body, torch.fx.GraphModule)
+    operands = _LoopOperands(builder, node, _items(carried), _items(extra))
+    return operands.add_loop(body, nested, rounds=as_expr(rounds))
+
+
+class _LoopOperands:
+    """What a loop is given, laid out: carried tensors as the results are, integers in tensors."""
+
+    def __init__(
+        self, builder: Builder, node: torch.fx.Node, carried: tuple[Value, ...], extra: tuple[Value, ...]
+    ) -> None:
+        self._builder = builder
+        self._node = node
+        require_floats(node, "a loop", carried, builder.origins)
+        self._results = _results(node)
+        self._outputs = _outputs(builder, self._results)
+        # what is carried has one layout in every round, the results'
+        first: list[Value] = []
+        for value, output in zip(carried, self._outputs, strict=True):
+            if isinstance(value, Expr | int):
+                value = builder.store_number(index(as_expr(value)))
+            if isinstance(value, TensorValue):
+                value = builder.materialize(value, output.strides)
+            first.append(value)
+        self._carried = [pass_operand(builder, value, node) for value in first]
+        self._extra = [pass_operand(builder, value, node) for value in extra]
+
+    @property
+    def layouts(self) -> list[TensorValue | None]:
+        """The buffers that operands are; None for numbers."""
+        return [placed for _, placed in (*self._carried, *self._extra)]
+
+    def add_loop(
+        self,
+        body: torch.fx.GraphModule,
+        nested: Nested,
+        *,
+        condition: Graph | None = None,
+        rounds: Expr | None = None,
+    ) -> Value:
+        """Append the loop; its results."""
+        builder, layouts = self._builder, self.layouts
+        taken = [layouts[position] for position in _find_overwritten(body)]
+        mutates = tuple(_rename_memory(builder, item.buffer) for item in taken if item is not None)
+        numbered = layouts if rounds is None else [*layouts, None]
+        builder.add(
+            Loop(
+                body=nested(body, f"{self._node.name}_body", numbered, self._outputs),
+                condition=condition,
+                rounds=rounds,
+                carried=tuple(argument for argument, _ in self._carried),
+                extra=tuple(argument for argument, _ in self._extra),
+                outputs=self._outputs,
+                mutates=mutates,
+                origins=builder.origins,
+            )
+        )
+        for mutation in mutates:
+            builder.buffers.overwrite(mutation.source, mutation.output)
+        last = _values(builder, self._results, self._outputs)
+        return (*last, *(whole(mutation.output) for mutation in mutates))
 
 
 def _find_overwritten(body: torch.fx.GraphModule) -> list[int]:
     """Return positions of the inputs of `body` that it overwrites."""
-    copied = {node.args[0] for node in body.graph.nodes if node.target is torch.ops.aten.copy_.default}
-    return [k for k, node in enumerate(body.graph.find_nodes(op="placeholder")) if node in copied]
+    stored = {node.args[0] for node in body.graph.nodes if node.target is store_row}
+    return [k for k, node in enumerate(body.graph.find_nodes(op="placeholder")) if node in stored]
 
 
 def _rename_memory(builder: Builder, old: Buffer) -> Mutation:

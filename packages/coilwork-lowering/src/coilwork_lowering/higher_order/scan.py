@@ -1,9 +1,9 @@
 """`scan` and `map`: a function called for each row in turn, whose results are stacked.
 
-`scan` also carries values from row to row. The loop IR has no node for it. A small known number of rows is
-unrolled: the calls stand one after another, and what they compute for neighbouring rows fuses like anything
-else. Otherwise they are a `while_loop` that counts the rows. A round of the loop stores its results directly
-in the stacks of all rounds, so it costs what one row costs.
+`scan` also carries values from row to row. Few rows of a short function are unrolled: the calls stand one
+after another, and what they compute for neighbouring rows fuses like anything else. Otherwise they are a
+loop, whose body is compiled once (`rounds.py`). A round reads its rows where they lie, and stores its results
+in the stacks of all rounds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.higher_order.rounds import RoundNumber, run_rounds, store_row, take_row
 from coilwork_lowering.torch_compat.graphs import copy_graph, mode_among
 
 # ---- Operands and copies of calls ----
@@ -57,7 +58,7 @@ def copy_call(
             result[inner] = _new(gm.graph, inner.target, *arguments)
             result[inner].meta = {**inner.meta, **copy_origin(node)}
     results: Any = map_arg(combine.graph.output_node().args[0], result.__getitem__)
-    return list(results)
+    return list(results) if isinstance(results, list | tuple) else [results]
 
 
 def insert_call(
@@ -97,17 +98,15 @@ class _Operands:
     them.
 
     Attributes:
-        number: of the row, a tensor of no dimensions.
-        carried: from round to round, as `number` is.
+        carried: from round to round.
         stacks: of results per row, which the body overwrites.
         rows: what a round takes one of.
         others: as they are in all rounds.
     """
 
-    number: fx.Node
     carried: Sequence[Any]
     stacks: Sequence[fx.Node]
-    rows: Sequence[fx.Node]
+    rows: Sequence[Any]
     others: Sequence[Any]
 
     @property
@@ -116,33 +115,63 @@ class _Operands:
 
 
 def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> list[Any]:
-    """The results of the scan `node`, which calls `combine`: items of a `while_loop`, put into `gm` where it
-    inserts.
+    """The results of the scan `node`, which calls `combine`: items of a loop, put into `gm` where it inserts.
+
+    Rows that were flipped for the scan are taken from the end, and results that are only flipped are put
+    there from the end.
     """
     carried, rows, others = split_operands(node)
     results: Any = combine.graph.output_node().args[0]
     per_row = results[len(carried) :]
-    count, device = rows[0].meta["val"].shape[0], rows[0].meta["val"].device
+    rounds = rows[0].meta["val"].shape[0]
+    flips = [_find_flip(node, len(carried) + k) for k in range(len(per_row))]
     given = _Operands(
-        number=insert_call(gm.graph, node, aten.full.default, ([], 0), dtype=torch.int64, device=device),
         carried=carried,
-        stacks=[_stack(gm.graph, node, count, item) for item in per_row if isinstance(item, fx.Node)],
-        rows=rows,
+        stacks=[_stack(gm.graph, node, rounds, item) for item in per_row if isinstance(item, fx.Node)],
+        rows=[row.args[0] if _is_flip(row) else row for row in rows],
         others=others,
     )
-    regions = (_condition(node, given, count), _body(node, given, combine))
-    attributes = []
-    for name, region in zip(("condition", "body"), regions, strict=True):
-        setattr(gm, f"{node.name}_{name}", region)
-        attributes.append(gm.graph.get_attr(f"{node.name}_{name}"))
-    loop = gm.graph.call_function(
-        torch.ops.higher_order.while_loop, (*attributes, (given.number, *carried), given.extra)
+    order = _Order(
+        rows=[_is_flip(row) for row in rows],
+        stacks=[
+            flip is not None for flip, item in zip(flips, per_row, strict=True) if isinstance(item, fx.Node)
+        ],
     )
+    setattr(gm, f"{node.name}_body", _body(node, given, order, combine, rounds))
+    body = gm.graph.get_attr(f"{node.name}_body")
+    loop = gm.graph.call_function(run_rounds)
+    # not when it is made, where torch warns of sizes that are no nodes, which lowering knows
+    loop.args = (rounds, body, tuple(carried), given.extra)
     last = list(node.meta["val"][: len(carried)])
-    loop.meta = {**copy_origin(node), "val": (given.number.meta["val"], *last)}
     values = [*last, *(stack.meta["val"] for stack in given.stacks)]
-    items = iter([_item(loop, 1 + k, value) for k, value in enumerate(values)])
-    return [next(items) if isinstance(item, fx.Node) else None for item in (*carried, *per_row)]
+    loop.meta = {**copy_origin(node), "val": tuple(last)}
+    items = iter([_item(loop, k, value) for k, value in enumerate(values)])
+    created = [next(items) if isinstance(item, fx.Node) else None for item in (*carried, *per_row)]
+    for flip, item in zip(flips, created[len(carried) :], strict=True):
+        if flip is not None and isinstance(item, fx.Node):
+            flip.replace_all_uses_with(item)
+            gm.graph.erase_node(flip)
+    return created
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """Whether each tensor's rows, and each stack's, are taken from the end."""
+
+    rows: Sequence[bool]
+    stacks: Sequence[bool]
+
+
+def _is_flip(node: Any) -> bool:
+    """Tell if `node` turns the order of rows, and of nothing else."""
+    return isinstance(node, fx.Node) and node.target is aten.flip.default and node.args[1] in ([0], (0,))
+
+
+def _find_flip(node: fx.Node, position: int) -> fx.Node | None:
+    """The node that flips result `position` of `node`, if nothing else uses the result."""
+    items = [user for user in node.users if user.args[1] == position]
+    users = [user for item in items for user in item.users]
+    return users[0] if len(users) == 1 and _is_flip(users[0]) else None
 
 
 def _stack(graph: fx.Graph, node: fx.Node, count: int | torch.SymInt, row: fx.Node) -> fx.Node:
@@ -160,55 +189,66 @@ def _item(loop: fx.Node, position: int, value: torch.Tensor) -> fx.Node:
     return item
 
 
-def _condition(node: fx.Node, given: _Operands, count: int | torch.SymInt) -> fx.GraphModule:
-    """Tell if there is a row of that number."""
-    graph = fx.Graph()
-    taken = _placeholders(graph, given)
-    graph.output(insert_call(graph, node, aten.lt.Scalar, (taken.number, count)))
-    return fx.GraphModule({}, graph)
-
-
-def _body(node: fx.Node, given: _Operands, combine: fx.GraphModule) -> fx.GraphModule:
-    """`combine` of what is carried and one row; returns the next row's number and what is carried to it."""
+def _body(
+    node: fx.Node, given: _Operands, order: _Order, combine: fx.GraphModule, rounds: int | torch.SymInt
+) -> fx.GraphModule:
+    """`combine` of what is carried and one row; returns what is carried to the next round."""
     created = fx.GraphModule({}, fx.Graph())
     created.combine = combine
     graph = created.graph
     taken = _placeholders(graph, given)
-    slices = [insert_call(graph, node, aten.index.Tensor, (row, [taken.number])) for row in taken.rows]
+    number = graph.placeholder("number")
+    number.meta["val"] = RoundNumber(rounds)
+    slices = [
+        _take(graph, node, row, number, is_reversed)
+        for row, is_reversed in zip(taken.rows, order.rows, strict=True)
+    ]
     results = copy_call(created, node, combine, "combine", [*taken.carried, *slices, *taken.others])
     per_row = [item for item in results[len(given.carried) :] if isinstance(item, fx.Node)]
-    for stack, result in zip(taken.stacks, per_row, strict=True):
-        new = insert_call(graph, node, aten.index_put.default, (stack, [taken.number], result))
-        insert_call(graph, node, aten.copy_.default, (stack, new))
-    following = insert_call(graph, node, aten.add.Tensor, (taken.number, 1))
-    graph.output((following, *results[: len(given.carried)]))
+    for stack, result, is_reversed in zip(taken.stacks, per_row, order.stacks, strict=True):
+        store = graph.call_function(store_row, (stack, number, result, is_reversed))
+        store.meta = {**copy_origin(node), "val": None}
+    graph.output(tuple(results[: len(given.carried)]))
     created.recompile()
     return created
 
 
+def _take(graph: fx.Graph, node: fx.Node, rows: Any, number: fx.Node, is_reversed: bool) -> fx.Node:
+    value = rows.meta["val"]
+    mode = mode_among([value])
+    assert mode is not None
+    row = graph.call_function(take_row, (rows, number, is_reversed))
+    with mode:
+        empty = torch.empty_strided(
+            value.shape[1:], value.stride()[1:], dtype=value.dtype, device=value.device
+        )
+    row.meta = {**copy_origin(node), "val": empty}
+    return row
+
+
 def _placeholders(graph: fx.Graph, given: _Operands) -> _Operands:
-    def take_row(operand: Any, name: str) -> fx.Node:
+    def take_operand(operand: Any, name: str) -> fx.Node:
         result = graph.placeholder(name)
         result.meta["val"] = operand.meta["val"] if isinstance(operand, fx.Node) else operand
         return result
 
-    def take_rows(operands: Sequence[Any], name: str) -> list[fx.Node]:
-        return [take_row(operand, f"{name}_{k}") for k, operand in enumerate(operands)]
+    def take_all(operands: Sequence[Any], name: str) -> list[fx.Node]:
+        return [take_operand(operand, f"{name}_{k}") for k, operand in enumerate(operands)]
 
     return _Operands(
-        number=take_row(given.number, "number"),
-        carried=take_rows(given.carried, "carried"),
-        stacks=take_rows(given.stacks, "stack"),
-        rows=take_rows(given.rows, "rows"),
-        others=take_rows(given.others, "other"),
+        carried=take_all(given.carried, "carried"),
+        stacks=take_all(given.stacks, "stack"),
+        rows=take_all(given.rows, "rows"),
+        others=take_all(given.others, "other"),
     )
 
 
 # ---- Unrolling ----
 
 
-# Nodes that one scan may be unrolled to; as many take about ten seconds to compile
-_MOST_NODES: Final = 8192
+# Nodes that one scan may be unrolled to: a round of a loop costs about as much time as a launch, and as many
+# nodes take about a second to compile
+_MOST_NODES: Final = 256
 
 
 def unroll_scans(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -252,6 +292,9 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
             user.replace_all_uses_with(result)
         gm.graph.erase_node(user)
     gm.graph.erase_node(node)
+    for row in dict.fromkeys(rows):
+        if _is_flip(row) and not row.users:
+            gm.graph.erase_node(row)
 
 
 def _call_each_row(

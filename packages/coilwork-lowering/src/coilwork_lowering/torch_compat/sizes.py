@@ -240,6 +240,14 @@ def unify_symbols(size: torch.SymInt, known: torch.SymInt) -> None:
             shape_env_of(size)._rename_unbacked_to(old, new)
 
 
+def create_count(env: ShapeEnv) -> torch.SymInt:
+    """A new symbol for a number that data decides, at least 0, which no result of a traced call shows."""
+    with env.ignore_fresh_unbacked_symbols():
+        count = env.create_unbacked_symint()
+    env.constrain_symbol_range(sympy_of(count), 0, 2**62)
+    return count
+
+
 def _finite(bound: sympy.Basic | int) -> int | None:
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
     import sympy

@@ -298,6 +298,8 @@ class _Maker:
                 return self._choose(*operands)
             case Code.WHILE:
                 return self._loop(*operands)
+            case Code.REPEAT:
+                return self._repeat(*operands)
             case Code.FREE:
                 return self._free(operands[0])
             case Code.SETTLE:
@@ -588,6 +590,27 @@ class _Maker:
             settle(frame)
 
         return loop
+
+    def _repeat(self, count: int, number: int, body: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
+        """A part that runs so many times, and is told the number of the round."""
+        places = [self._slots[slot] for slot, _ in outputs]
+        first = [self._slots[operand] for _, operand in body.operands[: len(places)]]
+        rounds, at, step = self._registers[count], self._registers[number], self._run_nested(body, places)
+        settle = self._settle_own(outputs)
+
+        def repeat(frame: Frame) -> None:
+            values: Sequence[Any] = [frame[place] for place in first]
+            for place, value in zip(places, values, strict=True):
+                frame[place] = value
+            for round_number in range(frame[rounds]):
+                frame[at] = round_number
+                values = step(frame)
+                for place, value in zip(places, values, strict=True):
+                    frame[place] = value
+            del values
+            settle(frame)
+
+        return repeat
 
     def _run(self, nested: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
         """A subprogram, whose results are memory of its own."""

@@ -19,7 +19,7 @@ from coilwork_runtime.errors import ProgramBytesError
 from coilwork_runtime.manifest.wire_format import ByteReader
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 5
+VERSION: Final = 6
 
 _T = TypeVar("_T")
 
@@ -252,6 +252,7 @@ class Code(IntEnum):
     STREAM = 32
     REGION = 33
     RUN = 34
+    REPEAT = 35
 
 
 class Kind(IntEnum):
@@ -500,6 +501,9 @@ class _PartReader:
     def _while(self) -> tuple[Any, ...]:
         return self._nested_program(), self._nested_program(), self._in.read_list(self._slot_and_layout)
 
+    def _repeat(self) -> tuple[Any, ...]:
+        return self._register(), self._variable(), *self._run()
+
     def _run(self) -> tuple[Any, ...]:
         return self._nested_program(), self._in.read_list(self._slot_and_layout)
 
@@ -526,6 +530,7 @@ _OPERANDS: Final[Mapping[Code, Callable[[_PartReader], tuple[Any, ...]]]] = {
     Code.SETTLE: _PartReader._place,
     Code.STREAM: _PartReader._stream,
     Code.RUN: _PartReader._run,
+    Code.REPEAT: _PartReader._repeat,
     Code.REGION: lambda part: (part._flag(),),
 }
 """By code, what reads its operands."""

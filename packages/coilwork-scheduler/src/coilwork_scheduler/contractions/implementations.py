@@ -158,7 +158,7 @@ class ImplementationContext:
         return [b for b in (product.left, product.right) if self.narrow_size(b) < self.size(b)]
 
     def widens_whole_bytes(self, buffer: Buffer) -> bool:
-        """True if `buffer` is computed from inputs alone, which are a byte or more for each of its numbers."""
+        """True if `buffer` is computed from inputs alone, which are bytes or more for each of its numbers."""
         if self.narrow_size(buffer) < self.sizes.numel(buffer.shape):
             return False
         pending = [buffer.name]

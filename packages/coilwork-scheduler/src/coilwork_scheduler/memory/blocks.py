@@ -20,12 +20,12 @@ from coilwork_ir.program.nodes import (
     CondCall,
     ExternCall,
     Free,
+    LoopCall,
     Program,
     Reinterpret,
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_scheduler.memory.liveness import StorageTable
 
@@ -228,7 +228,7 @@ def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) 
                 allocated.add(table.positions[buffer.name])
             case Reuse(buffer=buffer, source=source) | Reinterpret(buffer=buffer, source=source):
                 groups.join(table.positions[source], table.positions[buffer.name])
-            case ExternCall() | CondCall() | WhileCall() | SubprogramCall():
+            case ExternCall() | CondCall() | LoopCall() | SubprogramCall():
                 for output in instruction.outputs:
                     if isinstance(output, Buffer):
                         starts.setdefault(table.positions[output.name], number)

@@ -24,7 +24,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
-from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
+from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Loop, View
 from coilwork_ir.streams import OWN, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
 # ---- Storages ----
@@ -105,7 +105,7 @@ def step_defines(step: Step, schedule_roles: Mapping[str, tuple[str, ...]]) -> t
             return fresh + tuple(m.output.name for m in step.mutates)
         case Cond():
             return tuple(b.name for b in step.outputs)
-        case While():
+        case Loop():
             return tuple(b.name for b in step.outputs) + tuple(m.output.name for m in step.mutates)
         case AssertSize() | ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
             return ()
@@ -124,7 +124,7 @@ def step_touches(step: Step) -> tuple[str, ...]:
             return named + tuple(m.source for m in step.mutates)
         case Cond():
             return (step.predicate, *(name for value in step.operands for name in references(value)))
-        case While():
+        case Loop():
             return tuple(name for value in (*step.carried, *step.extra) for name in references(value))
         case AssertSize() | ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
             return ()
@@ -291,7 +291,7 @@ def _find_shared_names(step: Step) -> tuple[tuple[str, str], ...]:
                 if isinstance(result, Buffer):
                     pairs.append((result.name, source))
             return tuple(pairs)
-        case While():
+        case Loop():
             return tuple((m.output.name, m.source) for m in step.mutates)
         case _:
             return ()

@@ -22,7 +22,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
-from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
+from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, Loop, View
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.program.marks import resolve_marks
 from coilwork_ir.program.nodes import (
@@ -35,11 +35,11 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     Program,
     Reinterpret,
     Return,
     Reuse,
-    WhileCall,
 )
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_scheduler.errors import ScheduleError
@@ -178,7 +178,7 @@ def plan(
 ) -> Program:
     """The program that runs `schedule`.
 
-    `region` compiles the nested graphs of `Cond` and `While` steps.
+    `region` compiles the nested graphs of `Cond` and `Loop` steps.
 
     Raises:
         ScheduleError: a symbol is bound by no input, or there is a nested graph and no `region`.
@@ -413,12 +413,13 @@ class _Planner:
                         origins=step.origins,
                     )
                 )
-            case While():
+            case Loop():
                 self._grow_callee(step.outputs)
                 self.out.append(
-                    WhileCall(
-                        condition=self._compile_region(step.condition),
+                    LoopCall(
                         body=self._compile_region(step.body),
+                        condition=None if step.condition is None else self._compile_region(step.condition),
+                        rounds=step.rounds,
                         carried=step.carried,
                         extra=step.extra,
                         outputs=step.outputs,

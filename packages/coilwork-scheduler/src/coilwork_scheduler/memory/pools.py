@@ -27,12 +27,12 @@ from coilwork_ir.program.nodes import (
     ExternCall,
     Free,
     Instruction,
+    LoopCall,
     PoolView,
     Program,
     Reinterpret,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_scheduler.memory.blocks import Block, Bytes, Interval, blocks_of, pack, pack_below
 from coilwork_scheduler.memory.liveness import PeakMeter, StorageTable
@@ -381,7 +381,7 @@ def _pool_names(program: Program, count: int) -> list[str]:
         match instruction:
             case Alloc(buffer=buffer) | Reuse(buffer=buffer) | Reinterpret(buffer=buffer):
                 taken.add(buffer.name)
-            case ExternCall() | CondCall() | WhileCall() | SubprogramCall():
+            case ExternCall() | CondCall() | LoopCall() | SubprogramCall():
                 taken |= {output.name for output in instruction.outputs if isinstance(output, Buffer)}
             case _:
                 pass

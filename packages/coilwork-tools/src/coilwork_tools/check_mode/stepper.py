@@ -16,11 +16,11 @@ from coilwork_ir.program.nodes import (
     CondCall,
     ExternCall,
     Launch,
+    LoopCall,
     Program,
     Reinterpret,
     Return,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.walk import all_kernels, buffers_defined_by
 from coilwork_ir.streams import Copy
@@ -101,7 +101,7 @@ def make_stepper(
 
 def steps_of(program: Program) -> list[Step]:
     """Launches, calls, copies, conditions and loops of `program`, in order; not those within others."""
-    kinds = Launch | ExternCall | CondCall | WhileCall | SubprogramCall | Copy
+    kinds = Launch | ExternCall | CondCall | LoopCall | SubprogramCall | Copy
     return [i for i in program.instructions if isinstance(i, kinds)]
 
 
@@ -116,7 +116,7 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
                 steps += [instruction] if name in stepped.list_written(instruction) else []
             case Reinterpret() if instruction.buffer.name == name:
                 steps += writers(stepped, program, instruction.source)
-            case CondCall() | WhileCall() | SubprogramCall():
+            case CondCall() | LoopCall() | SubprogramCall():
                 for nested, inner in _inner_names(instruction, name):
                     steps += writers(stepped, nested, inner)
             case _:
@@ -124,7 +124,7 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
     return steps
 
 
-def _inner_names(region: CondCall | WhileCall | SubprogramCall, name: str) -> list[tuple[Program, str]]:
+def _inner_names(region: CondCall | LoopCall | SubprogramCall, name: str) -> list[tuple[Program, str]]:
     """Return the names of the output `name` in the programs that make it: both branches, or the body of a
     loop or subprogram.
     """

@@ -23,6 +23,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
@@ -30,7 +31,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.walk import as_call, outer_symbols
 from coilwork_ir.streams import (
@@ -88,8 +88,8 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
             part.add(Code.LAUNCH, _place(f"launch {kernel}", instruction.origins), operands)
         case CondCall():
             _cond(part, instruction)
-        case WhileCall():
-            _while(part, instruction)
+        case LoopCall():
+            _repeat(part, instruction)
         case SubprogramCall(body=body):
             operands = _encode_nested(part, body, instruction.operands)
             operands += encode_list(instruction.outputs, lambda output: _slot_and_layout(part, output))
@@ -253,20 +253,24 @@ def _cond(part: Part, call: CondCall) -> None:
     part.add(Code.COND, _place(f"choose by %{call.predicate}", call.origins), operands)
 
 
-def _while(part: Part, call: WhileCall) -> None:
+def _repeat(part: Part, call: LoopCall) -> None:
     values = (*call.carried, *call.extra)
-    operands = _encode_nested(part, call.condition, values) + _encode_nested(part, call.body, values)
-    operands += encode_list(call.outputs, lambda output: _slot_and_layout(part, output))
-    part.add(Code.WHILE, _place("loop", call.origins), operands)
+    outputs = encode_list(call.outputs, lambda output: _slot_and_layout(part, output))
+    if call.condition is not None:
+        operands = _encode_nested(part, call.condition, values) + _encode_nested(part, call.body, values)
+        part.add(Code.WHILE, _place("loop", call.origins), operands + outputs)
+    elif call.rounds is not None:
+        number = part.registers.reserve()
+        operands = u32(part.registers.allocate(call.rounds)) + u32(number)
+        operands += _encode_nested(part, call.body, values, number)
+        part.add(Code.REPEAT, _place("loop", call.origins), operands + outputs)
 
 
-def _encode_nested(part: Part, program: Program, values: Sequence[Argument]) -> bytes:
+def _encode_nested(part: Part, program: Program, values: Sequence[Argument], *numbers: int) -> bytes:
+    """A nested program, its operands, the last of which are in the registers `numbers`, and its sizes."""
     sizes = [part.registers.symbol(symbol) for symbol in outer_symbols(program)]
-    return (
-        u32(part.shared.numbers[id(program)])
-        + encode_list(values, lambda value: _operand(part, value))
-        + u32s(sizes)
-    )
+    given = [_operand(part, value) for value in values] + [_encode_number(number) for number in numbers]
+    return u32(part.shared.numbers[id(program)]) + encode_list(given, bytes) + u32s(sizes)
 
 
 def _operand(part: Part, value: Argument) -> bytes:
@@ -274,13 +278,17 @@ def _operand(part: Part, value: Argument) -> bytes:
         case Ref(name):
             return u8(0) + u32(part.slot(name))
         case Expr() | int():
-            return u8(1) + u32(part.registers.allocate(value))
+            return _encode_number(part.registers.allocate(value))
         case _:
             raise EmitError(
                 "native-unsupported",
                 f"a {type(value).__name__} handed to a nested program",
                 reason="nested programs take tensors and integers",
             )
+
+
+def _encode_number(register: int) -> bytes:
+    return u8(1) + u32(register)
 
 
 def _result(part: Part, value: GraphOutput) -> bytes:

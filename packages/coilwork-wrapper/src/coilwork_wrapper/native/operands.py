@@ -32,10 +32,10 @@ from coilwork_ir.program.nodes import (
     CondCall,
     ExternCall,
     Instruction,
+    LoopCall,
     Program,
     Return,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.regions import straight
 from coilwork_ir.program.walk import buffers, outer_symbols
@@ -87,6 +87,10 @@ class Registers:
         if symbol.name not in self._symbols:
             self._symbols[symbol.name] = self._next()
         return self._symbols[symbol.name]
+
+    def reserve(self) -> int:
+        """A register of its own, which the executor fills."""
+        return self._next()
 
     def allocate(self, value: Expr | int) -> int:
         """The register of `value`; what computes it comes with the next `take_pending`."""
@@ -230,7 +234,7 @@ def tensors_needed(program: Program) -> frozenset[str]:
                 )
             case CondCall():
                 arguments = (Ref(instruction.predicate), *instruction.operands)
-            case WhileCall():
+            case LoopCall():
                 arguments = (*instruction.carried, *instruction.extra)
             case SubprogramCall():
                 arguments = instruction.operands

@@ -34,7 +34,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 5
+VERSION: Final = 6
 
 _T = TypeVar("_T")
 
@@ -91,6 +91,9 @@ class Code(IntEnum):
     """u8 1 if a capture region begins, 0 if it ends: what a driver may replay. In the first part only"""
     RUN = 34
     """nested, list of (slot, layout): a part whose results are memory of its own"""
+    REPEAT = 35
+    """register number of rounds, register of the round at hand (filled by the executor), nested body, list of
+    (slot, layout); operands: those carried come first"""
 
 
 class Ordering(IntEnum):

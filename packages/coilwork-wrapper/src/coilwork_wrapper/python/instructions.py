@@ -25,13 +25,13 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Region,
     Reinterpret,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.nodes import Return as Returned
 from coilwork_ir.streams import (
@@ -51,6 +51,7 @@ from coilwork_ir.syntax.python import (
     Do,
     Expression,
     Filled,
+    For,
     If,
     List,
     Name,
@@ -69,7 +70,7 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_ir.syntax.python import Comment as Remark
 from coilwork_wrapper.provenance import origin_lines
-from coilwork_wrapper.python.scope import Scope, quote
+from coilwork_wrapper.python.scope import ROUND, Scope, quote
 
 # ---- layout checks ----
 
@@ -172,8 +173,8 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             yield If(fails, (Raise(call("RuntimeError", quote(instruction.message))),))
         case CondCall():
             yield from _cond(instruction, scope)
-        case WhileCall():
-            yield from _while(instruction, scope)
+        case LoopCall():
+            yield from _repeat(instruction, scope)
         case SubprogramCall():
             yield from _run(instruction, scope)
         case Copy():
@@ -247,7 +248,7 @@ def _define(buffer: Buffer, value: Expression, scope: Scope) -> Statement:
 
 
 def _provenance(
-    instruction: Launch | ExternCall | CondCall | WhileCall | SubprogramCall | Copy,
+    instruction: Launch | ExternCall | CondCall | LoopCall | SubprogramCall | Copy,
 ) -> Iterator[Statement]:
     for line in origin_lines(instruction.origins):
         yield Remark(line, wrapped=True)
@@ -313,8 +314,10 @@ def _settle(
     yield _define(output, scope.runtime(ensure, name, *scope.layout(output)), scope)
 
 
-def _call_nested(program: Program, operands: tuple[Argument, ...], scope: Scope) -> Expression:
-    given = List(tuple(map(scope.argument, operands)))
+def _call_nested(
+    program: Program, operands: tuple[Argument, ...], scope: Scope, *numbers: Expression
+) -> Expression:
+    given = List((*map(scope.argument, operands), *numbers))
     return call(scope.function(program), given, *map(scope.index, scope.outer(program)))
 
 
@@ -335,16 +338,20 @@ def _cond(cond: CondCall, scope: Scope) -> Iterator[Statement]:
         yield _settle_nested(scope.variable(output.name), output, scope)
 
 
-def _while(loop: WhileCall, scope: Scope) -> Iterator[Statement]:
+def _repeat(loop: LoopCall, scope: Scope) -> Iterator[Statement]:
     yield from _provenance(loop)
     names = scope.variables(output.name for output in loop.outputs)
     carried: tuple[Argument, ...] = tuple(Ref(output.name) for output in loop.outputs)
     operands = (*carried, *loop.extra)
     if names.items:
         yield Unpack(names, Tuple(tuple(map(scope.argument, loop.carried))))
-    verdict = Subscript(_call_nested(loop.condition, operands, scope), (Number(0),))
-    step = _unpack(names, _call_nested(loop.body, operands, scope))
-    yield While(method(verdict, "item"), (step,))
+    if loop.condition is not None:
+        verdict = Subscript(_call_nested(loop.condition, operands, scope), (Number(0),))
+        step = _unpack(names, _call_nested(loop.body, operands, scope))
+        yield While(method(verdict, "item"), (step,))
+    elif loop.rounds is not None:
+        step = _unpack(names, _call_nested(loop.body, operands, scope, Name(ROUND)))
+        yield For(ROUND, call("range", scope.index(loop.rounds)), (step,))
     for output in loop.outputs:
         yield _settle_nested(scope.variable(output.name), output, scope)
 

@@ -40,8 +40,11 @@ from coilwork_wrapper.surface import FUNCTIONS
 
 
 DTYPE_NAMES: Final = tuple(dtype.torch_name for dtype in DType)
+ROUND: Final = "round_number"
+"""The variable of a loop that counts."""
 RESERVED: Final = frozenset(
     {
+        ROUND,
         *("_", "args", "torch", "rt", "call", "known_inputs", "kernels", "constants", "results"),
         *("make_call", "make_inputs", "make_constants", "KERNELS"),
         *FUNCTIONS,

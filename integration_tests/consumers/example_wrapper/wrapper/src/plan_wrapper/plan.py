@@ -32,13 +32,13 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    LoopCall,
     PoolView,
     Program,
     Reinterpret,
     Return,
     Reuse,
     SubprogramCall,
-    WhileCall,
 )
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
@@ -122,8 +122,10 @@ def _step(step: Instruction, known: dict[str, Buffer]) -> dict[str, Any]:
             parts = {"then": plan_program(step.then), "otherwise": plan_program(step.otherwise)}
             operands = {"if": step.predicate, "operands": _arguments(step.operands)}
             return {"do": "cond", **parts, **operands, "outputs": [_buffer(one) for one in step.outputs]}
-        case WhileCall():
-            parts = {"condition": plan_program(step.condition), "body": plan_program(step.body)}
+        case LoopCall():
+            asked = None if step.condition is None else plan_program(step.condition)
+            rounds = None if step.rounds is None else size(step.rounds)
+            parts = {"condition": asked, "rounds": rounds, "body": plan_program(step.body)}
             operands = {"carried": _arguments(step.carried), "extra": _arguments(step.extra)}
             return {"do": "while", **parts, **operands, "outputs": [_buffer(one) for one in step.outputs]}
         case SubprogramCall():

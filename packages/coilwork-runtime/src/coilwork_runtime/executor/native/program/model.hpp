@@ -21,8 +21,8 @@ enum Code : uint8_t {
   STREAM = 32,
   // where what a driver may replay begins and ends
   REGION,
-  // a part that is called
-  RUN
+  // a part that is called; one that runs so many times
+  RUN, REPEAT
 };
 enum Ordering : uint8_t { FORK, RECORD, WAIT, SYNCHRONIZE, JOIN, USE };
 enum class Seen : uint8_t { SAME, LAYOUT, BITS };

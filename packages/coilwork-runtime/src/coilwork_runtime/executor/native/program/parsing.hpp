@@ -4,7 +4,7 @@
 
 namespace coilwork {
 
-constexpr uint32_t FORMAT_VERSION = 5;
+constexpr uint32_t FORMAT_VERSION = 6;
 constexpr uint32_t CONSTANT = 1u << 31;
 
 // The number of an element type. Those that torch's C interface has no function for keep theirs from version to version.
@@ -237,6 +237,10 @@ class PartParser {
         made.more = nested();
         made.rest = outputs();
         break;
+      case REPEAT:  // a: register of the number of rounds, b: register of the round at hand; else as RUN
+        made.a = readable();
+        made.b = variable();
+        [[fallthrough]];
       case RUN:  // list: nested program, rest: outputs
         made.list = nested();
         made.rest = outputs();

@@ -83,9 +83,10 @@ class Resolver {
         case COND:
         case WHILE:
         case RUN:
+        case REPEAT:
           if (step.code == COND) names_[step.a].whole = names_[step.a].shared = true;
           operands(step.list);
-          if (step.code != RUN) operands(step.more);
+          if (step.code == COND || step.code == WHILE) operands(step.more);
           for (uint32_t k = 0; k < step.rest.count; ++k) plain = define_whole(word(step.rest, 2 * k)) && plain;
           break;
         case RETURN:
@@ -168,6 +169,7 @@ class Resolver {
       case COND:
       case WHILE:
       case RUN:
+      case REPEAT:
         for (uint32_t k = 0; k < step.rest.count; ++k) begin(word(step.rest, 2 * k));
         break;
       case FREE: {

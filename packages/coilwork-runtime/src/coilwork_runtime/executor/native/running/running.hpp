@@ -174,6 +174,7 @@ class Runner {
       case COND:
       case WHILE:
       case RUN:
+      case REPEAT:
         nest(step);
         break;
       case STREAM:
@@ -274,6 +275,8 @@ class Runner {
     if (call_.backlog && outermost) call_.backlog->suspend(true);
     if (step.code == WHILE)
       loop(step);
+    else if (step.code == REPEAT)
+      repeat(step);
     else if (step.code == COND)
       run_part(step, nested(truth(step.a) ? step.list : step.more), Memory::COPIED);
     else
@@ -330,14 +333,45 @@ class Runner {
     if (PyList_Append(list.get(), item.get()) != 0) throw_python();
   }
 
-  void loop(const Step& step) {
-    const Nested condition = nested(step.list), body = nested(step.more);
+  // Gives the results of a loop what it begins with.
+  void begin(const Step& step, const Nested& body) {
+    const uint32_t* outputs = frame_.words(step.rest);
+    if (body.operands.count < step.rest.count) throw Damaged{"a loop carries more than it is given"};
+    const uint32_t* first = frame_.words(body.operands);
+    for (uint32_t k = 0; k < step.rest.count; ++k) define(outputs[2 * k], alias(memory_.tensor(first[2 * k + 1])));
+  }
+
+  // Runs the body of a loop once: its results are what is carried from here on.
+  void run_round(const Step& step, const Nested& body) {
     const uint32_t* outputs = frame_.words(step.rest);
     const uint32_t carried = step.rest.count;
-    if (condition.operands.count < carried || body.operands.count < carried)
-      throw Damaged{"a loop carries more than it is given"};
-    const uint32_t* first = frame_.words(body.operands);
-    for (uint32_t k = 0; k < carried; ++k) define(outputs[2 * k], alias(memory_.tensor(first[2 * k + 1])));
+    Frame frame(call_.program.parts[body.part]);
+    hand_over(body, frame, outputs, carried);
+    Runner runner(call_, frame);
+    const Step& last = runner.run();
+    if (last.list.count != carried) throw Damaged{"a loop's body has other results than it carries"};
+    const uint32_t* results = frame.words(last.list);
+    for (uint32_t k = 0; k < carried; ++k) take(results + 2 * k, runner, outputs[2 * k]);
+  }
+
+  void repeat(const Step& step) {
+    const Nested body = nested(step.list);
+    begin(step, body);
+    const int64_t rounds = frame_.registers[step.a];
+    for (int64_t number = 0; number < rounds; ++number) {
+      look_for_signals(call_);
+      frame_.registers[step.b] = number;
+      run_round(step, body);
+    }
+    settle_all(step, Memory::COPIED);
+  }
+
+  void loop(const Step& step) {
+    const Nested condition = nested(step.list), body = nested(step.more);
+    begin(step, body);
+    const uint32_t* outputs = frame_.words(step.rest);
+    const uint32_t carried = step.rest.count;
+    if (condition.operands.count < carried) throw Damaged{"a loop carries more than it is given"};
     while (true) {
       look_for_signals(call_, true);
       bool go_on = false;
@@ -352,13 +386,7 @@ class Runner {
       }
       if (call_.program.watch) tell(call_, memory_, frame_, "decided", NONE);
       if (!go_on) break;
-      Frame frame(call_.program.parts[body.part]);
-      hand_over(body, frame, outputs, carried);
-      Runner runner(call_, frame);
-      const Step& last = runner.run();
-      if (last.list.count != carried) throw Damaged{"a loop's body has other results than it carries"};
-      const uint32_t* results = frame.words(last.list);
-      for (uint32_t k = 0; k < carried; ++k) take(results + 2 * k, runner, outputs[2 * k]);
+      run_round(step, body);
     }
     settle_all(step, Memory::COPIED);
   }
