@@ -493,7 +493,7 @@ def index_of_store(kernel: Kernel, number: int) -> Expr | None:
 
 
 def widen_bodies(kernel: Kernel) -> Kernel:
-    """`kernel` with bodies of its core that compute with 16-bit floats in f32, and round what they compute."""
+    """`kernel` with bodies of its core that compute with 16-bit floats in f32, and round the results."""
     core = find_core(kernel)
     assert core is not None
 

@@ -121,7 +121,8 @@ class _Call:
 
 _NAMES: Final = {
     _FORWARD: (
-        "query", "key", "value", "score_mod", "block_mask", "scale", "options", "score_buffers", "mask_buffers",
+        "query", "key", "value", "score_mod", "block_mask", "scale", "options", "score_buffers",
+        "mask_buffers",
     ),
     _BACKWARD: (
         "query", "key", "value", "out", "logsumexp", "grad_out", "grad_logsumexp", "score_mod", "joint",
@@ -217,7 +218,8 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
     producers: dict[str, Pointwise] = {}
     for node in traced.nodes:
         if not isinstance(node, Pointwise) or node.into is not None:
-            raise NotLowered("a function that does more than compute each score")
+            # who needs its result loads from a buffer that nobody knows
+            continue
         if has_trait(node.output.device, HOST_MEMORY) and not all(
             _is_certain(_inline(check.condition, producers), places) for check in node.checks
         ):
@@ -230,7 +232,7 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
     body = _inline(access, producers)
     known = {*scores, *places, *others}
     if any(one.buffer not in known for one in loads((body,))):
-        raise NotLowered("a function with tensors of its own")
+        raise NotLowered("a function that does more than compute each score")
 
     def read_score(one: Scalar) -> Scalar:
         if not isinstance(one, Load) or one.buffer not in scores:
