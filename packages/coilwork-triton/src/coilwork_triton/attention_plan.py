@@ -322,7 +322,7 @@ def _forward_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, in
 
 def _gradient_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, int], ...]:
     if itemsize > 2:
-        return ((32, 32, 1, 4),) if widest > 64 else ((64, 32, 1, 4),)
+        return ((32, 32, 1, 4),) if widest > 64 else ((32, 32, 1, 4), (64, 32, 1, 4))
     if widest <= 64:
         return ((128, 64, 2, 8), (128, 64, 3, 8), (64, 64, 3, 4))
     if widest <= 128:
