@@ -33,7 +33,7 @@ from coilwork_ir.index import (
     substitute,
     symbol,
 )
-from coilwork_ir.loops import Attention, AttentionGradient, Pointwise
+from coilwork_ir.loops import Attention, AttentionGradient, Extern, Node, Pointwise
 from coilwork_ir.loops.nodes import BlockList, BlockLists, BlockSide, Weights
 from coilwork_ir.scalar import (
     Const,
@@ -217,6 +217,10 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
         raise NotLowered("a function with tensors of its own")
     producers: dict[str, Pointwise] = {}
     for node in traced.nodes:
+        number = _read_number(node)
+        if number is not None:
+            producers[number.output.name] = number
+            continue
         if not isinstance(node, Pointwise) or node.into is not None:
             # who needs its result loads from a buffer that nobody knows
             continue
@@ -243,6 +247,19 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
 
     (body,) = rewrite((_read_places(body, places),), read_score)
     return _Function(_fold(body), others)
+
+
+def _read_number(node: Node) -> Pointwise | None:
+    """A number that torch converts as if it was a tensor, where it traces with 16-bit scores."""
+    match node:
+        case Extern(
+            target="aten._to_copy.default",
+            args=(bool() | int() | float() as number, *_),
+            outputs=(Buffer() as made,),
+        ):
+            value = float(number) if made.dtype.is_float else number
+            return Pointwise(output=made, ranges=(), body=const(value, made.dtype))
+    return None
 
 
 def _inline(body: Scalar, producers: Mapping[str, Pointwise]) -> Scalar:
