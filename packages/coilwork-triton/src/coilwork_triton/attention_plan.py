@@ -300,7 +300,9 @@ def _propose_launches(
         else:
             y, r = _clip(min(y, row_block), rows), _clip(min(r, key_block), keys)
         warps = max(1, min(warps, y // 16)) if itemsize <= 2 else warps
-        stages = _fit_stages(y, r, columns, length, itemsize, stages, target)
+        kept = columns + length if isinstance(core, AttentionGradientCore) else widest
+        room = target.shared_memory_bytes - y * kept * itemsize
+        stages = max(1, min(stages, room // (r * (columns + length) * itemsize)))
         meta = {"y": y, "x": columns, "l": length, "r": r}
         named = tuple((BLOCKS[letter], size) for letter, size in meta.items() if letter in "yxlr")
         found.setdefault(Config(meta=(*named, (STAGES, stages)), num_warps=warps, num_stages=1))
@@ -312,9 +314,9 @@ def _forward_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, in
     if itemsize > 2:
         return ((32, 32, 1, 4),) if widest > 64 else ((64, 32, 2, 4), (32, 32, 2, 4))
     if widest <= 64:
-        return ((128, 64, 3, 4), (128, 128, 3, 8), (128, 64, 3, 8))
+        return ((64, 64, 3, 4), (128, 64, 3, 8), (64, 128, 2, 4))
     if widest <= 128:
-        return ((128, 64, 3, 8), (128, 128, 2, 8), (128, 64, 2, 4))
+        return ((64, 64, 3, 4), (128, 64, 3, 8), (128, 32, 3, 8))
     if widest <= 256:
         return ((128, 64, 2, 8), (64, 64, 2, 4))
     return ((64, 32, 2, 8),)
@@ -324,9 +326,9 @@ def _gradient_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, i
     if itemsize > 2:
         return ((32, 32, 1, 4),) if widest > 64 else ((32, 32, 1, 4), (64, 32, 1, 4))
     if widest <= 64:
-        return ((128, 64, 2, 8), (128, 64, 3, 8), (64, 64, 3, 4))
+        return ((64, 64, 3, 4), (64, 128, 2, 8), (128, 64, 3, 4))
     if widest <= 128:
-        return ((128, 64, 2, 8), (64, 64, 2, 4), (128, 32, 2, 8))
+        return ((128, 64, 3, 8), (128, 64, 1, 8), (64, 64, 2, 4))
     return ((64, 32, 1, 8), (32, 32, 1, 4))
 
 
@@ -357,12 +359,6 @@ def _estimate(extent: Expr, likely: MappingOf[Expr, int]) -> int:
     if known is None:
         known = bounds(extent).hi
     return _MOST_BLOCK if known is None else known
-
-
-def _fit_stages(y: int, r: int, columns: int, length: int, itemsize: int, stages: int, target: Target) -> int:
-    fixed = y * max(columns, length) * itemsize
-    each = r * (columns + length) * itemsize
-    return max(1, min(stages, (target.shared_memory_bytes - fixed) // max(1, each)))
 
 
 # ---- Refusals ----

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer
+from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
@@ -188,7 +188,8 @@ def _require_operands(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
 def _require_gradient(node: torch.fx.Node, arguments: Mapping[str, Any]) -> None:
     if arguments["grad_out"] is None or not isinstance(arguments["joint"], torch.fx.Node):
         raise NotLowered("no gradient of the result")
-    if any(isinstance(one, torch.Tensor) for one in node.meta["val"][3]):
+    captured = [user for user in node.users if user.target is operator.getitem and user.args[1] == 3]
+    if any(item.users for user in captured for item in user.users):
         raise NotLowered("a captured tensor with a gradient")
 
 
@@ -217,7 +218,7 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
         raise NotLowered("a function with tensors of its own")
     producers: dict[str, Pointwise] = {}
     for node in traced.nodes:
-        number = _read_number(node)
+        number = _read_number(node, producers)
         if number is not None:
             producers[number.output.name] = number
             continue
@@ -249,16 +250,19 @@ def _extract(traced: Traced, numbers: int, given: Sequence[Any], point: list[Exp
     return _Function(_fold(body), others)
 
 
-def _read_number(node: Node) -> Pointwise | None:
-    """A number that torch converts as if it was a tensor, where it traces with 16-bit scores."""
-    match node:
-        case Extern(
-            target="aten._to_copy.default",
-            args=(bool() | int() | float() as number, *_),
-            outputs=(Buffer() as made,),
-        ):
-            value = float(number) if made.dtype.is_float else number
+def _read_number(node: Node, producers: Mapping[str, Pointwise]) -> Pointwise | None:
+    """A number that torch converts as if it was a tensor, where it traces with 16-bit scores, and moves."""
+    if not isinstance(node, Extern) or node.target != "aten._to_copy.default" or len(node.args) != 1:
+        return None
+    (source,), (made,) = node.args, node.outputs
+    if not isinstance(made, Buffer) or made.shape:
+        return None
+    match source:
+        case bool() | int() | float():
+            value = float(source) if made.dtype.is_float else source
             return Pointwise(output=made, ranges=(), body=const(value, made.dtype))
+        case Ref(name) if name in producers:
+            return Pointwise(output=made, ranges=(), body=cast(producers[name].body, made.dtype))
     return None
 
 
