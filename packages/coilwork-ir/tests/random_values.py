@@ -59,7 +59,7 @@ from coilwork_ir.loops import (
     View,
     Window,
 )
-from coilwork_ir.loops.nodes import STATE_LAYOUTS, Weights
+from coilwork_ir.loops.nodes import BLOCK_SIDES, STATE_LAYOUTS, BlockList, BlockLists, Weights
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
 from coilwork_ir.program import (
     Alloc,
@@ -427,6 +427,8 @@ class Maker:
         rng = self.rng
         ranges, axes = self.ranges("i", rng.randint(1, 4)), self.ranges("r", 2)
         rows = ranges[:-1]
+        sides = rng.sample(BLOCK_SIDES, rng.randint(1, 4))
+        lists = tuple((side, BlockList(self.scalar(rows), self.scalar((*rows, axes[0])))) for side in sides)
         return Weights(
             ranges=ranges,
             axes=axes,
@@ -438,6 +440,8 @@ class Maker:
             mask=rng.choice((None, op("isnan", self.scalar((*rows, axes[0]), steps=2)))),
             dropout=rng.choice((0.0, 0.25)),
             form=rng.choice(tuple(STATE_LAYOUTS)),
+            logsumexp=rng.choice(("natural", "binary")),
+            blocks=rng.choice((None, BlockLists(row_block=64, key_block=128, lists=lists))),
         )
 
     def attention(self) -> Attention:
@@ -460,7 +464,8 @@ class Maker:
             of_key=self.buffer(),
             of_value=self.buffer(),
             of_bias=rng.choice((None, self.buffer())),
-            output=self.scalar(weights.ranges),
+            output=(output := rng.choice((None, self.scalar(weights.ranges)))),
+            inner=self.scalar(rows) if output is None else None,
             logsumexp=self.scalar(rows),
             gradient=self.scalar(weights.ranges),
             slope=parameter(1, DType.F32),

@@ -489,3 +489,88 @@ def test_the_kit_tells_who_weighs_otherwise() -> None:
     assert {r.status for r in check_attention(refusing)} == {"refused"}
     wrong = check_attention(lambda graph, inputs: [one.double() for one in interpret_graph(graph, inputs)])
     assert [r.case for r in wrong if r.status == "passed"] == ["f64"]
+
+
+# Lists of blocks of two rows and two keys of a causal mask, and sums as logarithms to the base 2.
+LISTED = """graph @listed {
+  input %q: f32[2, 4, 8]
+  input %k: f32[2, 4, 8]
+  input %n: i32[2]
+  input %x: i32[2, 2]
+  (%o: f32[2, 4, 8], %s: f32[2, 4]) = attention f32 [i0: 2, i1: 4, i2: 8 | r0: 4, r1: 8] {
+    t0 = load %q[i0, i1, r1] : f32
+    t1 = load %k[i0, r0, r1] : f32
+    t2 = load %k[i0, r0, i2] : f32
+    t3 = parameter 0 : f32
+    t4 = index [r0 + 1]
+    t5 = index [i1]
+    t6 = le(t4, t5)
+    t7 = load %n[i1 // 2] : i32
+    t8 = load %x[i1 // 2, r0 // 2] : i32
+    query t0, key t1, value t2
+    score t3
+    mask t6
+    blocks 2 by 2 (keys (t7, t8))
+    logarithms binary
+    logsumexp at [i0, i1]
+  }
+  return (%o, %s)
+}
+"""
+
+
+def test_lists_of_blocks_change_nothing_and_rows_without_keys_are_minus_infinity() -> None:
+    """The mask is the definition: lists are a promise."""
+    graph = parse_graph(LISTED)
+    verify_graph(graph)
+    assert format_graph(graph) == LISTED
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, 4, 8, generator=generator) for _ in range(2))
+    lists = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 2, dtype=torch.int32)
+    output, logs = interpret_graph(graph, [q, k, *lists])
+    keeps = torch.arange(4) + 1 <= torch.arange(4)[:, None]
+    scores = (q @ k.mT).masked_fill(~keeps, float("-inf"))
+    torch.testing.assert_close(output, scores.softmax(-1).nan_to_num() @ k)
+    torch.testing.assert_close(logs, scores.exp().sum(-1).log2())
+    assert isinstance(logs, Tensor) and bool((logs[:, 0] == float("-inf")).all())
+
+
+def test_a_gradient_starts_from_what_all_weights_of_a_row_pass_on() -> None:
+    """`inner` in the place of the output: the gradient of a logarithm is a part of it."""
+    text = """graph @g {
+  input %q: f64[3, 4]
+  input %k: f64[5, 4]
+  input %n: f64[3]
+  input %s: f64[3]
+  input %g: f64[3, 4]
+  (%a: f64[3, 4], %b: f64[5, 4], %c: f64[5, 4], _) = attention_gradient f64 [i0: 3, i1: 4 | r0: 5, r1: 4] {
+    t0 = load %q[i0, r1] : f64
+    t1 = load %k[r0, r1] : f64
+    t2 = load %k[r0, i1] : f64
+    t3 = parameter 0 : f64
+    t4 = load %n[i0] : f64
+    t5 = load %s[i0] : f64
+    t6 = load %g[i0, i1] : f64
+    t7 = parameter 1 : f64
+    query t0, key t1, value t2
+    score t3
+    logarithms binary
+    inner t4, logsumexp t5, gradient t6
+    slope t7
+  }
+  return (%a, %b, %c)
+}
+"""
+    graph = parse_graph(text)
+    verify_graph(graph)
+    assert format_graph(graph) == text
+    generator = torch.Generator().manual_seed(0)
+    q, k, g = (torch.randn(n, 4, generator=generator, dtype=torch.float64) for n in (3, 5, 3))
+    of_logs = torch.randn(3, generator=generator, dtype=torch.float64)
+    query, key, value = (x.clone().requires_grad_() for x in (q, k, k))
+    scores = query @ key.mT
+    logs, output = scores.exp().sum(-1).log2(), scores.softmax(-1) @ value
+    wanted = torch.autograd.grad((output, logs), (query, key, value), (g, of_logs))
+    inner = (output * g).sum(-1) - of_logs / torch.tensor(2.0, dtype=torch.float64).log()
+    found = interpret_graph(graph, [q, k, inner.detach(), logs.detach(), g])
+    torch.testing.assert_close(found, list(wanted))

@@ -88,11 +88,25 @@ def test_exact_numerics_pass_too(engine: TritonProcess, name: str, numerics: Num
     check(engine, next(case for case in CASES if case.name == name), numerics)
 
 
-def test_cores_without_a_template_are_refused_by_name() -> None:
-    def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
-        raise AssertionError("a template was declared: run it as other cases are")
+# Cores of attention that are refused, with the reason.
+REFUSED_CORES = {"attention": ("f64",), "attention-gradient": ("f64", "no gradient of a bias")}
 
-    results = check_cores(TritonCodegen(), target("sm_90"), run)
+
+@pytest.mark.parametrize("part", range(4))
+def test_cores_are_run_or_refused_by_name(engine: TritonProcess, part: int) -> None:
+    """Attention and its gradient have text; convolutions are refused."""
+
+    def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        tensors = [args[a.name] for a in source.args if a.role != "size"]
+        given = [sizes[a.name] for a in source.args if a.role == "size"]
+        for mine, changed in zip(tensors, run_source(engine, source, tensors, given), strict=True):
+            mine.copy_(changed)
+
+    results = check_cores(TritonCodegen(), target("sm_90"), run, CORE_CASES[part::4])
     assert not failures(results), failures(results)
-    assert {r.reason for r in results} == {"convolution", "attention", "attention-gradient"}
-    assert len(results) == len(CORE_CASES)
+    refused = [result.reason for result in results if result.status == "refused"]
+    assert all(
+        reason == "convolution" or any(word in reason for words in REFUSED_CORES.values() for word in words)
+        for reason in refused
+    ), refused
+    assert any(result.status == "passed" for result in results) or set(refused) == {"convolution"}

@@ -37,6 +37,11 @@ from coilwork_lowering.higher_order.associative_scan import (
     is_associative_scan,
     lower_associative_scan,
 )
+from coilwork_lowering.higher_order.flex_attention import (
+    is_expressible,
+    is_flex_attention,
+    lower_flex_attention,
+)
 from coilwork_lowering.higher_order.regions import Nested, lower_cond, lower_rounds, lower_while
 from coilwork_lowering.higher_order.rounds import lower_row_access, store_row, take_row
 from coilwork_lowering.higher_order.scan import unroll_scans
@@ -124,7 +129,8 @@ def _expand_higher_order(
     gm: torch.fx.GraphModule, note: Note, options: LoweringOptions
 ) -> torch.fx.GraphModule:
     """`gm` with the higher-order operators that stand for other calls expanded, nested ones included."""
-    expanded = expand_meanings(expand_functionalized_calls(expand_control_deps(gm), note), note)
+    called = expand_functionalized_calls(expand_control_deps(gm), note)
+    expanded = expand_meanings(called, note, lambda node, module: _is_attention(node, module, options))
     expanded = expand_stacked_loops(expanded)
     expanded = unroll_scans(expand_other_scans(expanded, lambda f: _is_of_scalars(f, options)))
     return gm if expanded is gm else _expand_higher_order(expanded, note, options)
@@ -139,6 +145,19 @@ def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> 
     except LoweringError:
         return False
     return extract_combination(traced, coordinate_symbols("i", traced.results[0].shape)) is not None
+
+
+def _is_attention(node: torch.fx.Node, module: torch.fx.GraphModule, options: LoweringOptions) -> bool:
+    """Tell if `node`, attention with the user's functions, is one node."""
+
+    def trace(function: torch.fx.GraphModule) -> Traced:
+        try:
+            sizes = SizeTable(list_symbol_inputs(function), solve_terms(function))
+            return _trace_combining(function, options, sizes)
+        except LoweringError as cause:
+            raise NotLowered(str(cause)) from cause
+
+    return is_expressible(node, module, trace)
 
 
 def _trace_combining(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
@@ -272,6 +291,14 @@ class _Lowering:
                 self.builder,
                 node,
                 rows,
+                lambda function: _trace_combining(function, self.options, self.sizes),
+            )
+        if is_flex_attention(node):
+            return lower_flex_attention(
+                self.builder,
+                node,
+                self.gm,
+                self.value,
                 lambda function: _trace_combining(function, self.options, self.sizes),
             )
         raise self.refuse(

@@ -38,4 +38,5 @@ def capabilities_of(target: Target) -> Capabilities:
         combines=True,
         versions_by_size=True,
         takes_candidates=True,
+        cores=frozenset({"attention", "attention-gradient"}),
     )

@@ -16,6 +16,7 @@ from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.syntax.python import Function, Verbatim
 from coilwork_ir.target import Capabilities, Target
+from coilwork_triton.attention_plan import find_core, plan_attention_mapping
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.combo_kernel import plan_member, plan_member_mapping, write_combo_kernel
 from coilwork_triton.contraction_plan import plan_product_mapping
@@ -79,6 +80,9 @@ class TritonCodegen:
         plan: Plan
         if kernel.combined is not None:
             plan = plan_member_mapping(kernel, kernel.combined, mapping, target)
+        elif find_core(kernel) is not None:
+            limit = options.max_configs
+            plan = plan_attention_mapping(kernel, mapping, target, check=check, max_configs=limit)
         elif find_contraction(roots_of(kernel)) is not None:
             plan = plan_product_mapping(kernel, mapping, target, check=check, max_configs=options.max_configs)
         else:

@@ -25,12 +25,14 @@ from coilwork_ir.syntax.python import (
     Statement,
     call,
 )
+from coilwork_triton.attention_plan import PlannedAttention
 from coilwork_triton.contraction_plan import PlannedProduct
 from coilwork_triton.facts.kernel_analysis import find_levels, roots_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.planning import Plan, open_versions
 from coilwork_triton.proposals.mapping_proposal import Planned
 from coilwork_triton.shape_versions import PlannedVersions
+from coilwork_triton.statements.attention import emit_attention, grid_of_attention
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.statements.contraction import emit_contraction
 from coilwork_triton.text.language import define_function, tl, tl_name
@@ -71,6 +73,15 @@ def emit_kernel(kernel: Kernel, plan: Plan, library: set[str]) -> EmittedKernel:
     match plan:
         case PlannedVersions():
             return _emit_versions(plan, library)
+        case PlannedAttention():
+            return EmittedKernel(
+                body=emit_attention(plan, library),
+                grid=grid_of_attention(plan),
+                configs=plan.configs,
+                versions=open_versions(plan),
+                index_dtype=plan.index_dtype,
+                scalar_access=False,
+            )
         case PlannedProduct():
             return _emit_product(plan, library)
         case Planned():

@@ -30,6 +30,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Guard, Mapped, Mapping, Version, Versions
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import Target
+from coilwork_triton.attention_plan import PlannedAttention, find_core, propose_attention
 from coilwork_triton.contraction_plan import PlannedProduct, propose_product
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
@@ -42,8 +43,8 @@ from coilwork_triton.shape_versions import PlannedVersions, plan_versions
 # Plans
 
 
-# A matrix product, a kernel of open sizes in several versions, or one kernel for all sizes.
-Plan: TypeAlias = PlannedProduct | PlannedVersions | Planned
+# Attention, a matrix product, a kernel of open sizes in several versions, or one kernel for all sizes.
+Plan: TypeAlias = PlannedAttention | PlannedProduct | PlannedVersions | Planned
 
 
 def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
@@ -52,6 +53,8 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
     Raises:
         EmitError: the kernel holds something Triton lacks.
     """
+    if find_core(kernel) is not None:
+        return propose_attention(kernel, target, options)
     if find_contraction(roots_of(kernel)) is not None:
         return propose_product(kernel, target, options)
     draft = KERNEL_PASSES.run(begin_draft(kernel, check_likely(kernel, options)), target)
@@ -76,7 +79,7 @@ def map_plan(kernel: Kernel, plan: Plan, target: Target) -> Mapped:
 
 def _parts(plan: Plan) -> Iterator[tuple[Guard | None, Kernel, Mapping]]:
     match plan:
-        case PlannedProduct() | Planned():
+        case PlannedAttention() | PlannedProduct() | Planned():
             yield None, plan.kernel, close_mapping(plan, plan.configs[0])
         case PlannedVersions(versions=versions):
             for version in versions:
@@ -87,7 +90,7 @@ def _parts(plan: Plan) -> Iterator[tuple[Guard | None, Kernel, Mapping]]:
                     return
 
 
-def close_mapping(planned: Planned | PlannedProduct, config: Config) -> Mapping:
+def close_mapping(planned: Planned | PlannedProduct | PlannedAttention, config: Config) -> Mapping:
     """How the kernel that is `planned` runs when it is launched with `config`."""
     return planned.mapping.close(_choose_numbers(planned.mapping, config))
 
@@ -103,7 +106,7 @@ def open_versions(plan: Plan) -> tuple[Version, ...]:
     may choose.
     """
     match plan:
-        case PlannedProduct(mapping=mapping) | Planned(mapping=mapping):
+        case PlannedAttention(mapping=mapping) | PlannedProduct(mapping=mapping) | Planned(mapping=mapping):
             return (Version(guard=None, mapping=mapping),)
         case PlannedVersions(versions=versions):
             first = Version(guard=versions[0].guard, mapping=versions[0].planned.mapping)

@@ -30,6 +30,7 @@ from coilwork_ir.mapping import (
     refuse_given,
 )
 from coilwork_ir.target import Target
+from coilwork_triton.attention_plan import PlannedAttention, plan_attention_mapping
 from coilwork_triton.combo_kernel import check_member
 from coilwork_triton.contraction_plan import PlannedProduct, plan_product_mapping
 from coilwork_triton.options import TritonOptions
@@ -54,6 +55,8 @@ def apply_user_mapping(kernel: Kernel, plan: Plan, target: Target, options: Trit
         match plan:
             case PlannedVersions():
                 return _apply_versions(kernel, plan, given[0].versions)
+            case PlannedAttention():
+                return _apply_attention(kernel, plan, _single_mapping(kernel, given[0].versions), options)
             case PlannedProduct():
                 return _apply_product(kernel, plan, _single_mapping(kernel, given[0].versions), options)
             case Planned():
@@ -157,6 +160,20 @@ def _apply_product(
     """The product that is `planned` as `mapping` says."""
     check = partial(check_given, kernel, kernel)
     found = plan_product_mapping(
+        kernel, mapping, planned.target, check=check, max_configs=options.max_configs
+    )
+    _check_promises(kernel, planned.mapping, mapping)
+    if options.batch_invariant and found.configs != planned.configs:
+        raise _refuse(kernel, "mapping-invariant", "its blocks are promised")
+    return found
+
+
+def _apply_attention(
+    kernel: Kernel, planned: PlannedAttention, mapping: Mapping, options: TritonOptions
+) -> PlannedAttention:
+    """The attention that is `planned` as `mapping` says."""
+    check = partial(check_given, kernel, kernel)
+    found = plan_attention_mapping(
         kernel, mapping, planned.target, check=check, max_configs=options.max_configs
     )
     _check_promises(kernel, planned.mapping, mapping)

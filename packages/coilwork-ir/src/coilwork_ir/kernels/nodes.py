@@ -32,7 +32,19 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of, extents_of
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.convolutions import Role, Roles
-from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, Loop, View, Weights, Window
+from coilwork_ir.loops.nodes import (
+    AssertSize,
+    Body,
+    Check,
+    Cond,
+    Extern,
+    Loop,
+    View,
+    Weights,
+    Window,
+    read_saved_bodies,
+    saved_bodies,
+)
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.streams import OWN, StreamInstruction
@@ -340,7 +352,7 @@ class AttentionCore:
 
     def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionCore:
         """This core with other `bodies`, in order."""
-        return AttentionCore(weights=weights_with(self.weights, bodies))
+        return AttentionCore(weights=self.weights.with_bodies(bodies))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,13 +366,15 @@ class AttentionGradientCore:
     Attributes:
         weights: those of the attention, computed again.
         output, logsumexp, gradient: what the attention has left, and the gradient of its output.
+        inner: what all weights of a row pass on; it takes the place of `output`.
         slope: the gradient of a raw score, given that and what passes through the softmax as parameters 0 and
             1.
         bias: what a score adds to the gradient of a bias, given the same; None if no such gradient is wanted.
     """
 
     weights: Weights
-    output: Scalar
+    output: Scalar | None = None
+    inner: Scalar | None = None
     logsumexp: Scalar
     gradient: Scalar
     slope: Scalar
@@ -374,30 +388,16 @@ class AttentionGradientCore:
     @property
     def bodies(self) -> tuple[Scalar, ...]:
         """Bodies of the weights, then the others."""
-        bias = () if self.bias is None else (self.bias,)
-        return (*self.weights.bodies, self.output, self.logsumexp, self.gradient, self.slope, *bias)
+        return (*self.weights.bodies, *saved_bodies(self))
 
     def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradientCore:
         """This core with other `bodies`, in order."""
         count = len(self.weights.bodies)
-        output, logsumexp, gradient, slope, *bias = bodies[count:]
-        return AttentionGradientCore(
-            weights=weights_with(self.weights, bodies[:count]),
-            output=output,
-            logsumexp=logsumexp,
-            gradient=gradient,
-            slope=slope,
-            bias=bias[0] if bias else None,
-        )
+        own = read_saved_bodies(self, bodies[count:])
+        return AttentionGradientCore(weights=self.weights.with_bodies(bodies[:count]), **own)
 
 
 Core: TypeAlias = ConvolutionCore | AttentionCore | AttentionGradientCore
-
-
-def weights_with(weights: Weights, bodies: Sequence[Scalar]) -> Weights:
-    """`weights` with other `bodies`, in order."""
-    query, key, value, score, *mask = bodies
-    return replace(weights, query=query, key=key, value=value, score=score, mask=mask[0] if mask else None)
 
 
 def ranges_of(core: Core) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:

@@ -356,14 +356,12 @@ def _read_attention(
     if not is_gradient:
         reader.expect("}")
         return AttentionCore(weights=weights)
-    output, logsumexp, gradient = read_saved(reader, values)
+    saved = read_saved(reader, values)
     reader.expect("slope")
     slope = parse_value(reader, values)
     bias: Scalar | None = parse_value(reader, values) if reader.accept("bias") else None
     reader.expect("}")
-    return AttentionGradientCore(
-        weights=weights, output=output, logsumexp=logsumexp, gradient=gradient, slope=slope, bias=bias
-    )
+    return AttentionGradientCore(weights=weights, **saved, slope=slope, bias=bias)
 
 
 def _read_role(reader: Reader) -> Role:

@@ -53,6 +53,7 @@ from coilwork_ir.loops.text import (
     format_domain,
     format_header,
     format_node,
+    format_saved,
     format_weights,
     format_window,
 )
@@ -204,15 +205,7 @@ def format_core(core: Core, indent: str) -> list[str]:
     head = f"{word} {weights.accumulate.text} {_format_ranges(weights.ranges, weights.axes)}"
     lines = format_weights(weights, names, inner)
     if isinstance(core, AttentionGradientCore):
-        saved = [
-            f"{what} {names[value]}"
-            for what, value in (
-                ("output", core.output),
-                ("logsumexp", core.logsumexp),
-                ("gradient", core.gradient),
-            )
-        ]
-        lines += [f"{inner}{', '.join(saved)}", f"{inner}slope {names[core.slope]}"]
+        lines += [f"{inner}{format_saved(core, names)}", f"{inner}slope {names[core.slope]}"]
         lines += [] if core.bias is None else [f"{inner}bias {names[core.bias]}"]
     return [f"{indent}{head} {{", *statements, *lines, f"{indent}}}"]
 

@@ -42,7 +42,16 @@ from coilwork_ir.verification import Place, Rule
 
 CORE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
-        **{name: ATTENTION_RULES[name] for name in ("attention-axes", "attention-types", "attention-state")},
+        **{
+            name: ATTENTION_RULES[name]
+            for name in (
+                "attention-axes",
+                "attention-types",
+                "attention-state",
+                "attention-blocks",
+                "attention-operands",
+            )
+        },
         "core-ranges": Rule(
             "the parallel ranges of a kernel with a core are those of what it makes, and the reduced ones "
             "those that it sums along, each once",

@@ -229,6 +229,8 @@ def library_attention_of(
             origins=node.origins,
         )
         return (parts, None) if again == node else None
+    if node.output is None:
+        return None
     operands = [_find_operand(value, buffers) for value in (node.gradient, node.output, node.logsumexp)]
     gradient, output, logsumexp = operands
     if gradient is None or output is None or logsumexp is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import log
 
 import torch
 from torch import Tensor
@@ -35,13 +36,14 @@ from coilwork_ir.loops.nodes import (
     Node,
     Pointwise,
     Reduce,
+    Saved,
     Scan,
     Scatter,
     Sort,
     View,
     Weights,
 )
-from coilwork_ir.loops.verify_attention import Saved, operand_of
+from coilwork_ir.loops.verify_attention import operand_of
 from coilwork_ir.scalar import Scalar, loads, substitute_ranges
 
 # ---- Graphs ----
@@ -360,11 +362,19 @@ def sum_values(bodies: Bodies, seed: int | None = None) -> tuple[Tensor, Tensor]
     weights = bodies.weights
     scores = bodies.scores(bodies.raw_scores())
     logsumexp = _reduce_scores(scores)
+    result = _weigh_values(bodies, scores, logsumexp, seed)
+    if weights.logsumexp == "binary":
+        has_keys = (scores != _NOWHERE).any(-1)
+        logsumexp = torch.where(has_keys, logsumexp / log(2), _NOWHERE)
+    return result, logsumexp
+
+
+def _weigh_values(bodies: Bodies, scores: Tensor, logsumexp: Tensor, seed: int | None) -> Tensor:
+    weights = bodies.weights
     kept = _draw_factors(weights, scores, seed)
     over, beside = (*weights.rows, weights.keys), (*weights.ranges, weights.keys)
     values = bodies.evaluate(weights.value, beside)
-    result = bodies.contract(_exponentiate(scores, logsumexp) * kept, over, values, beside, weights.ranges)
-    return result, logsumexp
+    return bodies.contract(_exponentiate(scores, logsumexp) * kept, over, values, beside, weights.ranges)
 
 
 def derive_attention(node: AttentionGradient, memory: Memory) -> None:
@@ -400,12 +410,18 @@ class GradientTerms:
         over = (*rows, keys)
         raw = bodies.raw_scores()
         scores = bodies.scores(raw)
-        weight = _exponentiate(scores, bodies.evaluate(saved.logsumexp, rows))
+        logsumexp = bodies.evaluate(saved.logsumexp, rows)
+        weight = _exponentiate(scores, logsumexp * log(2) if weights.logsumexp == "binary" else logsumexp)
         kept = _draw_factors(weights, scores, self.seed)
-        gradient, output = (bodies.evaluate(body, ranges) for body in (saved.gradient, saved.output))
+        gradient = bodies.evaluate(saved.gradient, ranges)
         values = bodies.evaluate(weights.value, (*ranges, keys))
         of_weight = bodies.contract(gradient, ranges, values, (*ranges, keys), over) * kept
-        passed = weight * (of_weight - (gradient * output).sum(-1, keepdim=True))
+        if saved.inner is not None:
+            inner = bodies.evaluate(saved.inner, rows)
+        else:
+            assert saved.output is not None
+            inner = (gradient * bodies.evaluate(saved.output, ranges)).sum(-1)
+        passed = weight * (of_weight - inner.unsqueeze(-1))
         of_raw = bodies.evaluate(saved.slope, over, (raw, passed))
         # scores that are minus infinity have no slope
         of_raw = torch.where(weight == 0, 0, of_raw)

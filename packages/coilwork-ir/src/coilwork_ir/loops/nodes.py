@@ -21,10 +21,10 @@ as eager's kernel for CPUs leaves it. Nothing is rounded on the way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, ResultPath, SymbolOutput
 from coilwork_ir.dtypes import DType
@@ -438,6 +438,66 @@ STATE_LAYOUTS: Final[Mapping[StateForm, StateLayout]] = MappingProxyType(
 )
 
 
+LogsumexpForm: TypeAlias = Literal["natural", "binary"]
+"""How the logsumexp of a row is written: as a natural logarithm, 0 where no key counts, or as one to the base
+2, minus infinity there.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockList:
+    """A list of blocks for each block of the other side.
+
+    `count` is how many there are, and `index` the number of the block at a place of the list. A place is
+    where the axis that is listed would have its block: the third block of keys stands for the third place.
+    """
+
+    count: Scalar
+    index: Scalar
+
+
+BlockSide: TypeAlias = Literal["keys", "full_keys", "rows", "full_rows"]
+BLOCK_SIDES: Final[tuple[BlockSide, ...]] = ("keys", "full_keys", "rows", "full_rows")
+"""Kinds of lists: blocks of keys for each block of rows, and blocks of rows for each block of keys. In full
+blocks all keys count for all rows.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLists:
+    """A promise about a mask: it holds everywhere in blocks that are listed as full, in some places of others
+    that are listed, and nowhere else. Kernels may skip what is not listed. The mask remains the definition.
+
+    Attributes:
+        row_block, key_block: points of a block along the last of the rows, and along the keys.
+        lists: the lists that there are, by kind. The count of `keys` is a body over rows, its index one over
+            rows and keys, whose place is that of the key's own block: `load %index[i0, 0, i2 // 128,
+            r0 // 128]`. Those of `rows` are the same with rows and keys exchanged.
+    """
+
+    row_block: int
+    key_block: int
+    lists: tuple[tuple[BlockSide, BlockList], ...]
+
+    def find(self, side: BlockSide) -> BlockList | None:
+        """The list of this kind, if there is one."""
+        return next((one for kind, one in self.lists if kind == side), None)
+
+    @property
+    def bodies(self) -> tuple[Scalar, ...]:
+        """Counts and indices in order."""
+        return tuple(body for _, one in self.lists for body in (one.count, one.index))
+
+    def with_bodies(self, bodies: Sequence[Scalar]) -> BlockLists:
+        """These lists with other `bodies`, in order."""
+        pairs = zip(bodies[::2], bodies[1::2], strict=True)
+        lists = tuple(
+            (kind, BlockList(count, index))
+            for (kind, _), (count, index) in zip(self.lists, pairs, strict=True)
+        )
+        return BlockLists(row_block=self.row_block, key_block=self.key_block, lists=lists)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """The weights of an attention, which it and its gradient compute alike.
@@ -456,6 +516,8 @@ class Weights:
         dropout: the share of weights that are left out, each by chance; the others are divided by what is
             left of 1.
         form: the kind of state.
+        logsumexp: how the logsumexp is written.
+        blocks: which blocks of keys count for which blocks of rows; None if that is not known.
     """
 
     ranges: tuple[Expr, ...]
@@ -468,6 +530,8 @@ class Weights:
     mask: Scalar | None = None
     dropout: float = 0.0
     form: StateForm = "plain"
+    logsumexp: LogsumexpForm = "natural"
+    blocks: BlockLists | None = None
 
     @property
     def rows(self) -> tuple[Expr, ...]:
@@ -483,7 +547,15 @@ class Weights:
     def bodies(self) -> tuple[Scalar, ...]:
         """All bodies that weights and their sum are computed from."""
         mask = () if self.mask is None else (self.mask,)
-        return (self.query, self.key, self.value, self.score, *mask)
+        blocks = () if self.blocks is None else self.blocks.bodies
+        return (self.query, self.key, self.value, self.score, *mask, *blocks)
+
+    def with_bodies(self, bodies: Sequence[Scalar]) -> Weights:
+        """These weights with other `bodies`, in order."""
+        query, key, value, score, *rest = bodies
+        mask = None if self.mask is None else rest.pop(0)
+        blocks = None if self.blocks is None else self.blocks.with_bodies(rest)
+        return replace(self, query=query, key=key, value=value, score=score, mask=mask, blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,7 +603,8 @@ class AttentionGradient:
     passes on, `sum of g * value` along the columns:
 
         of the value at a key      sum of weight * g
-        of a score                 weight * (e - sum of g * output along the columns), called `passed`
+        of a score                 weight * (e - inner), called `passed`, where `inner` is the sum of
+                                   g * output along the columns, less the gradient of the logsumexp
         of a raw score             the body `slope`, given the raw score and `passed` as parameters 0 and 1
         of the query and the key   sums of that times the key and the query
 
@@ -546,7 +619,9 @@ class AttentionGradient:
         of_bias: the sum of `bias`, given the same parameters as `slope`, at the index `bias_at`, which knows
             rows and keys; None if the gradient of no bias is wanted.
         output, logsumexp, gradient: what the attention has left, and the gradient of its output: bodies over
-            `ranges`, rows, and `ranges`.
+            `ranges`, rows, and `ranges`. There is no output where `inner` is given.
+        inner: a body over rows, what is passed on by all weights of a row; None if `output` tells, and the
+            logsumexp has no gradient.
         state: the attention's, as arguments of a call.
     """
 
@@ -555,7 +630,8 @@ class AttentionGradient:
     of_key: Buffer
     of_value: Buffer
     of_bias: Buffer | None = None
-    output: Scalar
+    output: Scalar | None = None
+    inner: Scalar | None = None
     logsumexp: Scalar
     gradient: Scalar
     slope: Scalar
@@ -572,8 +648,60 @@ class AttentionGradient:
     @property
     def bodies(self) -> tuple[Scalar, ...]:
         """All bodies."""
-        bias = () if self.bias is None else (self.bias,)
-        return (*self.weights.bodies, self.output, self.logsumexp, self.gradient, self.slope, *bias)
+        return (*self.weights.bodies, *saved_bodies(self))
+
+    def with_bodies(self, bodies: Sequence[Scalar]) -> AttentionGradient:
+        """This node with other `bodies`, in order."""
+        count = len(self.weights.bodies)
+        own = read_saved_bodies(self, bodies[count:])
+        return replace(self, weights=self.weights.with_bodies(bodies[:count]), **own)
+
+
+class Saved(Protocol):
+    """The bodies that a gradient starts from, and its derivatives, in graphs or kernels."""
+
+    @property
+    def output(self) -> Scalar | None:
+        """The attention's output."""
+
+    @property
+    def inner(self) -> Scalar | None:
+        """What all weights of a row pass on, in the place of the output."""
+
+    @property
+    def logsumexp(self) -> Scalar:
+        """Its logsumexp."""
+
+    @property
+    def gradient(self) -> Scalar:
+        """The gradient of its output."""
+
+    @property
+    def slope(self) -> Scalar:
+        """The gradient of a raw score."""
+
+    @property
+    def bias(self) -> Scalar | None:
+        """The term that a score adds to the gradient of a bias."""
+
+
+_SAVED: Final = ("output", "inner", "logsumexp", "gradient", "slope", "bias")
+
+
+def _list_saved(saved: Saved) -> tuple[tuple[str, Scalar | None], ...]:
+    values = (saved.output, saved.inner, saved.logsumexp, saved.gradient, saved.slope, saved.bias)
+    return tuple(zip(_SAVED, values, strict=True))
+
+
+def saved_bodies(saved: Saved) -> tuple[Scalar, ...]:
+    """The bodies of `saved` that there are."""
+    return tuple(body for _, body in _list_saved(saved) if body is not None)
+
+
+def read_saved_bodies(saved: Saved, bodies: Sequence[Scalar]) -> dict[str, Any]:
+    """The fields of `saved` by name, with `bodies` for those that there are, in order."""
+    rest = iter(bodies)
+    return {name: None if body is None else next(rest) for name, body in _list_saved(saved)}
 
 
 # ---- Graphs ----

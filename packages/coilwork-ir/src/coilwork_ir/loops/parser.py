@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.loops.nodes import (
+    BLOCK_SIDES,
     STATE_LAYOUTS,
     AssertSize,
     Attention,
     AttentionGradient,
+    BlockList,
+    BlockLists,
+    BlockSide,
     Body,
     Check,
     CheckError,
@@ -631,7 +635,7 @@ def read_gradient(
     reader.expect("{")
     values = parse_statements(reader, domain[2])
     weights = read_weights(reader, accumulate, domain, values, form=form, dropout=dropout)
-    output, logsumexp, gradient = read_saved(reader, values)
+    saved = read_saved(reader, values)
     reader.expect("slope")
     slope = parse_value(reader, values)
     bias: Scalar | None = None
@@ -645,9 +649,7 @@ def read_gradient(
         of_key=of_key,
         of_value=of_value,
         of_bias=of_bias,
-        output=output,
-        logsumexp=logsumexp,
-        gradient=gradient,
+        **saved,
         slope=slope,
         bias=bias,
         bias_at=at,
@@ -664,13 +666,16 @@ def _read_dropout(reader: Reader) -> float:
     return float(reader.number()) if reader.accept("dropout") else 0.0
 
 
-def read_saved(reader: Reader, values: Values) -> tuple[Scalar, Scalar, Scalar]:
-    """The output, the logsumexp and the gradient of the output that a gradient starts from."""
-    output = _read_named(reader, values, "output")
+def read_saved(reader: Reader, values: Values) -> dict[str, Any]:
+    """What a gradient starts from, by name: the output or what stands for it, its logsumexp, its gradient."""
+    found: dict[str, Any] = {}
+    for name in ("output", "inner"):
+        if reader.accept(name):
+            found[name] = parse_value(reader, values)
+            reader.expect(",")
+    found["logsumexp"] = _read_named(reader, values, "logsumexp")
     reader.expect(",")
-    logsumexp = _read_named(reader, values, "logsumexp")
-    reader.expect(",")
-    return output, logsumexp, _read_named(reader, values, "gradient")
+    return found | {"gradient": _read_named(reader, values, "gradient")}
 
 
 def read_weights(
@@ -691,6 +696,8 @@ def read_weights(
     value = _read_named(reader, values, "value")
     score = _read_named(reader, values, "score")
     mask = parse_value(reader, values) if reader.accept("mask") else None
+    blocks = _read_blocks(reader, values) if reader.accept("blocks") else None
+    is_binary = reader.accept("logarithms") and bool(reader.choice(("binary",), "a kind of logarithms"))
     return Weights(
         ranges=ranges,
         axes=axes,
@@ -702,7 +709,23 @@ def read_weights(
         mask=mask,
         dropout=dropout,
         form=form,
+        logsumexp="binary" if is_binary else "natural",
+        blocks=blocks,
     )
+
+
+def _read_blocks(reader: Reader, values: Values) -> BlockLists:
+    row_block = reader.integer()
+    reader.expect("by")
+    key_block = reader.integer()
+    lists = parse_list(reader, lambda: _read_block_list(reader, values))
+    return BlockLists(row_block=row_block, key_block=key_block, lists=lists)
+
+
+def _read_block_list(reader: Reader, values: Values) -> tuple[BlockSide, BlockList]:
+    word = reader.choice(BLOCK_SIDES, "a kind of lists of blocks")
+    count, index = parse_list(reader, lambda: parse_value(reader, values))
+    return next(side for side in BLOCK_SIDES if side == word), BlockList(count, index)
 
 
 def _read_named(reader: Reader, values: Values, word: str) -> Scalar:

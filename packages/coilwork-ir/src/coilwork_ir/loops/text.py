@@ -53,6 +53,7 @@ from coilwork_ir.loops.nodes import (
     Node,
     Pointwise,
     Reduce,
+    Saved,
     Scan,
     Scatter,
     Sort,
@@ -339,10 +340,7 @@ def format_gradient(node: AttentionGradient, domain: str, indent: str) -> str:
     """Text of `node`, whose ranges and axes are `domain`."""
     head = f"{format_list(map(_format_result, node.outputs))} = attention_gradient"
     lines, names = format_scalars(node.bodies, indent + "  ")
-    last = [
-        f"output {names[node.output]}, logsumexp {names[node.logsumexp]}, gradient {names[node.gradient]}",
-        f"slope {names[node.slope]}",
-    ]
+    last = [format_saved(node, names), f"slope {names[node.slope]}"]
     if node.bias is not None:
         last.append(f"bias {names[node.bias]} at {_format_index(node.bias_at)}")
     state = format_list(map(format_argument, node.state))
@@ -363,7 +361,19 @@ def format_weights(weights: Weights, names: Mapping[Scalar, str], indent: str) -
     parts.append(f"score {names[weights.score]}")
     if weights.mask is not None:
         parts.append(f"mask {names[weights.mask]}")
+    if weights.blocks is not None:
+        lists = [f"{side} ({names[one.count]}, {names[one.index]})" for side, one in weights.blocks.lists]
+        parts.append(f"blocks {weights.blocks.row_block} by {weights.blocks.key_block} {format_list(lists)}")
+    if weights.logsumexp != "natural":
+        parts.append(f"logarithms {weights.logsumexp}")
     return [indent + part for part in parts]
+
+
+def format_saved(saved: Saved, names: Mapping[Scalar, str]) -> str:
+    """The line that says which of the values that have `names` a gradient starts from."""
+    first = [("output", saved.output), ("inner", saved.inner)]
+    last = [("logsumexp", saved.logsumexp), ("gradient", saved.gradient)]
+    return ", ".join(f"{what} {names[value]}" for what, value in (*first, *last) if value is not None)
 
 
 def _format_index(index: Sequence[Expr]) -> str:

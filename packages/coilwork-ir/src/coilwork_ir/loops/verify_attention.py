@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, SymbolOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, provably_eq
-from coilwork_ir.loops.nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
+from coilwork_ir.loops.nodes import (
+    STATE_LAYOUTS,
+    Attention,
+    AttentionGradient,
+    BlockLists,
+    Saved,
+    Weights,
+)
 from coilwork_ir.loops.verify_compute import check_scalar
 from coilwork_ir.scalar import Load, Op, Parameter, Scalar, postorder
 from coilwork_ir.verification import Place, Rule, Scope, check_mask
@@ -34,7 +41,12 @@ ATTENTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "attention-operands": Rule(
             "gradients are those of what query, key and value load, of its shape and type",
-            "load operands as they are, and give each gradient the shape of its operand",
+            "load operands as they are, give each gradient the shape of its operand, and start from the "
+            "output or from what stands for it",
+        ),
+        "attention-blocks": Rule(
+            "lists of blocks are integers that promise something of a mask, each kind once",
+            "give blocks of at least one point, counts over what has lists, and indices over rows and keys",
         ),
     }
 )
@@ -115,34 +127,15 @@ def check_gradient(node: AttentionGradient, scope: Scope, place: Place) -> None:
             scope.check_symbols(expr, (*rows, keys), place)
 
 
-class Saved(Protocol):
-    """The bodies that a gradient starts from, and its derivatives, in graphs or kernels."""
-
-    @property
-    def output(self) -> Scalar:
-        """The attention's output."""
-
-    @property
-    def logsumexp(self) -> Scalar:
-        """Its logsumexp."""
-
-    @property
-    def gradient(self) -> Scalar:
-        """The gradient of its output."""
-
-    @property
-    def slope(self) -> Scalar:
-        """The gradient of a raw score."""
-
-    @property
-    def bias(self) -> Scalar | None:
-        """The term that a score adds to the gradient of a bias."""
-
-
 def check_saved(weights: Weights, saved: Saved, check: CheckScalar, place: Place) -> None:
     """The bodies of a gradient besides those of `weights` know what they may."""
     rows, keys = weights.rows, weights.keys
-    check_body(saved.output, weights.ranges, check, place)
+    if (saved.output is None) == (saved.inner is None):
+        place.fail("attention-operands", "one of output and inner is given")
+    if saved.output is not None:
+        check_body(saved.output, weights.ranges, check, place)
+    if saved.inner is not None:
+        check_body(saved.inner, rows, check, place)
     check_body(saved.gradient, weights.ranges, check, place)
     check_body(saved.logsumexp, rows, check, place)
     given = (weights.accumulate, weights.accumulate)
@@ -182,8 +175,24 @@ def check_weights(weights: Weights, check: CheckScalar, place: Place) -> None:
     if weights.mask is not None:
         check_body(weights.mask, (*rows, keys), check, place)
         check_mask(weights.mask, "the mask of an attention", place)
+    if weights.blocks is not None:
+        _check_blocks(weights, weights.blocks, check, place)
     if not 0.0 <= weights.dropout < 1.0:
         place.fail("attention-state", f"a share of {weights.dropout} weights is dropped")
+
+
+def _check_blocks(weights: Weights, blocks: BlockLists, check: CheckScalar, place: Place) -> None:
+    rows, keys = weights.rows, weights.keys
+    if weights.mask is None or min(blocks.row_block, blocks.key_block) < 1:
+        place.fail("attention-blocks", "there is no mask, or a block has no points")
+    if len({side for side, _ in blocks.lists}) < len(blocks.lists):
+        place.fail("attention-blocks", "a list is given twice")
+    for side, one in blocks.lists:
+        outer = rows if side in ("keys", "full_keys") else (*rows[:-1], keys)
+        check_body(one.count, outer, check, place)
+        check_body(one.index, (*rows, keys), check, place)
+        if not (one.count.dtype.is_integer and one.index.dtype.is_integer):
+            place.fail("attention-blocks", f"the list of {side} is not of integers")
 
 
 def check_body(

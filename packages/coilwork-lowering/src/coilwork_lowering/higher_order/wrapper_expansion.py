@@ -1,7 +1,8 @@
 """Higher-order operators that wrap calls of other operators, and are replaced by these calls.
 
-- `flex_attention` and its backward: products around a softmax, with the user's functions of a score and of
-  its position in between. All scores are in memory once, as in eager.
+- `flex_attention` and its backward, where they are no node (`flex_attention.py`): products around a softmax,
+  with the user's functions of a score and of its position in between. All scores are in memory once, as in
+  eager.
 - `auto_functionalized`: AOTAutograd's wrapper of a call that writes into its arguments. It becomes copies of
   the tensors that change, the views of the copies that are arguments, and the call itself.
 - `control_deps((a, b), subgraph, b)`: calls an operator after the makers of `a` and `b`, and returns its
@@ -35,15 +36,22 @@ from coilwork_lowering.torch_compat.sizes import require, surely, unify_symbols
 Note: TypeAlias = Callable[[torch.fx.Node], None]
 
 
-def expand_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
-    """`gm` itself if it calls none of these operators, else a copy that calls what they stand for."""
+def expand_meanings(
+    gm: torch.fx.GraphModule, note: Note, keeps: Callable[[torch.fx.Node, torch.fx.GraphModule], bool]
+) -> torch.fx.GraphModule:
+    """`gm` itself if it calls none of these operators, else a copy that calls what they stand for.
+
+    Calls that a node of the loop IR says, as `keeps` tells, stay.
+    """
     meanings = list_dense_equivalents()
-    if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
+    found = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in meanings]
+    names = {node.name for node in found if not keeps(node, gm)}
+    if not names:
         return gm
     result = torch.fx.GraphModule(gm, copy_graph(gm.graph))
     result.meta.update(gm.meta)
     for node in list(result.graph.nodes):
-        if node.op == "call_function" and node.target in meanings:
+        if node.name in names and node.target in meanings:
             expand_call(result, node, meanings[node.target])
             note(node)
     return result

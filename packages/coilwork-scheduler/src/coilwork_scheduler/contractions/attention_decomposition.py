@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, log
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
@@ -124,8 +124,12 @@ class _Writer:
                 )
             )
         value = op("add", top, op("log", load(sums.name, rows, wide)))
-        self._store(total, rows, where(nothing, const(0, wide), value))
-        weight = _exponentiate(score, load(total.name, rows, wide))
+        if weights.logsumexp == "binary":
+            binary = op("mul", value, const(1 / log(2), wide))
+            self._store(total, rows, where(nothing, const(-inf, wide), binary))
+        else:
+            self._store(total, rows, where(nothing, const(0, wide), value))
+        weight = _exponentiate(score, _read_logsumexp(weights, load(total.name, rows, wide)))
         self._multiply(node.output, weights.ranges, (weights.keys,), weight, weights.value)
         self._store_logsumexp(node, total)
 
@@ -155,23 +159,20 @@ class _Writer:
 
     def derive(self, node: AttentionGradient) -> None:
         weights = node.weights
-        rows, ranges, over = weights.rows, weights.ranges, (*weights.rows, weights.keys)
+        ranges, over = weights.ranges, (*weights.rows, weights.keys)
         wide, column = weights.accumulate, ranges[-1]
         raw = self._multiply(self._declare("raw", over), over, (weights.axes[1],), weights.query, weights.key)
         raw_score = load(raw.name, over, wide)
         weight = self._declare("weights", over)
         scored = _substitute(_mask_score(weights), raw_score)
-        self._store(weight, over, _exponentiate(scored, cast(node.logsumexp, wide)))
+        logsumexp = _read_logsumexp(weights, cast(node.logsumexp, wide))
+        self._store(weight, over, _exponentiate(scored, logsumexp))
         of_weight = self._multiply(
             self._declare("of_weights", over), over, (column,), node.gradient, weights.value
         )
-        inner = self._declare("inner", rows)
-        both = op("mul", cast(node.gradient, wide), cast(node.output, wide))
-        self.nodes.append(
-            Reduce(outputs=(inner,), kind="sum", ranges=rows, axes=(column,), body=both, origins=node.origins)
-        )
+        inner = self._sum_passed(node)
         share = load(weight.name, over, wide)
-        centred = op("sub", load(of_weight.name, over, wide), load(inner.name, rows, wide))
+        centred = op("sub", load(of_weight.name, over, wide), inner)
         passed = self._declare("passed", over)
         self._store(passed, over, op("mul", share, centred))
         of_score = load(passed.name, over, wide)
@@ -189,6 +190,20 @@ class _Writer:
         if node.bias is not None and node.of_bias is not None:
             bias = _substitute(node.bias, raw_score, of_score)
             self._sum(node.of_bias, node.bias_at, over, bias)
+
+    def _sum_passed(self, node: AttentionGradient) -> Scalar:
+        """What all weights of a row pass on."""
+        weights = node.weights
+        rows, wide, column = weights.rows, weights.accumulate, weights.ranges[-1]
+        if node.inner is not None:
+            return cast(node.inner, wide)
+        assert node.output is not None
+        inner = self._declare("inner", rows)
+        both = op("mul", cast(node.gradient, wide), cast(node.output, wide))
+        self.nodes.append(
+            Reduce(outputs=(inner,), kind="sum", ranges=rows, axes=(column,), body=both, origins=node.origins)
+        )
+        return load(inner.name, rows, wide)
 
     def _sum_products(self, output: Buffer, operand: Scalar, left: Scalar, right: Scalar) -> None:
         """`output`, the gradient of the load in `operand`, as the sum of products of which it is a factor."""
@@ -287,6 +302,13 @@ def _mask_score(weights: Weights) -> Scalar:
     """The score of a raw one, parameter 0, or minus infinity where the mask does not hold."""
     score = weights.score
     return score if weights.mask is None else where(weights.mask, score, const(-inf, score.dtype))
+
+
+def _read_logsumexp(weights: Weights, logsumexp: Scalar) -> Scalar:
+    """`logsumexp`, as it is written, as a natural logarithm."""
+    if weights.logsumexp == "natural":
+        return logsumexp
+    return op("mul", logsumexp, const(log(2), logsumexp.dtype))
 
 
 def _exponentiate(score: Scalar, logsumexp: Scalar) -> Scalar:

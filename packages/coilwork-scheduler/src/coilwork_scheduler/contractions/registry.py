@@ -27,6 +27,7 @@ from coilwork_ir.target import Capabilities, Target, Targets
 from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
 from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation, AttentionNode
+from coilwork_scheduler.contractions.attention_template import AttentionInBlocks
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     Implementation,
@@ -143,6 +144,7 @@ REGISTRY: Final = Registry(
     grouped=GROUPED_PRODUCTS,
     convolutions=convolutions.IMPLEMENTATIONS,
     attentions=ATTENTIONS,
+    templates=(AttentionInBlocks,),
 )
 
 

@@ -15,7 +15,6 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int, extent_of
-from coilwork_ir.kernels.nodes import weights_with
 from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import (
     Attention,
@@ -228,20 +227,11 @@ def replace_core_bodies(node: CoreNode, values: Sequence[Scalar]) -> CoreNode:
         value, weight, gradient, epilogue = found
         assert value is not None and weight is not None
         return replace(node, value=value, weight=weight, gradient=gradient, epilogue=epilogue)
+    if isinstance(node, AttentionGradient):
+        return node.with_bodies(values)
     count = len(node.weights.bodies)
-    weights = weights_with(node.weights, values[:count])
-    if isinstance(node, Attention):
-        return replace(node, weights=weights, epilogue=values[count] if node.epilogue is not None else None)
-    output, logsumexp, gradient_, slope, *bias = values[count:]
-    return replace(
-        node,
-        weights=weights,
-        output=output,
-        logsumexp=logsumexp,
-        gradient=gradient_,
-        slope=slope,
-        bias=bias[0] if bias else None,
-    )
+    weights = node.weights.with_bodies(values[:count])
+    return replace(node, weights=weights, epilogue=values[count] if node.epilogue is not None else None)
 
 
 def _reads_in_place(behind: Pointwise, result: Buffer) -> bool:

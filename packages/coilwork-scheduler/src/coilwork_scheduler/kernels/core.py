@@ -128,6 +128,7 @@ def _compose(node: CoreNode) -> tuple[Core, list[_Result]]:
     core = AttentionGradientCore(
         weights=weights,
         output=node.output,
+        inner=node.inner,
         logsumexp=node.logsumexp,
         gradient=node.gradient,
         slope=node.slope,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
@@ -28,6 +29,7 @@ from coilwork_ir.scalar import (
     IndexValue,
     Load,
     Op,
+    Parameter,
     Reduce,
     Scalar,
     Scan,
@@ -220,8 +222,15 @@ def index_symbols(exprs: Iterable[Expr], ranges: frozenset[Expr]) -> frozenset[E
     return found
 
 
-def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, topk: Expr | None = None) -> Levels:
-    """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`.
+def find_levels(
+    roots: Iterable[Scalar],
+    ranges: frozenset[Expr],
+    *,
+    topk: Expr | None = None,
+    given: Mapping[Scalar, frozenset[Expr]] = MappingProxyType({}),
+) -> Levels:
+    """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`. `given` says it
+    of parameters.
 
     Sorts vary along `topk` instead of their axis if it is given: see
     `coilwork_triton.kernel_passes.topk_range`.
@@ -238,6 +247,8 @@ def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, topk: Expr 
                 own |= index_symbols((node.expr,), ranges)
             case Load():
                 own |= index_symbols(node.index, ranges)
+            case Parameter():
+                own |= given.get(node, frozenset())
             case Reduce() | Contraction():
                 own -= frozenset(node.axes)
                 at += 1

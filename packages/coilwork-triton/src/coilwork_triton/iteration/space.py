@@ -34,8 +34,10 @@ WALK_OFFSET: Final = Name("w0_offset")
 class Space:
     """Hands out positions and masks, and remembers which ones were used, so that only those get defined."""
 
-    def __init__(self, kernel: Kernel, shape: Shape, library: set[str]) -> None:
+    def __init__(self, kernel: Kernel, shape: Shape, library: set[str], given: Iterable[Expr] = ()) -> None:
         self.shape = shape
+        # variables that are defined elsewhere
+        self._given = frozenset(given)
         self._kernel = kernel
         self._sizes = frozenset(kernel.sizes)
         self._library = library
@@ -151,6 +153,10 @@ class Space:
             program = programs(tile)
             if tile.axis is None:
                 lines.append(Assign((tile.index.name,), program))
+            elif program == Number(0):
+                # one block is all
+                lanes = tl("arange", Number(0), Name(tile.block))
+                lines.append(Assign((tile.index.name,), self._expand_axes(lanes, tile)))
             else:
                 offset = f"{tile.letter}offset"
                 lines.append(Assign((offset,), Binary("*", program, Name(tile.block))))
@@ -294,7 +300,7 @@ class Space:
                     "placeholder", f"index uses {name}, which has no value", origins=self._kernel.origins
                 )
             return found
-        if symbol in self._sizes:
+        if symbol in self._sizes or symbol in self._given:
             return tl("cast", Name(name), tl_name("int64")) if self._widen else Name(name)
         if symbol not in self._tiles and symbol not in self._parts:
             raise EmitError(

@@ -1,0 +1,502 @@
+"""Plan attention and its gradient: launches, the mapping that is proposed, and the roles of ranges.
+
+    tile x0 by 64        columns of values, all at once
+    tile y1 by 128       rows
+    tile y0 by 1         other ranges: a program has one point of them
+    flat
+    loop r0 by 64 stages 3    keys, block by block
+    keep r1 by 64             the length of products
+    unit mma
+    warps 4    index i32    contract
+
+A program of the gradient has a block of rows, for which it goes through the keys, or a block of keys, for
+which it goes through the rows: the same two numbers say how long both are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of, substitute, symbol
+from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
+from coilwork_ir.mapping import (
+    Choose,
+    Contract,
+    Directive,
+    FlatGrid,
+    Index,
+    Keep,
+    Limit,
+    Loop,
+    Mapping,
+    Number,
+    Unit,
+    Warps,
+    find_all,
+)
+from coilwork_ir.mapping import Tile as TileOf
+from coilwork_ir.mapping.directive import values_of
+from coilwork_ir.mapping.product_blocks import LEAST_SIDE, names_of
+from coilwork_ir.scalar import Op, Parameter, Scalar, cast, op, postorder, rewrite
+from coilwork_ir.target import Target
+from coilwork_triton.iteration.mapping_parameters import (
+    ParameterPlace,
+    launch_config,
+    plan_choices,
+    single_value,
+)
+from coilwork_triton.iteration.refusals import refuse
+from coilwork_triton.iteration.shape import needs_64_bits
+from coilwork_triton.launch.parameters import BLOCKS, STAGES, WARPS, next_power_of_two
+from coilwork_triton.launch.search_space import open_numbers, search_limits
+from coilwork_triton.options import TritonOptions, check_likely
+
+AttentionKernelCore = AttentionCore | AttentionGradientCore
+
+
+# ---- Roles ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """The ranges of an attention by what a program does with them.
+
+    Attributes:
+        others: a program has one point of them.
+        rows, keys: gone through in blocks.
+        columns, length: whole in each block.
+    """
+
+    others: tuple[Range, ...]
+    rows: Range
+    columns: Range
+    keys: Range
+    length: Range
+
+
+def find_core(kernel: Kernel) -> AttentionKernelCore | None:
+    """The core of `kernel`, if it is attention or its gradient."""
+    core = kernel.core
+    return core if isinstance(core, AttentionCore | AttentionGradientCore) else None
+
+
+def roles_of(kernel: Kernel) -> Roles:
+    """The roles of the ranges of `kernel`, whose core is attention.
+
+    Raises:
+        EmitError: it is no attention that is computed in blocks.
+    """
+    core = find_core(kernel)
+    assert core is not None
+    weights, ranges = core.weights, {r.symbol: r for r in kernel.ranges}
+    if weights.accumulate is not DType.F32:
+        raise EmitError(core.kind, f"no attention is summed in {weights.accumulate.text}")
+    if not weights.rows:
+        raise EmitError(core.kind, "there are no rows")
+    *others, rows = weights.rows
+    keys, length = weights.axes
+    columns = weights.ranges[-1]
+    for name, extent in (("columns", columns.extent), ("terms", length.extent)):
+        count = None if extent is None else as_int(extent)
+        if count is None or not 0 < count <= MOST_COLUMNS:
+            raise EmitError(core.kind, f"there are no 1 to {MOST_COLUMNS} {name}")
+    return Roles(
+        others=tuple(ranges[r] for r in others),
+        rows=ranges[rows],
+        columns=ranges[columns],
+        keys=ranges[keys],
+        length=ranges[length],
+    )
+
+
+# ---- Plans ----
+
+
+# Operations that round nothing.
+_EXACT: Final = frozenset({"cast", "bitcast", "where"})
+MOST_COLUMNS: Final = 512
+_MOST_BLOCK: Final = 256
+_MOST_STAGES: Final = 6
+_MOST_WARPS: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedAttention:
+    """An attention or its gradient, and how it may run.
+
+    Attributes:
+        kernel: what is computed.
+        mapping: how it runs: open where candidates differ.
+        configs: launch candidates, best guess first: choices of the open numbers.
+        target: what it runs on.
+    """
+
+    kernel: Kernel
+    mapping: Mapping
+    configs: tuple[Config, ...]
+    target: Target
+
+    @cached_property
+    def parameters(self) -> dict[str, Number]:
+        """The parameters of its launch in the order of the signature."""
+        return attention_parameters(self.kernel, self.mapping)
+
+    @property
+    def index_dtype(self) -> DType:
+        """Type of offsets and sizes."""
+        index = self.mapping.find(Index)
+        return DType.I32 if index is not None and index.dtype == "i32" else DType.I64
+
+
+def propose_attention(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedAttention:
+    """How `kernel`, whose core is attention, is to run.
+
+    Raises:
+        EmitError: it is no attention that Triton has text for.
+    """
+    kernel = widen_bodies(kernel)
+    roles = roles_of(kernel)
+    likely = dict(zip(kernel.sizes, check_likely(kernel, options), strict=False))
+    limit = 1 if options.batch_invariant else options.max_configs
+    found = _propose_launches(kernel, roles, target, likely)[:limit]
+    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
+    numbers = open_numbers(configs, SearchSpace())
+    mapping = _outline(kernel, roles, numbers, options)
+    limits = search_limits(numbers, configs, SearchSpace())
+    mapping = replace(mapping, directives=(*mapping.directives, *limits))
+    return PlannedAttention(kernel=kernel, mapping=mapping, configs=configs, target=target)
+
+
+def plan_attention_mapping(
+    kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], max_configs: int
+) -> PlannedAttention:
+    """How `kernel`, whose core is attention, runs as `mapping` says, whoever chose that. `check` judges it,
+    and each of its choices if it is open; of these `max_configs` are the first.
+
+    Raises:
+        EmitError: there is no text for a directive, which the error names.
+    """
+    kernel = widen_bodies(kernel)
+    roles = roles_of(kernel)
+
+    def check_choice(choice: Mapping) -> None:
+        check(choice)
+        check_attention(kernel, roles, choice, target)
+
+    def launch(closed: Mapping) -> Config:
+        numbers = attention_parameters(kernel, closed)
+        return launch_config({name: single_value(number) for name, number in numbers.items()}, closed)
+
+    check_choice(mapping)
+    found, configs = plan_choices(
+        kernel,
+        mapping,
+        places=tuple(_places(kernel, roles, mapping)),
+        launch=launch,
+        limits=lambda one, configs: (),
+        check=check_choice,
+        max_configs=max_configs,
+    )
+    return PlannedAttention(kernel=kernel, mapping=found, configs=configs, target=target)
+
+
+def _outline(
+    kernel: Kernel, roles: Roles, numbers: MappingOf[str, Number], options: TritonOptions
+) -> Mapping:
+    others = names_of(kernel, roles.others)
+    if options.index_dtype == "auto":
+        numels = tuple(r.extent for r in (roles.rows, roles.keys, roles.columns, roles.length))
+        core = find_core(kernel)
+        assert core is not None
+        numels = (*numels, product(r.extent for r in roles.others))
+        wide = needs_64_bits(kernel, numels, (*core.bodies, *(store.value for store in kernel.stores)))
+    else:
+        wide = options.index_dtype == "i64"
+    return Mapping(
+        directives=(
+            TileOf(ranges=(roles.columns.symbol.name,), by=numbers[BLOCKS["x"]]),
+            TileOf(ranges=(roles.rows.symbol.name,), by=numbers[BLOCKS["y"]]),
+            *([TileOf(ranges=others, by=1)] if others else []),
+            FlatGrid(),
+            Loop(ranges=(roles.keys.symbol.name,), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
+            Keep(ranges=(roles.length.symbol.name,), by=numbers[BLOCKS["l"]]),
+            _unit_of(kernel),
+            Warps(count=numbers[WARPS]),
+            Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
+            *([Contract()] if kernel.numerics == "fast" else []),
+        )
+    )
+
+
+def _unit_of(kernel: Kernel) -> Unit:
+    return Unit(unit="mma" if all(f.itemsize <= 2 for f in _factor_types(kernel)) else "fma")
+
+
+def _factor_types(kernel: Kernel) -> tuple[DType, ...]:
+    core = find_core(kernel)
+    assert core is not None
+    weights = core.weights
+    gradient = (core.gradient.dtype,) if isinstance(core, AttentionGradientCore) else ()
+    return (weights.query.dtype, weights.key.dtype, weights.value.dtype, *gradient)
+
+
+def attention_parameters(kernel: Kernel, mapping: Mapping) -> dict[str, Number]:
+    """The parameters of a launch as `mapping` says, in the order of its signature."""
+    found: dict[str, Number] = {
+        place.name: getattr(mapping.directives[place.at], place.field)
+        for place in _places(kernel, roles_of(kernel), mapping)
+    }
+    return {name: found[name] for name in (*(BLOCKS[letter] for letter in "yxlr"), STAGES)}
+
+
+def _places(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[ParameterPlace]:
+    """The numbers of `mapping` that are parameters of a launch."""
+    letters = {(roles.rows.symbol.name,): "y", (roles.columns.symbol.name,): "x"}
+    for at, one in enumerate(mapping.directives):
+        if isinstance(one, TileOf) and one.ranges in letters:
+            yield ParameterPlace(BLOCKS[letters[one.ranges]], at, "by")
+        elif isinstance(one, Loop):
+            yield ParameterPlace(BLOCKS["r"], at, "by")
+            yield ParameterPlace(STAGES, at, "stages")
+        elif isinstance(one, Keep):
+            yield ParameterPlace(BLOCKS["l"], at, "by")
+        elif isinstance(one, Warps):
+            yield ParameterPlace(WARPS, at, "count")
+
+
+# ---- Launches ----
+
+
+def _propose_launches(
+    kernel: Kernel, roles: Roles, target: Target, likely: MappingOf[Expr, int]
+) -> tuple[Config, ...]:
+    """Candidates, best guess first. Each fits the device's shared memory."""
+    core = find_core(kernel)
+    itemsize = max(dtype.itemsize for dtype in _factor_types(kernel))
+    columns, length = _whole_block(roles.columns), _whole_block(roles.length)
+    widest = max(columns, length)
+    rows, keys = (_estimate(r.extent, likely) for r in (roles.rows, roles.keys))
+    if isinstance(core, AttentionGradientCore):
+        blocks = _gradient_blocks(widest, itemsize)
+    else:
+        blocks = _forward_blocks(widest, itemsize)
+    row_block, key_block = _listed_blocks(kernel)
+    found: dict[Config, None] = {}
+    for y, r, stages, warps in blocks:
+        if isinstance(core, AttentionGradientCore):
+            # blocks of either side are long or short
+            both = gcd(row_block, key_block)
+            y, r = min(y, both), min(r, both)
+            y, r = (_clip(n, max(rows, keys)) for n in (y, r))
+        else:
+            y, r = _clip(min(y, row_block), rows), _clip(min(r, key_block), keys)
+        warps = max(1, min(warps, y // 16)) if itemsize <= 2 else warps
+        kept = columns + length if isinstance(core, AttentionGradientCore) else widest
+        room = target.shared_memory_bytes - y * kept * itemsize
+        stages = max(1, min(stages, room // (r * (columns + length) * itemsize)))
+        meta = {"y": y, "x": columns, "l": length, "r": r}
+        named = tuple((BLOCKS[letter], size) for letter, size in meta.items() if letter in "yxlr")
+        found.setdefault(Config(meta=(*named, (STAGES, stages)), num_warps=warps, num_stages=1))
+    return tuple(found)
+
+
+def _forward_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Rows, keys, stages and warps."""
+    if itemsize > 2:
+        return ((32, 32, 1, 4),) if widest > 64 else ((64, 32, 2, 4), (32, 32, 2, 4))
+    if widest <= 64:
+        return ((64, 64, 3, 4), (128, 64, 3, 8), (64, 128, 2, 4))
+    if widest <= 128:
+        return ((64, 64, 3, 4), (128, 64, 3, 8), (128, 32, 3, 8))
+    if widest <= 256:
+        return ((128, 64, 2, 8), (64, 64, 2, 4))
+    return ((64, 32, 2, 8),)
+
+
+def _gradient_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, int], ...]:
+    if itemsize > 2:
+        return ((32, 32, 1, 4),) if widest > 64 else ((32, 32, 1, 4), (64, 32, 1, 4))
+    if widest <= 64:
+        return ((64, 64, 3, 4), (64, 128, 2, 8), (128, 64, 3, 4))
+    if widest <= 128:
+        return ((128, 64, 3, 8), (128, 64, 1, 8), (64, 64, 2, 4))
+    return ((64, 32, 1, 8), (32, 32, 1, 4))
+
+
+def _listed_blocks(kernel: Kernel) -> tuple[int, int]:
+    """What blocks of rows and of keys divide, where lists of blocks may be used."""
+    core = find_core(kernel)
+    lists = None if core is None else core.weights.blocks
+    if lists is None:
+        return _MOST_BLOCK, _MOST_BLOCK
+    found = [size & -size for size in (lists.row_block, lists.key_block)]
+    if min(found) < LEAST_SIDE:
+        return _MOST_BLOCK, _MOST_BLOCK
+    return found[0], found[1]
+
+
+def _whole_block(r: Range) -> int:
+    return max(LEAST_SIDE, next_power_of_two(as_int(r.extent) or 1))
+
+
+def _clip(size: int, points: int) -> int:
+    return min(size, max(LEAST_SIDE, next_power_of_two(points)))
+
+
+def _estimate(extent: Expr, likely: MappingOf[Expr, int]) -> int:
+    known = as_int(extent)
+    if known is None and extent in likely and likely[extent]:
+        known = likely[extent]
+    if known is None:
+        known = bounds(extent).hi
+    return _MOST_BLOCK if known is None else known
+
+
+# ---- Refusals ----
+
+
+_TAKES: Final = (TileOf, FlatGrid, Loop, Keep, Unit, Warps, Index, Contract, Limit, Choose)
+_NEEDS: Final = (FlatGrid, Loop, Keep, Unit)
+
+
+def check_attention(kernel: Kernel, roles: Roles, mapping: Mapping, target: Target) -> None:
+    """Refuse what no attention is written with.
+
+    Raises:
+        EmitError: by the name of the directive.
+    """
+    for keyword, reason in _reasons(kernel, roles, mapping, target):
+        raise refuse(kernel, keyword, reason)
+
+
+def _reasons(kernel: Kernel, roles: Roles, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    if mapping.nests:
+        yield "nest", "a program runs all stores of a kernel in one nest"
+    seen: set[type[Directive]] = set()
+    for one in mapping.directives:
+        if not isinstance(one, _TAKES):
+            yield one.keyword(), f"no attention is written with `{one.text}`"
+        if type(one) in seen and not isinstance(one, TileOf | Limit | Choose):
+            yield one.keyword(), "it is said twice"
+        seen.add(type(one))
+    for wanted in _NEEDS:
+        if wanted not in seen:
+            yield wanted.keyword(), "every attention has one"
+    yield from _check_tiles(kernel, roles, mapping)
+    unit, loop, keep, warps = (mapping.find(kind) for kind in (Unit, Loop, Keep, Warps))
+    if isinstance(unit, Unit) and unit != _unit_of(kernel):
+        yield "unit", f"these factors are multiplied by `{_unit_of(kernel).text}`"
+    if isinstance(loop, Loop):
+        if loop.ranges != (roles.keys.symbol.name,):
+            yield "loop", "keys are gone through in blocks, and nothing else"
+        yield from _check_sizes("loop", loop.by, _listed_blocks(kernel)[1])
+        if any(not 1 <= n <= _MOST_STAGES for n in values_of(loop.stages)):
+            yield "loop", f"1 to {_MOST_STAGES} blocks are on their way at a time"
+    if isinstance(keep, Keep):
+        if keep.ranges != (roles.length.symbol.name,) or set(values_of(keep.by)) != {
+            _whole_block(roles.length)
+        }:
+            yield "keep", "a block has whole terms of its products"
+    if isinstance(warps, Warps) and any(n > _MOST_WARPS or n & (n - 1) for n in values_of(warps.count)):
+        yield "warps", f"a program has 1, 2, 4 or {_MOST_WARPS}"
+
+
+def _check_tiles(kernel: Kernel, roles: Roles, mapping: Mapping) -> Iterator[tuple[str, str]]:
+    others = names_of(kernel, roles.others)
+    wanted = [(roles.columns.symbol.name,), (roles.rows.symbol.name,), *([others] if others else [])]
+    tiles = list(find_all(mapping.directives, TileOf))
+    if [tile.ranges for tile in tiles] != wanted:
+        told = ", ".join(" ".join(names) for names in wanted)
+        yield "tile", f"programs have blocks of {told}, in this order"
+        return
+    columns, rows, *rest = tiles
+    if set(values_of(columns.by)) != {_whole_block(roles.columns)}:
+        yield "tile", "a block has whole columns"
+    row_block, key_block = _listed_blocks(kernel)
+    is_gradient = isinstance(kernel.core, AttentionGradientCore)
+    yield from _check_sizes("tile", rows.by, gcd(row_block, key_block) if is_gradient else row_block)
+    if any(set(values_of(tile.by)) != {1} for tile in rest):
+        yield "tile", "a program has one point of the others"
+    if any(tile.padded or tile.to != "program" for tile in tiles):
+        yield "tile", "tiles are of programs, without padding"
+
+
+def _check_sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str, str]]:
+    odd = [n for n in values_of(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
+    if odd:
+        yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
+
+
+# ---- Points that share an element ----
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How neighbouring points of one of the other ranges share keys: `count` of them in a row."""
+
+    symbol: Expr
+    extent: Expr
+    count: Expr
+
+
+def find_sharing(kernel: Kernel, roles: Roles, index: Expr) -> tuple[Sharing, ...] | None:
+    """How points of the other ranges share the elements at `index`, by range; None if that is not found."""
+    found: list[Sharing] = []
+    for r in roles.others:
+        count = _count_sharing(index, r)
+        if count is None:
+            return None
+        found.append(Sharing(r.symbol, r.extent, count))
+    return tuple(found)
+
+
+def _count_sharing(index: Expr, r: Range) -> Expr | None:
+    if r.symbol not in index.free_symbols:
+        return r.extent
+    step = stride_of(index, r.symbol)
+    if step is not None:
+        return as_expr(1) if as_int(step) != 0 else None
+    extent = as_int(r.extent)
+    if extent is None:
+        return None
+    for count in sorted((n for n in range(2, extent + 1) if extent % n == 0), reverse=True):
+        outer = symbol("outer", extent=extent // count)
+        inner = symbol("inner", extent=count)
+        moved = substitute(index, {r.symbol: outer * count + inner})
+        if inner not in moved.free_symbols and stride_of(moved, outer) is not None:
+            return as_expr(count)
+    return None
+
+
+def index_of_store(kernel: Kernel, number: int) -> Expr | None:
+    """The index at which result `number` of a gradient is stored; None if it is not."""
+    for store in kernel.stores:
+        if any(isinstance(v, Parameter) and v.position == number for v in postorder((store.value,))):
+            return store.index
+    return None
+
+
+# ---- Bodies ----
+
+
+def widen_bodies(kernel: Kernel) -> Kernel:
+    """`kernel` with bodies of its core that compute with 16-bit floats in f32, and round the results."""
+    core = find_core(kernel)
+    assert core is not None
+
+    def widen(value: Scalar) -> Scalar:
+        if not isinstance(value, Op) or not value.dtype.is_low_precision or value.op in _EXACT:
+            return value
+        wide = [cast(v, DType.F32) if v.dtype.is_low_precision else v for v in value.operands]
+        return cast(op(value.op, *wide), value.dtype)
+
+    return replace(kernel, core=core.with_bodies(rewrite(core.bodies, widen)))

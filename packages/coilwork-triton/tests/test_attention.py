@@ -1,0 +1,190 @@
+"""Attention in blocks: which keys a block of rows goes through, and what its text computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from kernel_bench import TritonProcess, compile_source, run_source
+from torch import Tensor
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_expr, evaluate, symbol
+from coilwork_ir.kernels.interpreter import interpret_kernel
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.scalar import Scalar, const, index_value, op
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+from coilwork_triton.facts.mask_bounds import find_conditions, find_span
+
+ROW, KEY = symbol("q", extent=64), symbol("k", extent=64)
+
+
+def compare(relation: str, left: Expr, right: Expr) -> Scalar:
+    return op(relation, index_value(left), index_value(right))
+
+
+MASKS: dict[str, tuple[Scalar, Callable[[int, int], bool]]] = {
+    "causal": (compare("ge", ROW, KEY), lambda q, k: q >= k),
+    "strict": (compare("lt", KEY, ROW), lambda q, k: k < q),
+    "window": (
+        op(
+            "bitwise_and",
+            compare("ge", ROW, KEY),
+            op("le", op("sub", index_value(ROW), index_value(KEY)), const(9, DType.I64)),
+        ),
+        lambda q, k: 0 <= q - k <= 9,
+    ),
+    "ahead": (compare("ge", KEY, ROW + 3), lambda q, k: k >= q + 3),
+    "mirrored": (compare("le", KEY, 63 - ROW), lambda q, k: k <= 63 - q),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("side", ["keys of rows", "rows of keys"])
+def test_spans_hold_just_the_points_that_count(name: str, side: str) -> None:
+    mask, holds = MASKS[name]
+    of_keys = side == "keys of rows"
+    along, other = (KEY, ROW) if of_keys else (ROW, KEY)
+    for start in (0, 16, 48):
+        span = find_span(
+            find_conditions(mask), along, other, (as_expr(start), as_expr(start + 15)), as_expr(64)
+        )
+        assert span.exact
+        first, full_first, full_last, last = (
+            evaluate(e, {}) for e in (span.first, span.full_first, span.full_last, span.last)
+        )
+        for point in range(64):
+            counts = [
+                holds(block, point) if of_keys else holds(point, block) for block in range(start, start + 16)
+            ]
+            assert any(counts) <= (first <= point < last), (point, span)
+            assert (full_first <= point < full_last) <= all(counts), (point, span)
+
+
+def test_masks_that_no_comparison_says_are_not_exact() -> None:
+    same = op("eq", index_value(ROW), index_value(KEY))
+    both = op("bitwise_and", compare("ge", ROW, KEY), same)
+    assert not find_conditions(same).exact and not find_conditions(same).expressions
+    assert not find_conditions(both).exact and len(find_conditions(both).expressions) == 1
+
+
+def write_kernel(*, dtype: str = "f32", keys: int = 40, length: int = 8, listed: bool = True) -> str:
+    """Documents: a row counts keys of its own number, by lists of blocks of 16."""
+    blocks = -(-keys // 16)
+    span = 2 * keys * length
+    lists = f"""
+    t13 = load %in4[y1 // 16] : i32
+    t14 = load %in5[r0 // 16 + {blocks} * (y1 // 16)] : i32
+    t15 = load %in6[y1 // 16] : i32
+    t16 = load %in7[r0 // 16 + {blocks} * (y1 // 16)] : i32"""
+    lines = "blocks 16 by 16 (keys (t13, t14), full_keys (t15, t16))" if listed else ""
+    args = "\n".join(
+        f"  arg in{4 + k}: i32 in span `{blocks if k % 2 == 0 else blocks * blocks}`" for k in range(4)
+    )
+    return f"""kernel @documents fast {{
+  range y0: `2` parallel
+  range y1: `{keys}` parallel
+  range x0: `{length}` parallel
+  range r0: `{keys}` reduction
+  range r1: `{length}` reduction
+  arg in0: {dtype} in span `{span}` aligned
+  arg in1: {dtype} in span `{span}` aligned
+  arg in2: {dtype} in span `{span}` aligned
+  arg in3: i32 in span `{keys}`
+{args if listed else ""}
+  arg out0: {dtype} out span `{span}` aligned
+  arg out1: f32 out span `{2 * keys}`
+  attention f32 (y0, y1, x0) over (r0, r1) {{
+    t0 = load %in0[{keys * length} * y0 + {length} * y1 + r1] : {dtype}
+    t1 = load %in1[{keys * length} * y0 + {length} * r0 + r1] : {dtype}
+    t2 = load %in2[{keys * length} * y0 + {length} * r0 + x0] : {dtype}
+    t3 = parameter 0 : f32
+    t4 = const 0.5 : f32
+    t5 = mul(t3, t4)
+    t6 = tanh(t5)
+    t7 = load %in3[y1] : i32
+    t8 = load %in3[r0] : i32
+    t9 = eq(t7, t8)
+    t10 = const 0 : i32
+    t11 = ge(t7, t10)
+    t12 = bitwise_and(t9, t11)
+    {lists if listed else ""}
+    query t0, key t1, value t2
+    score t6
+    mask t12
+    {lines}
+    logarithms binary
+  }}
+  body {{
+    t0 = parameter 0 : f32
+    {"t1 = cast(t0) : " + dtype if dtype != "f32" else ""}
+    t2 = parameter 1 : f32
+    store %out0[{keys * length} * y0 + {length} * y1 + x0] = {"t0" if dtype == "f32" else "t1"}
+    store %out1[{keys} * y0 + y1] = t2
+  }}
+}}
+"""
+
+
+def list_blocks(document: Tensor, wanted: Callable[[Tensor], bool]) -> list[Tensor]:
+    """Counts and indices of blocks of 16 keys for blocks of 16 rows, of which `wanted` holds."""
+    keeps = (document[:, None] == document) & (document[:, None] >= 0)
+    found = [
+        [j for j in range(0, len(document), 16) if wanted(keeps[i : i + 16, j : j + 16])]
+        for i in range(0, len(document), 16)
+    ]
+    blocks = len(found)
+    rows = [[j // 16 for j in row] + [0] * (blocks - len(row)) for row in found]
+    return [
+        torch.tensor([len(row) for row in found], dtype=torch.int32),
+        torch.tensor(rows, dtype=torch.int32).flatten(),
+    ]
+
+
+def test_lists_of_blocks_say_what_is_skipped(engine: TritonProcess) -> None:
+    """A block that the lists leave out is not read: what stands there changes nothing. Rows without a
+    document have zeros and minus infinity.
+    """
+    generator = torch.Generator().manual_seed(0)
+    document = torch.tensor([-1] * 3 + [0] * 13 + [1] * 16 + [2] * 8, dtype=torch.int32)
+    q, k, v = (torch.randn(2 * 40 * 8, generator=generator) for _ in range(3))
+    lists = [
+        *list_blocks(document, lambda block: bool(block.any()) and not bool(block.all())),
+        *list_blocks(document, lambda block: bool(block.all())),
+    ]
+    kernel = parse_kernel(write_kernel())
+    verify_kernel(kernel)
+    given = [q, k, v, document, *lists]
+    names = [arg.name for arg in kernel.args]
+    wanted = {name: x.clone() for name, x in zip(names, [*given, torch.zeros(640), torch.zeros(80)])}
+    interpret_kernel(kernel, wanted, {})
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    found = run_source(engine, source, [*given, torch.zeros(640), torch.zeros(80)])
+    torch.testing.assert_close(found[-2:], [wanted["out0"], wanted["out1"]], rtol=1e-4, atol=1e-5)
+    assert bool((found[-2].view(2, 40, 8)[:, :3] == 0).all())
+    assert bool(found[-1].view(2, 40)[:, :3].isneginf().all())
+    # no list: nothing is read
+    empty = [q, k, v, document, *(torch.zeros_like(x) for x in lists)]
+    nothing = run_source(engine, source, [*empty, torch.ones(640), torch.ones(80)])
+    assert bool((nothing[-2] == 0).all())
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["lists", "mask"])
+def test_attention_becomes_matrix_instructions(compiler: TritonProcess, listed: bool) -> None:
+    kernel = parse_kernel(write_kernel(dtype="bf16", keys=256, length=64, listed=listed))
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    text = compile_source(compiler, source, "sm_90")
+    # lists of short blocks leave units of 16 rows
+    assert ("mma.sync" if listed else "wgmma.mma_async") in text and "ex2.approx" in text
+    assert source.configs[0].meta[0] == ("YBLOCK", 16 if listed else 64)
+
+
+def test_rows_of_unknown_length_are_refused_by_name() -> None:
+    text = write_kernel(listed=False).replace("range r1: `8`", "range r1: `1024`")
+    with pytest.raises(EmitError) as caught:
+        TritonCodegen().emit(parse_kernel(text), target("sm_90"), {})
+    assert caught.value.code == "attention"
