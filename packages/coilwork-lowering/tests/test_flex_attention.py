@@ -118,10 +118,6 @@ def test_gradients_are_one_node_that_has_the_lists_of_both_sides(dtype: torch.dt
     assert [side for side, _ in blocks.lists] == ["keys", "full_keys", "rows", "full_rows"]
 
 
-def greatest(q: Tensor, k: Tensor, v: Tensor) -> Any:
-    return flex.flex_attention(q, k, v, return_aux=flex.AuxRequest(max_scores=True))[1].max_scores
-
-
 def sums(q: Tensor, k: Tensor, v: Tensor) -> Any:
     table = torch.ones(KEYS).cumsum(0)
     return flex.flex_attention(q, k, v, lambda score, b, h, i, j: score + table.roll(1)[j])
@@ -131,7 +127,7 @@ def far(q: Tensor, k: Tensor, v: Tensor) -> Any:
     return flex.flex_attention(q.double(), k.double(), v.double())
 
 
-@pytest.mark.parametrize(("function", "count"), [(greatest, 0), (sums, 1), (far, 0)])
+@pytest.mark.parametrize(("function", "count"), [(sums, 0), (far, 0)])
 def test_what_no_node_says_is_expanded(function: Callable[..., Any], count: int) -> None:
     given, recorder = draw(), Recorder()
     torch.testing.assert_close(torch.compile(function, backend=recorder)(*given), function(*given))

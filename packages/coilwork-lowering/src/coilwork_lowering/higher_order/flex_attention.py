@@ -119,7 +119,7 @@ class _Call:
     slope: _Function | None
 
 
-_NAMES: Final = {
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     _FORWARD: (
         "query", "key", "value", "score_mod", "block_mask", "scale", "options", "score_buffers",
         "mask_buffers",
