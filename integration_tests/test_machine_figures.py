@@ -172,6 +172,13 @@ CPU_GRAPHS = (
     ),
     Given(function=train, inputs=lambda: (empty(4096, 512).requires_grad_(),)),
     Given(function=lambda x, y: (x @ y).softmax(-1), inputs=lambda: (empty(1024, 512), empty(512, 512))),
+    *(
+        Given(
+            function=lambda x, w: F.linear(x, w.to(x.dtype)),
+            inputs=lambda dtype=dtype: (empty(1, 512, dtype=dtype), empty(256, 512, dtype=torch.int8)),
+        )
+        for dtype in (BF16, torch.float32)
+    ),
     Given(
         function=lambda a, b, w: (a.relu() * b) @ w.float(),
         inputs=lambda: (empty(64, 512), empty(64, 512), empty(512, 512, dtype=I8)),
