@@ -36,6 +36,7 @@ from coilwork_frontend.torch_compat.dynamo import (
     may_carry_tangents,
 )
 from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
+from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin, origin_of_trace
 
 # ---- Captured graphs ----
@@ -147,17 +148,32 @@ def compile_halves(
 
     Dynamo traces the graph again at its first call, and compiles both parts with `compiler`. A part that
     cannot be compiled is split in turn, so one call in the end runs in eager mode. None if the graph has one
-    call, if `splits` says so, or if a part would begin within a transform of torch's. `captured` is changed
-    in place.
+    call, if `splits` says so, if `error` is about the graph as a whole, or if a part would begin within a
+    transform of torch's. `captured` is changed in place.
     """
     calls = [node for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
-    if len(calls) < 2 or splits.left < 1 or any(map(_enters_context, calls)):
+    if len(calls) < 2 or splits.left < 1 or _is_of_whole_graph(error) or any(map(_enters_context, calls)):
         return None
     splits.left -= 1
     logger.info("a graph of %s calls is compiled in two parts: %s", len(calls), describe(error))
     with captured.graph.inserting_before(calls[len(calls) // 2]):
         captured.graph.call_function(_end_part)
     return _compile_again(captured, compiler)
+
+
+def _is_of_whole_graph(error: Exception) -> bool:
+    """Tell if no single call can be the reason of `error`.
+
+    Torch names the call at which its tracing stops; an error of torch's that names none is about inputs that
+    share memory, or about streams. A mistraced graph computes something else than the program does.
+    """
+    if isinstance(error, CoilworkIRError):
+        return error.code == "mistraced"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] in ("torch", "triton")
 
 
 def _enters_context(node: fx.Node) -> bool:

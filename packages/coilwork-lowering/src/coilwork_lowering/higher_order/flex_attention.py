@@ -152,6 +152,8 @@ def _read_call(node: torch.fx.Node, module: torch.fx.GraphModule, traced: Trace)
 
     def read(function: Any, given: Any, numbers: int) -> _Function:
         submodule = module.get_submodule(str(function.target))
+        if not isinstance(submodule, torch.fx.GraphModule):
+            raise NotLowered("a function that is no graph")
         values = [_fake(one) if isinstance(one, torch.fx.Node) else one for one in given]
         graph = trace_over_scores(submodule, shape, values, numbers=numbers, device=query.device, mode=mode)
         found = traced(graph)
@@ -183,6 +185,14 @@ def _require_operands(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
         raise NotLowered("a number of heads that is not known")
     if fewer == 0 or heads % fewer:
         raise NotLowered("heads that do not share keys evenly")
+    # Of open sizes torch adds these as guards.
+    if not (
+        query.shape[3] == key.shape[3]
+        and key.shape[2] == value.shape[2]
+        and key.shape[:2] == value.shape[:2]
+        and key.shape[0] in (1, query.shape[0])
+    ):
+        raise NotLowered("operands whose sizes do not fit each other")
 
 
 def _require_gradient(node: torch.fx.Node, arguments: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from coilwork_lowering.facts.fx_nodes import operator_name
+from coilwork_lowering.torch_compat.flex_attention import use_batched_casts
 from coilwork_lowering.torch_compat.graphs import copy_graph, fake_mode_of, trace_call
 from coilwork_lowering.torch_compat.operators import (
     Overload,
@@ -45,7 +46,12 @@ def expand_meanings(
     """
     meanings = list_dense_equivalents()
     found = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in meanings]
-    names = {node.name for node in found if not keeps(node, gm)}
+    names = set[str]()
+    for node in found:
+        if keeps(node, gm):
+            note(node)
+        else:
+            names.add(node.name)
     if not names:
         return gm
     result = torch.fx.GraphModule(gm, copy_graph(gm.graph))
@@ -57,11 +63,17 @@ def expand_meanings(
     return result
 
 
+def _get_function(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.nn.Module:
+    """The function that `node` of `gm` names."""
+    function = gm.get_submodule(str(node.target))
+    return use_batched_casts(function) if isinstance(function, torch.fx.GraphModule) else function
+
+
 def expand_call(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[..., Any]) -> None:
     """Replace `node`, in place, by what `meaning` calls with its arguments. All users of the node
     must take items of its results.
     """
-    held = {n: gm.get_submodule(str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"}
+    held = {n: _get_function(gm, n) for n in node.all_input_nodes if n.op == "get_attr"}
     nodes = [n for n in node.all_input_nodes if n not in held]
 
     def call(*values: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat.graphs import trace_call
+from coilwork_lowering.torch_compat.graphs import copy_graph, trace_call
 
 # Where a block mask, flattened, has its lists: counts and indices of blocks of keys for blocks of rows, of
 # full ones, and the same of rows for keys. From 2.12 on there are further entries behind them.
@@ -21,8 +21,24 @@ KEY_BLOCK: Final = -2
 MASK: Final = -1
 
 
+def use_batched_casts(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`module` itself, or a copy whose casts torch can batch.
+
+    AOTAutograd's graphs of gradients have `prims.convert_element_type`, for which `vmap` calls once for each
+    score: millions of times.
+    """
+    cast = torch.ops.prims.convert_element_type.default
+    if not any(node.target is cast for node in module.graph.nodes):
+        return module
+    graph = copy_graph(module.graph)
+    for node in graph.find_nodes(op="call_function", target=cast):
+        source, dtype = node.args
+        node.target, node.args, node.kwargs = torch.ops.aten._to_copy.default, (source,), {"dtype": dtype}
+    return torch.fx.GraphModule(module, graph)
+
+
 def trace_over_scores(
-    function: Callable[..., Any],
+    function: torch.fx.GraphModule,
     shape: Sequence[Any],
     given: Sequence[Any],
     *,
@@ -40,8 +56,10 @@ def trace_over_scores(
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
+    batched = use_batched_casts(function)
+
     def first(*args: Any) -> Any:
-        found = function(*args)
+        found = batched(*args)
         return found[0] if isinstance(found, list | tuple) else found
 
     over = _vmap_for_bhqkv(
