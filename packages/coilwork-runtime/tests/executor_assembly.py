@@ -7,6 +7,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from coilwork_runtime.executor.program_reader import VERSION
+
 (
     COMPUTE,
     BIND,
@@ -198,7 +200,7 @@ class Assembly:
         )
         strings = listing([u32(len(s.encode())) + s.encode() for s in self.strings])
         payload = strings + tables + listing(self.calls) + listing([part])
-        return b"coilwork" + u32(5) + u32(len(payload)) + payload
+        return b"coilwork" + u32(VERSION) + u32(len(payload)) + payload
 
 
 class Captured(Assembly):

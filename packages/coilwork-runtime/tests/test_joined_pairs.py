@@ -47,13 +47,13 @@ import json, os, sys, tempfile
 from pathlib import Path
 from coilwork_runtime.triton_kernels import worker
 
-seen, mend = [], worker.without_joined_pairs
+seen, mend = [], worker.split_joined_pairs
 
 def watched(ptx):
     seen.append((ptx, mend(ptx)))
     return seen[-1][1]
 
-worker.without_joined_pairs = watched
+worker.split_joined_pairs = watched
 with tempfile.TemporaryDirectory() as folder:
     os.environ["TRITON_CACHE_DIR"] = folder
     for request in json.load(sys.stdin):

@@ -34,13 +34,13 @@ import json, os, sys, tempfile
 from pathlib import Path
 from coilwork_runtime.triton_kernels import worker
 
-seen, mend = [], worker.without_packed_arithmetic
+seen, mend = [], worker.split_packed_arithmetic
 
 def watched(ptx):
     seen.append((ptx, mend(ptx)))
     return seen[-1][1]
 
-worker.without_packed_arithmetic = watched
+worker.split_packed_arithmetic = watched
 with tempfile.TemporaryDirectory() as folder:
     os.environ["TRITON_CACHE_DIR"] = folder
     worker.compile_kernel(json.load(sys.stdin), Path(folder))

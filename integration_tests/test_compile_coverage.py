@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from pathlib import Path
 
-from coilwork_tools.explain.compile_coverage import Uncompiled, run_script
+from coilwork_tools.explain.compile_coverage import Uncompiled
 from coilwork_tools.explain.report import CompileReport
 
 PROGRAM = """
@@ -46,11 +47,29 @@ raise ValueError("at the end")
 """
 
 
+# In a process of its own: torch tells of a limit once, to whoever has set up its log first.
+LISTING = """
+import os, sys
+from pathlib import Path
+
+from coilwork_tools.explain.compile_coverage import run_script
+
+found = run_script(Path(sys.argv[1]), sys.argv[2:])
+print("\\n".join(found.list_lines()))
+print(repr(found.error), "COILWORK_TRACE" in os.environ)
+"""
+
+
 def test_each_kind_is_listed_with_its_reason(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    found = run_script(script, ["--some", "argument"])
-    lines = list(found.list_lines())
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LISTING, str(script), "--some", "argument"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *lines, ending = done.stdout.splitlines()
     (broken,) = [line for line in lines if line.startswith("graph break")]
     assert "a reason" in broken
     assert broken.endswith(f" at {script}:19")
@@ -60,8 +79,7 @@ def test_each_kind_is_listed_with_its_reason(tmp_path: Path) -> None:
     assert any("recompile_limit" in line and "sized" in line for line in logged)
     assert "g: 2 kernels, 0 operators" in lines
     assert "  driver     Python: asked for" in lines
-    assert isinstance(found.error, ValueError)
-    assert "COILWORK_TRACE" not in os.environ
+    assert ending == "ValueError('at the end') False"
 
 
 def test_what_a_part_holds_is_listed_once() -> None:
