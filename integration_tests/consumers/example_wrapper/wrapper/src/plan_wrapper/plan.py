@@ -127,7 +127,7 @@ def _step(step: Instruction, known: dict[str, Buffer]) -> dict[str, Any]:
             rounds = None if step.rounds is None else size(step.rounds)
             parts = {"condition": asked, "rounds": rounds, "body": plan_program(step.body)}
             operands = {"carried": _arguments(step.carried), "extra": _arguments(step.extra)}
-            return {"do": "while", **parts, **operands, "outputs": [_buffer(one) for one in step.outputs]}
+            return {"do": "loop", **parts, **operands, "outputs": [_buffer(one) for one in step.outputs]}
         case SubprogramCall():
             operands = {"operands": _arguments(step.operands)}
             outputs = {"outputs": [_buffer(one) for one in step.outputs]}

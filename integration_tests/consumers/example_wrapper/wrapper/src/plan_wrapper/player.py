@@ -182,11 +182,15 @@ def _cond(frame: Frame, step: Step) -> None:
     _take(frame, step, frame.play(plan, [frame.value(one) for one in step["operands"]]))
 
 
-def _while(frame: Frame, step: Step) -> None:
+def _loop(frame: Frame, step: Step) -> None:
     carried: Sequence[Any] = [frame.value(one) for one in step["carried"]]
     extra = [frame.value(one) for one in step["extra"]]
-    while frame.play(step["condition"], [*carried, *extra])[0].item():
-        carried = frame.play(step["body"], [*carried, *extra])
+    if step["rounds"] is None:
+        while frame.play(step["condition"], [*carried, *extra])[0].item():
+            carried = frame.play(step["body"], [*carried, *extra])
+    else:
+        for number in range(frame.size(step["rounds"])):
+            carried = frame.play(step["body"], [*carried, *extra, number])
     _take(frame, step, carried)
 
 
@@ -230,7 +234,7 @@ STEPS: Final[Mapping[str, Callable[[Frame, Step], None]]] = MappingProxyType(
         "join": _join,
         "assert": _assert,
         "cond": _cond,
-        "while": _while,
+        "loop": _loop,
         "run": _run,
         "free": _free,
         "comment": _comment,
