@@ -8,7 +8,7 @@ wrapper's Python module would hand to the runtime, each kernel once however many
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.input_memory import name_inputs
 from coilwork_ir.calling_convention import Boundary
 from coilwork_ir.emission import declare_capabilities
+from coilwork_ir.loops import Graph, Sort
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
@@ -58,16 +59,17 @@ class KernelsFor:
         options = CompileOptions(strict=True, verify=True, contractions=self.contractions)
         job = open_job(gm, example_inputs, role=role, options=options)
         lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
+        graph = _choose_as_on_gpus(lowered.graph)
         for name in self.targets:
             targets = declare_capabilities(Targets(main=TARGETS[name]), codegen_for)
             quiet = Trace(None)
             program = lower_to_program(
-                lowered.graph,
+                graph,
                 targets,
                 options,
                 trace=quiet,
                 clock=StageClock(),
-                boundary=Boundary(donated=name_inputs(lowered.graph, job.convention.donated)),
+                boundary=Boundary(donated=name_inputs(graph, job.convention.donated)),
             )
             sources = emit_kernels(program, open_generation(program, targets, options), options, quiet)
             module = emit_python(program, sources, target=name)
@@ -77,6 +79,12 @@ class KernelsFor:
                 self.specs.setdefault((name, *identity(spec)), spec)
         self.graphs.append(role)
         return _blank_results(gm)
+
+
+def _choose_as_on_gpus(graph: Graph) -> Graph:
+    """`graph`, which was captured on a CPU, with the choice among equal elements that GPUs make."""
+    nodes = [replace(node, as_topk=False) if isinstance(node, Sort) else node for node in graph.nodes]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def identity(spec: KernelSpec) -> tuple[str, ...]:
