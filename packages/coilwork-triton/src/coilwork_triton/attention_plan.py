@@ -31,7 +31,6 @@ from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore
 from coilwork_ir.mapping import (
     Choose,
     Contract,
-    Directive,
     FlatGrid,
     Index,
     Keep,
@@ -54,7 +53,7 @@ from coilwork_triton.iteration.mapping_parameters import (
     plan_choices,
     single_value,
 )
-from coilwork_triton.iteration.refusals import refuse
+from coilwork_triton.iteration.refusals import list_unfit_directives, refuse
 from coilwork_triton.iteration.shape import needs_64_bits
 from coilwork_triton.launch.parameters import BLOCKS, STAGES, WARPS, next_power_of_two
 from coilwork_triton.launch.search_space import open_numbers, search_limits
@@ -333,7 +332,7 @@ def _gradient_blocks(widest: int, itemsize: int) -> tuple[tuple[int, int, int, i
 
 
 def _listed_blocks(kernel: Kernel) -> tuple[int, int]:
-    """What blocks of rows and of keys divide, where lists of blocks may be used."""
+    """Return the sizes that blocks of rows and of keys must divide, so that a list's blocks are whole."""
     core = find_core(kernel)
     lists = None if core is None else core.weights.blocks
     if lists is None:
@@ -379,18 +378,7 @@ def check_attention(kernel: Kernel, roles: Roles, mapping: Mapping, target: Targ
 
 
 def _reasons(kernel: Kernel, roles: Roles, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
-    if mapping.nests:
-        yield "nest", "a program runs all stores of a kernel in one nest"
-    seen: set[type[Directive]] = set()
-    for one in mapping.directives:
-        if not isinstance(one, _TAKES):
-            yield one.keyword(), f"no attention is written with `{one.text}`"
-        if type(one) in seen and not isinstance(one, TileOf | Limit | Choose):
-            yield one.keyword(), "it is said twice"
-        seen.add(type(one))
-    for wanted in _NEEDS:
-        if wanted not in seen:
-            yield wanted.keyword(), "every attention has one"
+    yield from list_unfit_directives(mapping, "attention", takes=_TAKES, needs=_NEEDS)
     yield from _check_tiles(kernel, roles, mapping)
     unit, loop, keep, warps = (mapping.find(kind) for kind in (Unit, Loop, Keep, Warps))
     if isinstance(unit, Unit) and unit != _unit_of(kernel):

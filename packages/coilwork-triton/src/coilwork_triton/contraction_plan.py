@@ -30,7 +30,6 @@ from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import (
     Choose,
     Contract,
-    Directive,
     FlatGrid,
     Index,
     Limit,
@@ -68,7 +67,7 @@ from coilwork_triton.iteration.mapping_parameters import (
     single_value,
 )
 from coilwork_triton.iteration.mapping_parameters import parameter_places as find_places
-from coilwork_triton.iteration.refusals import refuse
+from coilwork_triton.iteration.refusals import list_unfit_directives, refuse
 from coilwork_triton.iteration.shape import Shape, Tile, build_flat_tile, needs_64_bits
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, Letter, powers_of_two
 from coilwork_triton.launch.search_space import open_numbers, search_limits
@@ -444,18 +443,7 @@ def check_product(kernel: Kernel, factors: Factors, mapping: Mapping, target: Ta
 
 
 def _reasons(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
-    if mapping.nests:
-        yield "nest", "a program runs all stores of a kernel in one nest"
-    seen: set[type[Directive]] = set()
-    for one in mapping.directives:
-        if not isinstance(one, _TAKES):
-            yield one.keyword(), f"no product is written with `{one.text}`"
-        if type(one) in seen and not isinstance(one, TileOf | Limit | Choose):
-            yield one.keyword(), "it is said twice"
-        seen.add(type(one))
-    for wanted in _NEEDS:
-        if wanted not in seen:
-            yield wanted.keyword(), "every product has one"
+    yield from list_unfit_directives(mapping, "product", takes=_TAKES, needs=_NEEDS)
     yield from _tiles(kernel, factors, mapping)
     unit, order, loop = mapping.find(Unit), mapping.find(Order), mapping.find(Loop)
     if unit is not None and unit != factors.unit:

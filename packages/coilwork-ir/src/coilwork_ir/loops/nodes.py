@@ -666,7 +666,7 @@ class Saved(Protocol):
 
     @property
     def inner(self) -> Scalar | None:
-        """What all weights of a row pass on, in the place of the output."""
+        """The sum over a row of output times its gradient, as a body; None if the output gives it."""
 
     @property
     def logsumexp(self) -> Scalar:

@@ -667,7 +667,7 @@ def _read_dropout(reader: Reader) -> float:
 
 
 def read_saved(reader: Reader, values: Values) -> dict[str, Any]:
-    """What a gradient starts from, by name: the output or what stands for it, its logsumexp, its gradient."""
+    """Read the bodies that forward saved for a gradient, by name: output or `inner`, logsumexp, gradient."""
     found: dict[str, Any] = {}
     for name in ("output", "inner"):
         if reader.accept(name):

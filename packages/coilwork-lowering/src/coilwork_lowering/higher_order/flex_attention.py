@@ -448,7 +448,7 @@ class _Writer:
         return (*(whole(made) for made in grads), none)
 
     def _sum_passed(self, weights: Weights, gradient: TensorValue) -> Scalar:
-        """What all weights of a row pass on: a body over rows."""
+        """Build the sum over a row of output times its gradient, as a body over rows."""
         builder, output = self.builder, self._tensor("out")
         *outer, columns = gradient.shape
 

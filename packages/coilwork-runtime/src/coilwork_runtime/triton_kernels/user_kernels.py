@@ -117,7 +117,7 @@ class UserKernel:
         self.kernel.run(*positional, grid=self._choose_grid(values[-1]), warmup=False, **given)
 
     def _name_values(self, values: Sequence[Any]) -> dict[str, Any]:
-        """What the kernel is given, by parameter."""
+        """Return the kernel's arguments by the names of its parameters, constants among them."""
         given = dict(zip(self.arguments, values, strict=False))
         if self.descriptors:
             _make_descriptors(self.descriptors, given, values[-2])

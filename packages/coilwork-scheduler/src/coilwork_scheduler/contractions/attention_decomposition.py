@@ -192,7 +192,7 @@ class _Writer:
             self._sum(node.of_bias, node.bias_at, over, bias)
 
     def _sum_passed(self, node: AttentionGradient) -> Scalar:
-        """What all weights of a row pass on."""
+        """Build the sum over a row of output times its gradient, which all of its weights share."""
         weights = node.weights
         rows, wide, column = weights.rows, weights.accumulate, weights.ranges[-1]
         if node.inner is not None:

@@ -61,6 +61,27 @@ _LETTERS: Final[tuple[Letter, ...]] = ("x", "y", "z")
 _LARGEST_BLOCK: Final = 1 << 20
 
 
+def list_unfit_directives(
+    mapping: Mapping, what: str, *, takes: tuple[type[Directive], ...], needs: tuple[type[Directive], ...]
+) -> Iterator[tuple[str, str]]:
+    """List why the template of a kernel, an attention or a product as `what` says, cannot run as `mapping`
+    says: keywords of directives, each with a reason. It has text for directives that it `takes`, and one of
+    each that it `needs`.
+    """
+    if mapping.nests:
+        yield "nest", "a program runs all stores of a kernel in one nest"
+    seen: set[type[Directive]] = set()
+    for one in mapping.directives:
+        if not isinstance(one, takes):
+            yield one.keyword(), f"no {what} is written with `{one.text}`"
+        if type(one) in seen and not isinstance(one, Tile | Limit | Choose):
+            yield one.keyword(), "it is said twice"
+        seen.add(type(one))
+    for wanted in needs:
+        if wanted not in seen:
+            yield wanted.keyword(), f"every {what} has one"
+
+
 def refuse(kernel: Kernel, keyword: str, reason: str) -> EmitError:
     """The error that names the directive that `kernel` can't be written with."""
     return EmitError(

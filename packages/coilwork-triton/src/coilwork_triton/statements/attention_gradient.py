@@ -131,7 +131,7 @@ class _Gradient(AttentionBranch):
 
     @property
     def factor(self) -> float:
-        """What slopes are multiplied by behind the sums."""
+        """The constant factor of all slopes, by which sums are multiplied at the end."""
         return scale_of(self.core.slope, 1) or 1.0
 
     def scaled(self, total: Expression) -> Expression:
@@ -147,7 +147,7 @@ class _Gradient(AttentionBranch):
                 self.store(store, second, {node: (found, along)})
 
     def sum_rows(self, gradient: Expression, output: Expression, *, along: tuple[bool, bool]) -> Expression:
-        """What all weights of each row pass on, from both as blocks of rows by columns."""
+        """Write the sum over each row of output times gradient, both blocks of rows by columns."""
         wide = [method(value, "to", tl_name("float32")) for value in (gradient, output)]
         return insert_axes(tl("sum", Binary("*", *wide), Number(1)), along)
 
